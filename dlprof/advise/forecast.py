@@ -739,6 +739,8 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         if not limit and more in seen:
             limit = _LIMITING.get(seen[more].limit.partition(":")[0])
     config = host.feeding(max(1, count), allowed)
+    if not count:  # what receiving from workers costs may be more than they load
+        config = min(config, host.config(0), key=lambda each: host.wait_here(each, 1))
     utilization = 1.0 - host.wait_here(config, max(1, count))
     measured = _utilization_of(seen.get(max(1, count)))
     if measured is not None:
@@ -883,7 +885,8 @@ def _free(calibration: Calibration, paged: float) -> Iterator[tuple[LoaderPart, 
         return dataclasses.replace(costs, io_s=tuple(stalls if stay else rest))
 
     main = ("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s")
-    yield "storage", changed(lambda costs: pages(costs, stay=True), read_bytes_per_batch=0.0)
+    free = {"read_bytes_per_batch": 0.0, "queueing_s": 0.0}
+    yield "storage", changed(lambda costs: pages(costs, stay=True), **free)
     yield "host_cpu", changed(none_of("cpu_s", "put_cpu_s", "between_cpu_s"), helper_cpu_s=0.0)
     yield "main_process", changed(none_of(*main), receive_busy_s={})
     if paged:

@@ -7,7 +7,15 @@ configurations would give under any conditions, by a recursion over batches (``m
 
 from __future__ import annotations
 
-from dlprof.model.bounds import Bound, binding, bounds, describe, own_cores, rate_allowed
+from dlprof.model.bounds import (
+    Bound,
+    binding,
+    bounds,
+    cell_of,
+    describe,
+    own_cores,
+    rate_allowed,
+)
 from dlprof.model.calibrate import cleaned, fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
@@ -20,7 +28,7 @@ from dlprof.model.predict import (
     spread_workers,
 )
 from dlprof.model.starting import first_batch_s
-from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
+from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, work_of
 
 __all__ = [
     "EXTRAPOLATED_ERROR",

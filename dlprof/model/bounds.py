@@ -25,10 +25,12 @@ for ``n`` threads that compute; beside ``B`` threads of others that always do, `
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal
 
-from dlprof.model.work import Cell, Conditions, Means, Work
+from dlprof.model.work import Cell, Conditions, Means, Work, means_of, work_of
+from dlprof.records import Calibration, Config
 
 _SURE = 1e-12
 
@@ -43,7 +45,7 @@ _WORDS: dict[Bound, str] = {
     "cores": "the cores are the limit: all available ones are busy",
     "main": "the main process is the limit: it receives batches as fast as it can",
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
-    "storage": "storage is the limit: it delivers no more bytes a second",
+    "storage": "storage is the limit: it delivers no more, however many read from it at once",
     "order": "in-order delivery is the limit: finished batches wait for slower, earlier ones",
 }
 
@@ -51,6 +53,60 @@ _WORDS: dict[Bound, str] = {
 def describe(bound: str) -> str:
     """A bound in words; the bound itself where it is not known."""
     return next((words for name, words in _WORDS.items() if name == bound), bound)
+
+
+def cell_of(
+    calibration: Calibration, config: Config, conditions: Conditions, *, work: Work | None = None
+) -> Cell:
+    """What to predict; its ``work`` from ``work_of``, where it is known already.
+
+    Raises:
+        ValueError: The calibration holds no batch, or is for another batch size.
+    """
+    copy_s = calibration.copy_s
+    if config.pin_memory and calibration.pinned_copy_s is not None:
+        copy_s = calibration.pinned_copy_s
+    cell = Cell(
+        workers=config.num_workers,
+        prefetch=(config.prefetch_factor or 2) if config.num_workers else 0,
+        in_order=config.in_order or not config.num_workers,
+        work=work or work_of(calibration, config, conditions),
+        step_s=conditions.step_s + conditions.copy_scale * copy_s,
+        conditions=conditions,
+    )
+    return _beside_others(cell) if cell.work.queueing_s else cell
+
+
+def _beside_others(cell: Cell) -> Cell:
+    """The cell with waits as long as all that is waited for at once makes them.
+
+    A wait is ``L = a + b * N`` (``calibrate``) with ``N = R * X * L`` (Little's law). While loading
+    is the limit, ``X = W / (D + L)`` with the rest ``D`` of a worker's round; else others say it.
+    """
+    means, ranks, workers = cell.work.means, cell.conditions.ranks, max(1, cell.workers)
+    first_s = max(0.0, means.io - cell.work.queueing_s)
+    slope_s, rest_s = ranks * cell.work.queueing_s, means.cpu
+    allowed = math.inf
+    if cell.workers:
+        allowed = min(rate for name, rate in bounds(cell).items() if name != "workers")
+    else:
+        rest_s += cell.work.main_s + cell.whole_step_s
+
+    def wait_s(count: int) -> float:
+        half = (first_s + slope_s * count - rest_s) / 2
+        return half + math.sqrt(half**2 + first_s * rest_s)
+
+    io_s = wait_s(workers)
+    rate = workers / (rest_s + io_s)
+    twice = 2 * workers / (rest_s + wait_s(2 * workers))
+    if rate > allowed:
+        io_s = first_s / (1 - slope_s * allowed)
+    factor = io_s / means.io if means.io > 0 else 1.0
+    rows = tuple((cpu, io * factor, *others) for cpu, io, *others in cell.work.rows)
+    work = dataclasses.replace(
+        cell.work, rows=rows, means=means_of(rows), is_saturated=twice < math.sqrt(2) * rate
+    )
+    return dataclasses.replace(cell, work=work)
 
 
 def bounds(cell: Cell) -> dict[Bound, float]:
@@ -87,8 +143,12 @@ def bounds(cell: Cell) -> dict[Bound, float]:
 
 
 def binding(cell: Cell) -> tuple[Bound, float]:
-    """The lowest bound; of equal ones, the first as ``bounds`` lists them."""
-    return min(bounds(cell).items(), key=lambda each: each[1])
+    """The lowest bound; of equal ones, the first as ``bounds`` lists them.
+
+    Workers that queue for storage are held back by that.
+    """
+    name, rate = min(bounds(cell).items(), key=lambda each: each[1])
+    return "storage" if name == "workers" and cell.work.is_saturated else name, rate
 
 
 def rate_allowed(

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
@@ -48,7 +48,7 @@ def fit(
     traced = [each for each in explanations if each.hooked and each.costs.cpu_s]
     by_id = {trial.id: trial for trial in trials}
     clean = [_cleaned(each, by_id.get(each.trial_id)) for each in traced]
-    usable = [each for each in clean if each.costs.cpu_s]
+    usable, queueing_s = _alone([each for each in clean if each.costs.cpu_s], by_id)
     by_strategy: dict[str, list[Explanation]] = {}
     for each in usable:
         if each.config.num_workers:
@@ -78,6 +78,7 @@ def fit(
         batch_bytes=_mean(t.batch_bytes for t in (mine or trials)),
         batch_tensors=batch_tensors,
         read_bytes_per_batch=_mean(read),
+        queueing_s=queueing_s,
         in_main=_merged([each.costs for each in usable if not each.config.num_workers]),
         in_workers=merged.get(usual),
         receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
@@ -98,6 +99,55 @@ def fit(
         trials=tuple(each.trial_id for each in usable),
         doubts=tuple(_doubts(traced, usable, error, run_queue)),
     )
+
+
+def _alone(
+    some: Sequence[Explanation], by_id: Mapping[str, Trial]
+) -> tuple[list[Explanation], float]:
+    """Trials with waits as where one batch is waited for at a time, and how these grow.
+
+    ``N`` batches that are waited for at once wait ``L = a + b * N`` each where what they wait for
+    serves them one after the other, be it storage, a network or a lock, and no more than ``1 / b``
+    a second get through (Denning & Buzen 1978). ``N`` is rate times wait (Little's law). The line
+    goes through the trials of the fewest readers and those of the most; ``b`` is 0 where waits
+    don't rise for sure (95 %) or most of making a batch isn't waiting: of what computes, waits grow
+    for other reasons.
+    """
+    groups: dict[int, list[tuple[Explanation, float]]] = {}
+    for each in some:
+        trial = by_id.get(each.trial_id)
+        if each.costs.io_s and trial is not None and trial.batches_per_s is not None:
+            ranks = max(1, len(trial.ranks))
+            readers = ranks * max(1, each.config.num_workers)
+            groups.setdefault(readers, []).append((each, ranks * trial.batches_per_s.value))
+    if len(groups) < 2:
+        return [*some], 0.0
+    waits, at_once = dict[int, list[float]](), dict[int, float]()
+    for readers, group in groups.items():
+        waits[readers] = [io_s for each, _ in group for io_s in each.costs.io_s]
+        mean_s = statistics.fmean(waits[readers])
+        at_once[readers] = mean_s * statistics.fmean(rate for _, rate in group)
+    few, many = min(groups), max(groups)
+    few_s, many_s = (statistics.fmean(waits[readers]) for readers in (few, many))
+    cpu_s = statistics.fmean(cpu_s for each, _ in groups[many] for cpu_s in each.costs.cpu_s)
+    if not few_s > 0 or many_s < cpu_s or at_once[many] <= at_once[few]:
+        return [*some], 0.0
+    error = math.hypot(*(math.sqrt(_luck(waits[n])) * s for n, s in ((few, few_s), (many, many_s))))
+    if many_s - few_s <= 2 * error:
+        return [*some], 0.0
+    slope_s = (many_s - few_s) / (at_once[many] - at_once[few])
+    alone_s = max(0.0, few_s - slope_s * at_once[few]) + slope_s
+    factors = {
+        each.trial_id: alone_s / statistics.fmean(waits[readers])
+        for readers, group in groups.items()
+        for each, _ in group
+    }
+    return [_waiting(each, factors.get(each.trial_id, 1.0)) for each in some], slope_s
+
+
+def _waiting(each: Explanation, factor: float) -> Explanation:
+    waits = tuple(factor * io_s for io_s in each.costs.io_s)
+    return dataclasses.replace(each, costs=dataclasses.replace(each.costs, io_s=waits))
 
 
 def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:

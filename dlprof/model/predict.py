@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
+from dlprof.model.bounds import Bound, binding, cell_of, cpu_per_batch, own_cores
 from dlprof.model.maxplus import FAR_BELOW, Steady, drawn, steady_rate
-from dlprof.model.work import DEFAULT, Cell, Conditions, Means, Work, cell_of, fetch_s, work_of
+from dlprof.model.work import DEFAULT, Cell, Conditions, Means, Work, fetch_s, work_of
 from dlprof.records import Calibration, Config, Estimate, PredictedCell, Prediction
 
 MODEL_ERROR = 0.03
@@ -44,7 +44,7 @@ _COMPUTING = Means(cpu=1.0, io=0.0, receive_cpu=1.0, main_cpu=1.0, pin=1.0)
 _QUANTILE = 1.96
 """Of the normal distribution: 95 % lie within so many standard deviations."""
 
-_LOADING: tuple[Bound, ...] = ("workers", "order", "cores")
+_LOADING: tuple[Bound, ...] = ("workers", "storage", "order", "cores")
 """Limits that hold back the loading of batches, so that it comes in rounds."""
 
 

@@ -110,6 +110,8 @@ class Work:
             workers.
         pinned: Whether a pin thread stands between the workers and main.
         read_bytes: From storage, a batch.
+        queueing_s: How much longer each batch waits for every other one that is waited for at once.
+        is_saturated: Whether twice the workers would gain less than the root of 2 for that.
     """
 
     rows: Rows
@@ -119,6 +121,8 @@ class Work:
     helpers: float = 0.0
     pinned: bool = False
     read_bytes: float = 0.0
+    queueing_s: float = 0.0
+    is_saturated: bool = False
 
     @property
     def main_s(self) -> float:
@@ -151,27 +155,6 @@ class Cell:
     def whole_step_s(self) -> float:
         """The step with the consumer's CPU work."""
         return self.step_s + self.conditions.step_cpu_s / self.conditions.speed
-
-
-def cell_of(
-    calibration: Calibration, config: Config, conditions: Conditions, *, work: Work | None = None
-) -> Cell:
-    """What to predict; its ``work`` from ``work_of``, where it is known already.
-
-    Raises:
-        ValueError: The calibration holds no batch, or is for another batch size.
-    """
-    copy_s = calibration.copy_s
-    if config.pin_memory and calibration.pinned_copy_s is not None:
-        copy_s = calibration.pinned_copy_s
-    return Cell(
-        workers=config.num_workers,
-        prefetch=(config.prefetch_factor or 2) if config.num_workers else 0,
-        in_order=config.in_order or not config.num_workers,
-        work=work or work_of(calibration, config, conditions),
-        step_s=conditions.step_s + conditions.copy_scale * copy_s,
-        conditions=conditions,
-    )
 
 
 def work_of(calibration: Calibration, config: Config, conditions: Conditions) -> Work:
@@ -208,7 +191,13 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
         )
         means = means_of(rows)
         helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
-        return Work(rows=rows, means=means, helpers=helpers, read_bytes=read_bytes)
+        return Work(
+            rows=rows,
+            means=means,
+            helpers=helpers,
+            read_bytes=read_bytes,
+            queueing_s=calibration.queueing_s,
+        )
     rows = tuple(
         ((cpu + put + between) / speed, io, got / speed, wait, (main + let_go) / speed, pin / speed)
         for cpu, put, between, io, got, wait, main, let_go, pin in zip(*columns, strict=True)
@@ -223,6 +212,7 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
         busy_s=calibration.receive_busy_s.get(strategy, 0.0),
         pinned=config.pin_memory and bool(costs.pin_s),
         read_bytes=read_bytes,
+        queueing_s=calibration.queueing_s,
     )
 
 

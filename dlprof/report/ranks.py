@@ -5,6 +5,7 @@ In a sweep's trials, and in a training that several ranks ran.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -143,7 +144,7 @@ def _ranks_text(count: Estimate) -> str:
 
 def accelerators_text(found: Accelerators) -> str:
     """How many are kept busy, with what, and what limits one more."""
-    asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
+    asked, has = percent_text(found.least_utilization), _kept_text(found, found.utilization)
     full = found.held_by in {"memory", "shm"}
     name = found.held_by if full else found.limit or found.held_by
     limit = f"limited by {({**RESOURCES, **PARTS}).get(name, 'what is not seen')}"
@@ -154,12 +155,19 @@ def accelerators_text(found: Accelerators) -> str:
     settings = found.config.text_naming("prefetch_factor")
     more = "more were not looked at" if found.count.value == found.most else limit
     if found.next_utilization is not None:
-        more = f"with one more {percent_text(found.next_utilization)}, {limit}"
+        more = f"with one more {_kept_text(found, found.next_utilization)}, {limit}"
     busy = "accelerator is" if found.count.value == 1 else "accelerators are"
     seen = "measured " if found.measured else ""
     return (
         f"{whole_text(found.count)} {busy} {asked} busy: {has} {seen}with {settings} each; {more}"
     )
+
+
+def _kept_text(found: Accelerators, share: float) -> str:
+    """A utilization, with a decimal where it would read as what is asked for and isn't."""
+    text, asked = percent_text(share), found.least_utilization
+    short = share < asked and text == percent_text(asked)
+    return f"{math.floor(1000 * share) / 10:.1f}%" if short else text
 
 
 def _free(found: Accelerators) -> Iterator[tuple[str, Estimate]]:

@@ -173,7 +173,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
-        yield from _utilization(run) if advice.in_trials else ()
+        yield from _utilization(run, advice)
         yield from what_failed(run)
         return
     if present is not None:
@@ -201,7 +201,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         yield how, "; ".join(known) or f"from {source} on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
-    yield from () if how else _utilization(run)
+    yield from _utilization(run, advice)
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
@@ -245,19 +245,26 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     return f"none to be found: {name} {rate}"
 
 
-def _utilization(run: Run) -> Iterator[tuple[str, doc.Words]]:
-    found = asked_accelerators(run)
+def _utilization(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+    found = asked_accelerators(run, advice)
     if found is not None:
         why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
         yield "Utilization", why
 
 
-def asked_accelerators(run: Run) -> Accelerators | str | None:
-    """What a sweep was asked of utilization; why that isn't known, or ``None`` if it wasn't."""
+def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accelerators | str | None:
+    """What a sweep was asked of utilization, or why that isn't known.
+
+    ``None`` where it wasn't asked, or ``advice`` is for other conditions than the sweep's.
+    """
     if run.header.settings.get("au") is None:
         return None
     from dlprof.advise.forecast import accelerators_of
+    from dlprof.advise.situation import Situation
 
+    other = advice is not None and not Situation.of(run, advice.constraints).as_measured
+    if other or (advice is not None and advice.extrapolated):
+        return None
     try:
         return accelerators_of(run)
     except DlprofError as error:
@@ -374,8 +381,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        # It is of the conditions that were measured.
-        found = asked_accelerators(run) if advice.in_trials else None
+        found = asked_accelerators(run, advice)
         yield from accelerators_sections(None if isinstance(found, str) else found)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(

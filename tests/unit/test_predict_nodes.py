@@ -28,6 +28,7 @@ from dlprof.records import (
 )
 from dlprof.report.documents import sweep_document
 from dlprof.report.predict import forecast_report, predict_document
+from dlprof.report.ranks import accelerators_text
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.report.terminal import plain_text
 from dlprof.settings import parse_option
@@ -273,6 +274,27 @@ def test_the_part_without_which_one_more_would_be_busy_is_named(
     assert gains[-1] == pytest.approx(1.0, abs=0.05)
     assert found.next_utilization is not None
     assert found.next_utilization < 0.9 <= found.next_utilization * gains[0]
+
+
+def test_no_workers_are_named_where_they_make_the_step_wait_for_longer() -> None:
+    """Receiving takes 3 ms and fetching 0.2: with workers 14% would be left, without them 71%."""
+    found = _kept(0.9, costs=calibration(cpu=0.0002, receive=0.003), step_s=0.0005)
+    assert (found.count.value, found.config.num_workers) == (0, 0)
+    assert found.utilization == pytest.approx(0.5 / 0.7, abs=0.02)
+
+
+def test_storage_for_which_batches_queue_keeps_no_more_busy() -> None:
+    """It gives ten batches a second, whatever asks, and a step of 50 ms wants twenty."""
+    costs = dataclasses.replace(calibration(cpu=0.001, io=0.1, receive=0.0005), queueing_s=0.1)
+    found = _kept(0.9, costs=costs, step_s=0.05)
+    assert (found.count.value, found.limit) == (0, "storage")
+    assert found.utilization == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.8974, "89.7%"), (0.8999, "89.9%"), (0.61, "61%")])
+def test_a_utilization_that_is_short_of_what_is_asked_reads_so(share: float, text: str) -> None:
+    none = dataclasses.replace(_kept(0.9), count=Estimate(value=0.0), utilization=share)
+    assert accelerators_text(none).startswith(f"at most {text}, not 90%: limited by")
 
 
 def test_memory_that_is_too_small_for_one_more_is_the_limit() -> None:

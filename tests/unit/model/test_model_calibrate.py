@@ -6,20 +6,22 @@ import dataclasses
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import builders
 import pytest
 from model_calibrations import constant
 
-from dlprof.model import Conditions, fit, predict_all
+from dlprof.model import Conditions, describe, fit, predict_all
 from dlprof.model.work import work_of
 from dlprof.records import (
     BatchCosts,
     Calibration,
     Config,
+    Estimate,
     Explanation,
+    Prediction,
     RankFigures,
     Trial,
     Usage,
@@ -278,6 +280,71 @@ def test_what_luck_explains_is_no_drift() -> None:
 def test_waiting_that_changes_with_workers_is_no_drift() -> None:
     made = fit([explained(w, io=(w * 0.01,) * 50) for w in (1, 2, 4)], [])
     assert made.drift == 0.0
+
+
+def queued(waits: Mapping[int, float], *, cpu_s: float = 0.001) -> Calibration:
+    """Fitted to trials in which a batch of so many workers waits for so long, more or less."""
+    some, trials = [], []
+    for workers, io_s in waits.items():
+        io = [io_s * (0.9, 1.0, 1.1)[place % 3] for place in range(30)]
+        some.append(explained(workers, cpu=(cpu_s,) * 30, io=io))
+        rate = Estimate(value=workers / (cpu_s + io_s))
+        config = Config(num_workers=workers).canonical()
+        trials.append(builders.trial(config, id=f"t{workers}", batches_per_s=rate))
+    return fit(some, trials)
+
+
+def rates(known: Calibration, *workers: int, ranks: int = 1) -> list[Prediction]:
+    """Of each of so many ranks, on cores that are never short."""
+    where = Conditions(cores=64.0, ranks=ranks)
+    return predict_all(known, [Config(num_workers=w).canonical() for w in workers], where)
+
+
+def test_storage_that_gives_no_more_is_the_limit_of_any_number_of_workers() -> None:
+    """Ten batches a second: two workers wait twice as long as one does."""
+    known = queued({1: 0.1, 2: 0.2})
+
+    one, two, eight = rates(known, 1, 2, 8)
+
+    assert 1 / known.queueing_s == pytest.approx(10, rel=0.05)
+    assert [each.batches_per_s.value for each in (one, two, eight)] == pytest.approx(
+        [9.9, 10, 10], rel=0.05
+    )
+    assert eight.bound == "storage"
+    assert "delivers no more" in describe("storage")
+    (shared,) = rates(known, 2, ranks=4)
+    assert shared.batches_per_s.value == pytest.approx(10 / 4, rel=0.05)
+
+
+def test_storage_that_gives_a_little_more_is_predicted_as_it_was_measured() -> None:
+    """Waits that rise by a half for the second worker, and by as much for each one after it."""
+    known = queued({1: 0.1, 2: 0.15})
+    assert [each.batches_per_s.value for each in rates(known, 1, 2, 4)] == pytest.approx(
+        [1 / 0.101, 2 / 0.151, 4 / 0.251], rel=0.05
+    )
+
+
+def test_a_step_that_asks_for_little_waits_for_little() -> None:
+    """Where the step is the limit few batches are waited for at once, and none queues."""
+    known = queued({1: 0.1, 2: 0.2})
+    where = Conditions(cores=64.0, step_s=0.2)
+    (fed,) = predict_all(known, [Config(num_workers=4).canonical()], where)
+    assert fed.batches_per_s.value == pytest.approx(5, rel=0.02)
+    assert fed.bound == "step"
+
+
+@pytest.mark.parametrize(
+    ("waits", "cpu_s"),
+    [
+        ({1: 0.1, 2: 0.101}, 0.001),  # by less than luck explains
+        ({1: 0.1}, 0.001),
+        ({1: 0.0001, 2: 0.0003}, 0.01),  # of what computes waits grow, too
+    ],
+)
+def test_waits_that_do_not_surely_rise_are_the_same_for_any_number(
+    waits: Mapping[int, float], cpu_s: float
+) -> None:
+    assert queued(waits, cpu_s=cpu_s).queueing_s == 0.0
 
 
 def test_a_machine_that_drifts_widens_the_interval_where_loading_is_the_limit() -> None:
