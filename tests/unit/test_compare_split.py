@@ -27,6 +27,7 @@ def _parts(comparison: Comparison) -> dict[str, float]:
     return {part.code: part.log_ratio.value for part in comparison.parts}
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize(
     ("changed", "cause"),
     [
@@ -37,9 +38,11 @@ def _parts(comparison: Comparison) -> dict[str, float]:
         ({"io_s": 0.03}, "storage"),
     ],
 )
-def test_a_single_cause_is_the_whole_difference(changed: dict[str, Any], cause: str) -> None:
-    slower = dataclasses.replace(Costs(), **changed)
-    found = compare(made_run(Costs()), made_run(slower))
+def test_a_single_cause_is_the_whole_difference(
+    changed: dict[str, Any], cause: str, ranks: int
+) -> None:
+    known = Costs(ranks=ranks)
+    found = compare(made_run(known), made_run(dataclasses.replace(known, **changed)))
     total = math.log(found.ratio.value)
     assert total < math.log(0.7)
     assert found.parts[0].code == cause

@@ -485,6 +485,13 @@ def test_what_others_use_of_the_whole_machine_is_shared_by_its_ranks() -> None:
     ranks = dataclasses.replace(one, machine=one.machine.shared_by(4), ranks=4)
     assert ranks.others / ranks.cores == one.others / one.cores == 1 / 16
     assert "cpu.neighbours" not in codes(find(ranks))
+    crowd = dataclasses.replace(usage, own_cpu_cores=1.0, available_cpu_cores=1.5)
+    crowd = dataclasses.replace(crowd, other_cpu_cores=10.0, other_runnable=16.0)
+    one = evidence(Loader(fetch_cpu=0.019, starved=0.015, rate=35), usage=crowd, cores=16)
+    ranks = dataclasses.replace(one, machine=one.machine.shared_by(4), ranks=4)
+    (found,) = (each for each in find(ranks) if each.code == "cpu.neighbours")
+    assert "kept 2.5 of 4 cores busy" in found.explanation
+    assert (found.evidence["other_cpu_cores"], found.evidence["usable_cores"]) == (2.5, 4.0)
 
 
 def test_a_quota_of_several_ranks_is_shared_by_them() -> None:
