@@ -34,12 +34,15 @@ Open MPI, of MVAPICH, and of MPICH and Intel (``PMI_``, ``MPI_``), horovodrun, a
 Slurm's, what mpirun starts has Slurm's numbers, too: those of the batch script, or of what srun
 started for mpirun on each node."""
 
-_OF_DEEPSPEED = "CROSS_SIZE"  # which has torch's names, and starts a machine's ranks like torchrun
-
 
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     """Numbers by torch's names, whichever launcher says them; ``None`` for what none does."""
     return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
+
+
+def is_parent(environ: Mapping[str, str]) -> bool:
+    """Whether a rank's launcher is its parent, as torchrun and deepspeed (``CROSS_SIZE``) are."""
+    return "TORCHELASTIC_RUN_ID" in environ or "CROSS_SIZE" in environ
 
 
 def job_name(environ: Mapping[str, str], parent: int) -> str:
@@ -64,7 +67,7 @@ def job_moment(
     """
     said = launched_as(environ)
     by_others = "RANK" not in environ and said["RANK"] is not None and (said["WORLD_SIZE"] or 1) > 1
-    launched = by_others or bool({"TORCHELASTIC_RUN_ID", _OF_DEEPSPEED} & environ.keys())
+    launched = by_others or is_parent(environ)
     began_s = began_at(parent) if launched else None
     if began_s is None:
         return datetime.now().astimezone()

@@ -264,8 +264,10 @@ def as_said_by(launcher: str) -> dict[str, str]:
     [
         (
             "deepspeed",
-            "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 "
-            "--nproc-per-node=4 -m",
+            (
+                "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 "
+                "--nproc-per-node=4 -m"
+            ),
         ),
         ("Intel MPI", "mpirun -n 8 python -m"),
         ("MVAPICH", "mpirun -n 8 python -m"),

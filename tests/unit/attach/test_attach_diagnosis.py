@@ -230,6 +230,26 @@ def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     assert "at the same time" in found.confidence_reason
 
 
+def test_ranks_of_one_job_are_no_background_load_to_each_other() -> None:
+    """Each is advised on its share, and the others are not called other processes."""
+    alone = _cpu()
+    training = dataclasses.replace(alone.training, ranks=4)
+    rank = dataclasses.replace(alone, training=training)
+    machine = dataclasses.replace(HERE, logical_cpus=32, affinity_cpus=32, usable_cores=32.0)
+    usage = Usage(own_cpu_cores=2.0, available_cpu_cores=2.2, other_cpu_cores=24.0)
+    workers = []
+    for seen, offered in ((alone, machine), (rank, machine.shared_by(4))):
+        found = diagnose_training(seen, offered, usage if seen is rank else QUIET)
+        assert "cpu.neighbours" not in [each.code for each in found.diagnosis.findings]
+        first = next(each for each in found.diagnosis.findings if each.fix)
+        assert first.fix is not None
+        workers.append(first.fix.dataloader_kwargs.get("num_workers"))
+        assert "other processes" not in found.confidence_reason
+    assert workers[0] is not None
+    assert workers[1] is not None
+    assert workers[1] <= 9 < workers[0]
+
+
 def test_a_wait_has_its_interval_and_the_depth_of_the_queues_is_seen() -> None:
     found = _diagnose(_consumer())
     assert found.config.num_workers == 2
