@@ -223,7 +223,7 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     most = min(max(1, workers), cores) * max(0.0, 1 - delayed)
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if not workers:  # the time of its step, in which nothing is loaded, is a part of the window
-        return min(1.0, share * (1.0 if wait is None else wait) / (trial.wait_fraction or 1.0))
+        return min(1.0, share / (trial.wait_fraction or 1.0)) * (1.0 if wait is None else wait)
     # Share of waiting of a step beside workers, from which loading sets the rate alone.
     return share if wait is None else share * min(1.0, wait / 0.05)
 
