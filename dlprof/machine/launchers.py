@@ -89,7 +89,7 @@ def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
     nodes = -(-world // here)
     if world <= 1:
         return ()
-    by_torch = "TORCHELASTIC_RUN_ID" in environ
+    by_torch = is_parent(environ)  # or by deepspeed, whose ranks torchrun starts as well
     # srun may set PMI_SIZE, too.
     by_mpi = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"} & environ.keys()
     if not by_torch and by_mpi:

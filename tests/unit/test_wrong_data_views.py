@@ -268,7 +268,11 @@ def test_of_workers_that_are_right_a_profile_says_why_they_wait() -> None:
     tried = [each.experiment.role == "variant" for each in seen.observations]
     assert any(tried)
     wrong_ones = (
-        dataclasses.replace(each, trial=wrong(config(16), "duplicated")) if is_variant else each
+        dataclasses.replace(
+            each, trial=dataclasses.replace(wrong(config(16), "duplicated"), id=each.trial.id)
+        )
+        if is_variant
+        else each
         for each, is_variant in zip(seen.observations, tried, strict=True)
     )
     found = find(dataclasses.replace(seen, observations=tuple(wrong_ones)))

@@ -234,10 +234,12 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     wrong = view.integrity.fault(view.config) is not None
     for each in found_in(view.trials(), view.integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which
-            # That more workers would be wrong is what keeps one or none from more, and no cause of
-            # anything with several that are right.
-            broken = each.code in WRONG_DATA and (wrong or view.workers < 2)
-            found.append((Place.BROKEN if broken else Place.FAULT, each))
+            place = Place.FAULT
+            if each.code in WRONG_DATA:
+                # That more workers would be wrong is what keeps one or none from more, and no cause
+                # of anything with several that are right.
+                place = Place.BROKEN if wrong or view.workers < 2 else Place.BEHIND
+            found.append((place, each))
     codes = {finding.code for _, finding in found}
     if "workers.unfed" in codes:  # which is why there are too many
         found = [each for each in found if each[1].code != "too_many_workers"]

@@ -109,6 +109,7 @@ def test_ranks_that_no_launcher_started_are_counted_beside_each_other(root: Path
     for pid, name in ((17000, "python"), (17100, "python"), (17101, "pt_data_worker")):
         shutil.copytree(root / f"proc/{MAIN}", root / f"proc/{pid}")
         _rename(root, pid, name)
+    (root / "proc/17000/maps").write_bytes(b"")
     for pid, parent in ((MAIN, 17000), (17100, 17000), (17101, 17100)):
         _reparent(root, pid, parent)
     for pid in (MAIN, 17100):
