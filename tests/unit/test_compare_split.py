@@ -51,13 +51,17 @@ def test_a_single_cause_is_the_whole_difference(
     assert found.findings[0].predicted_gain.value == pytest.approx(1 / found.ratio.value, rel=0.05)
 
 
-def test_parts_of_several_causes_add_up_and_multiply() -> None:
-    slower = Costs(cpu_s=0.012, affinity=4, taken=2.0)
-    found = compare(made_run(Costs()), made_run(slower))
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_parts_of_several_causes_add_up_and_multiply(ranks: int) -> None:
+    slower = Costs(cpu_s=0.012, affinity=4, taken=2.0, ranks=ranks)
+    found = compare(made_run(Costs(ranks=ranks)), made_run(slower))
     assert _sum(found) == pytest.approx(math.log(found.ratio.value), abs=1e-9)
     assert math.prod(part.factor.value for part in found.parts) == pytest.approx(found.ratio.value)
     assert {"cpu", "cores", "neighbours"} <= set(_parts(found))
     assert abs(_parts(found)["remainder"]) < 0.01
+    (crowd,) = (each for each in found.findings if each.code == "cpu.neighbours")
+    assert crowd.explanation.startswith("A had 16.0 of 16 cores")
+    assert " B had 2.0 of 4 cores" in crowd.explanation
 
 
 def test_a_comparison_the_other_way_round_is_the_mirror() -> None:
