@@ -289,7 +289,9 @@ def _diagnosed(
         # Workers without a core answer late when main takes a tensor from them.
         hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
     rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
-    if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
+    # Whether it is other ranks or others who take the cores from one of several isn't seen.
+    crowd_alone: list[FindingCode] = ["cpu.neighbours"] if seen.training.ranks == 1 else []
+    if [each.code for each in (*direct, *rest)] == crowd_alone:
         # What would be the cause if no other process took the cores: their delays are left out.
         explained = _explanation(seen, shares, config, crowded=False)
         alone = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings

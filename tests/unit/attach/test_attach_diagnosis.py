@@ -241,10 +241,13 @@ def test_ranks_of_one_job_are_no_background_load_to_each_other() -> None:
         worker={"run_s": 4.0, "queued_s": 5.5},
         main={"run_s": 0.3},
     )
-    ranks = diagnose_training(_ranked(seen), HERE.shared_by(4), usage)
+    wide = dataclasses.replace(HERE, logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
+    ranks = diagnose_training(_ranked(seen), wide.shared_by(4), usage)
     assert _first(seen, usage) == "cpu.neighbours"
     assert "cpu.neighbours" not in [each.code for each in ranks.diagnosis.findings]
-    assert "other processes" not in ranks.confidence_reason
+    assert ranks.finding is not None
+    assert ranks.finding.code == "fetch.cpu"  # once the delays are taken away, whoever causes them
+    assert ranks.confidence == "low"
     assert ranks.usage == usage
 
 
