@@ -234,8 +234,9 @@ def kwargs_for(
 
     Use it as ``DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))``: one file serves all
     machines. Where nothing was saved for this machine and target, a warning says so and the
-    result is a safe default: 4 workers, fewer on fewer cores, and 0 on a single core or where
-    shared memory is too small for workers, as in a Docker container without ``--shm-size``.
+    result is a safe default: 4 workers, fewer on fewer cores (of several ranks, on each one's share
+    of them), and 0 on a single core or where shared memory is too small for workers, as in a Docker
+    container without ``--shm-size``.
 
     Args:
         path: The settings file.
@@ -310,8 +311,14 @@ def _choose(
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
+    from dlprof.machine.inspection import cpus_of_job
+    from dlprof.machine.launchers import is_parent, launched_as
     from dlprof.machine.memory import USUAL_SHM_BYTES
 
+    ranks = launched_as(os.environ)["LOCAL_WORLD_SIZE"] or 1
+    if ranks > 1:
+        cpus = cpus_of_job(os.getpid(), by_parent=is_parent(os.environ))
+        machine = machine.shared_by(ranks, cpus)
     workers = min(4, int(machine.usable_cores))
     small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:

@@ -239,8 +239,8 @@ KINDS: Mapping[PartCode, CauseKind] = MappingProxyType(
             ("affinity", "own_stretch"),
             ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
             lambda a, b: (
-                f"The job may run on {a['affinity_cpus']} CPUs in A and on {b['affinity_cpus']}"
-                " in B."
+                f"The loader may run on {a['affinity_cpus']:g} CPUs in A and on"
+                f" {b['affinity_cpus']:g} in B."
             ),
             ("cpu.affinity", "Let the job run on more CPUs: affinity mask, cpuset, taskset."),
         ),
@@ -662,9 +662,16 @@ class Chosen:
     def figures(self) -> Mapping[str, Any]:
         """What the trials say, by name with unit: the evidence."""
         own, rates = self.own, list(map(rate_of, self.own))
+        header = self.run.header
+        machine = {
+            **{name: getattr(header.machine, name) for name in _MACHINE},
+            "other_cpu_cores": _mean(trial.usage.other_cpu_cores for trial in own),
+        }
+        if header.launched > 1:  # of one of which the trials' other figures are
+            machine = {name: whole and whole / header.launched for name, whole in machine.items()}
         figures = _batch_figures(self) | {
             **{name: _mean(getattr(trial.usage, name) for trial in own) for name in _USAGE},
-            **{name: getattr(self.run.header.machine, name) for name in _MACHINE},
+            **machine,
             "wait_fraction": _mean(trial.wait_fraction for trial in own),
             "settings": self.config.text,
         }
@@ -1025,7 +1032,7 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
 
 
 _USAGE = (
-    *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
+    *("own_cpu_cores", "available_cpu_cores", "run_queue_wait_fraction"),
     *("throttled_fraction", "cache_hit_fraction", "read_bytes_per_s"),
 )
 _MACHINE = ("logical_cpus", "affinity_cpus", "quota_cores", "usable_cores")

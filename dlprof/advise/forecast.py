@@ -207,7 +207,7 @@ class Accelerators:
         most: Accelerators that were looked at.
         measured: Whether ``utilization`` was.
         next_utilization: What each would have if there were one more; ``None`` where the count ends
-            at ``most``.
+            at ``most``, or so many neither loaded at once nor are predicted.
         limit: The part of loading that holds back one more: without it at least half of what is
             missing would be there; ``None`` where none is so by itself.
         without: What one more would have without each part over what it would have, the most

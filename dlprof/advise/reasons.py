@@ -378,7 +378,9 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     if own is None or available is None or own < max(0.5, at.USED_UP * available):
         return  # below half a core it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    whole_machine = own >= at.USED_UP * choice.situation.machine.usable_cores
+    there = choice.situation
+    # Of several ranks one's share is as much of its share of the machine.
+    whole_machine = own * there.launched >= at.USED_UP * there.machine.usable_cores
     if waited is None or waited > at.STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
         evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}

@@ -360,7 +360,9 @@ def scales(run: Run) -> tuple[Scale, ...]:
     if scaled is None:
         return ()
     groups, fit, workers = scaled
-    fewest, most = min(c for c, each in groups if each == workers), max(groups)[0]
+    # As many workers in all as the ranks of one machine have; on several nodes all ranks are more.
+    fewest, here = min(c for c, each in groups if each == workers), run.header.launched
+    most = here if (here, workers) in groups else max(groups)[0]
     found: list[Scale] = []
     for count, each in sorted(groups, key=lambda key: (key[1] != workers, key)):
         name, limit = str((count, each)), ""

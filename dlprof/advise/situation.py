@@ -340,7 +340,7 @@ def _with_epochs(run: Run) -> Target:
         return target
     length = statistics.median_low([trial.epoch_samples or 0 for trial in seen])
     each = statistics.median([trial.samples_per_batch or 1.0 for trial in seen])
-    batches = max(1, round(length / each))
+    batches = max(1, math.ceil(length / each - 0.01))  # the last need not be full
     return dataclasses.replace(target, length=length, batches_per_epoch=batches)
 
 

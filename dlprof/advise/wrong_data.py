@@ -87,17 +87,22 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         faults = [trial.failure for trial in seen if trial.failure is not None]
         workers = {trial.config.num_workers for trial in seen} or {max(2, now)}
         count = now if now in workers else max(workers)
+        own = found.fault(Config(num_workers=now)) if now > 1 else None
         title = _DUPLICATED
+        if now > 1 and own is None:
+            title += f" with num_workers={count}"
         text = f"With {count} workers an epoch holds each sample up to {count} times: the iterable "
         some = max(found.right, *found.shared_out, 1) > 1
         text += f"dataset does not split them between {'so many ' if some else ''}workers."
         warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
-        if faults and all(map(is_guessed, faults)):  # trials don't prove it
-            title, text = _UNSHARED, _PERHAPS.format(faults[0].message.rstrip("."))
+        # Trials don't prove it, or not of these workers.
+        guesses = faults if faults and all(map(is_guessed, faults)) else filter(None, [own])
+        guess = next(filter(is_guessed, guesses), None)
+        if guess is not None:
+            title, text = _UNSHARED, _PERHAPS.format(guess.message.rstrip("."))
         elif counts := next((text for text in warnings if LENGTH_SIGN in text), ""):
             text += f" {counts[0].upper()}{counts[1:]}."
-        wrong_now = now > 1 and found.fault(Config(num_workers=now)) is not None
-        cost = 1 - 1 / now if wrong_now else 0.0  # what yields nothing new
+        cost = 0.0 if own is None else 1 - 1 / now  # what yields nothing new
         shown = ids("duplicated")
         yield finding("data.duplicated", title, text, _SHARDED, cost, trials=shown)
     if found.unshared:

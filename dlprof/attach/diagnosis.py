@@ -127,9 +127,18 @@ class _Shares:
 
 
 def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
-    """Why a training waits, from what was seen and used while it was watched."""
+    """Why a training waits, from what was seen and used while it was watched.
+
+    Of several ranks, ``machine`` is the share of one.
+    """
     # What it holds there itself is no less room for it.
-    machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
+    shm, ranks = machine.shm_bytes, seen.training.ranks
+    machine = dataclasses.replace(machine, shm_available_bytes=shm and shm // ranks)
+    used = usage
+    if ranks > 1:  # which would take each other for background load
+        usage = dataclasses.replace(
+            usage, available_cpu_cores=None, other_cpu_cores=None, other_runnable=None
+        )
     workers = _workers(seen)
     shares = _shares(seen)
     config = Config(
@@ -163,7 +172,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         batches_per_s=seen.main.messages / seen.window_s if workers else None,
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
-        usage=usage,
+        usage=used,
     )
 
 
@@ -280,7 +289,9 @@ def _diagnosed(
         # Workers without a core answer late when main takes a tensor from them.
         hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
     rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
-    if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
+    # Whether it is other ranks or others who take the cores from one of several isn't seen.
+    crowd_alone: list[FindingCode] = ["cpu.neighbours"] if seen.training.ranks == 1 else []
+    if [each.code for each in (*direct, *rest)] == crowd_alone:
         # What would be the cause if no other process took the cores: their delays are left out.
         explained = _explanation(seen, shares, config, crowded=False)
         alone = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
@@ -320,9 +331,10 @@ def _evidence(
         batch_bytes=_batch_bytes(seen),
     )
     traced = dataclasses.replace(plain, id=explained.trial_id, purpose="explain")
-    return Evidence.of_training(
+    found = Evidence.of_training(
         machine, target, explained, plain=plain, traced=traced, name="the training"
     )
+    return dataclasses.replace(found, ranks=seen.training.ranks)
 
 
 def _batch_bytes(seen: Seen) -> float | None:

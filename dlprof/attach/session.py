@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,8 @@ def attach(
                 watcher = Watcher(read_training(training, root), root=root)
                 ends = clock() + int(seconds * 1e9)
             sleep(watcher.pause_s())
+        with contextlib.suppress(NothingMeasuredError):  # it has ended
+            watcher.meet(read_training(training, root).ranks)
         return _answer(watcher, root)
     finally:
         watcher.close()
@@ -146,11 +149,12 @@ class Board:
         self.unseen = 0
         for new, each in now.items():
             if new in self._watched:
+                self._watched[new].meet(each.ranks)
                 continue
             try:
                 training: Training = training_of(each.pid, self._root)
             except UsageError:
-                self.unseen += 1
+                self.unseen += not each.is_own  # an own one has just ended
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:

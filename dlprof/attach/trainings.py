@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from pathlib import Path
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.internals import WORKER
 from dlprof.machine.files import read_text
+from dlprof.machine.launchers import launched_as
 from dlprof.machine.neighbours import name_of_user
-from dlprof.machine.procfs import ProcessStat
+from dlprof.machine.procfs import ProcessStat, parse_owner
 from dlprof.machine.tree import scan_processes
 
 _FORKSERVER = "multiprocessing.forkserver"
@@ -31,6 +33,9 @@ class Training:
     command: tuple[str, ...] = ()  # its words
     workers: tuple[int, ...] = ()  # alive now
     ended_workers: int = 0  # that have ended and that nobody has waited for yet
+    user: str = ""  # whose it is
+    is_own: bool = True  # whether that is who looks
+    ranks: int = 1  # of its job that share this machine, itself included
 
     @property
     def script(self) -> str:
@@ -67,8 +72,7 @@ def find_trainings(
     found = {each.pid: each for each in _with_workers(processes, root)}
     parents = {each.parent for each in found.values()}
     for pid, stat in processes.items():
-        python = stat.name.startswith(("python", "pt_main"))
-        if not python or found.keys() & {pid, stat.parent} or pid in parents:
+        if not _is_python(stat) or found.keys() & {pid, stat.parent} or pid in parents:
             continue
         # What has no torch yet may still import it.
         key = pid, stat.start_ticks
@@ -135,16 +139,46 @@ def read_training(known: Training, root: Path = Path("/")) -> Training:
 
 
 def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Training]:
+    return [_training(pid, processes, root) for pid in _mains(processes, root)]
+
+
+def _mains(processes: Mapping[int, ProcessStat], root: Path) -> list[int]:
+    """The main processes of all workers."""
     parents = dict.fromkeys(s.parent for s in processes.values() if s.name == WORKER)
     mains = dict.fromkeys(
         _main_of(parent, root, processes) for parent in parents if parent in processes
     )
     # A worker's own loader is no training.
-    return [
-        _training(pid, processes, root)
-        for pid in mains
-        if pid in processes and processes[pid].name != WORKER
-    ]
+    return [pid for pid in mains if pid in processes and processes[pid].name != WORKER]
+
+
+def read_environ(pid: int, root: Path) -> dict[str, str]:
+    """What a process found in its environment as it began; empty where that can't be read."""
+    entries = (read_text(f"{root}/proc/{pid}/environ") or "").split("\0")
+    return {name: value for name, sign, value in (e.partition("=") for e in entries) if sign}
+
+
+def _ranks(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> int:
+    """How many ranks of a training's job share the machine.
+
+    As its launcher says; what ``mp.spawn`` starts, nobody launched: then it is how many children of
+    one Python process load data by the same command, but for numbers.
+    """
+    said = launched_as(read_environ(pid, root))["LOCAL_WORLD_SIZE"]
+    parent = processes[pid].parent
+    if said is not None or parent not in processes or not _is_python(processes[parent]):
+        return max(1, said or 1)
+    own = _without_numbers(pid, root)
+    beside = [each for each in _mains(processes, root) if processes[each].parent == parent]
+    return max(1, sum(_without_numbers(each, root) == own for each in beside))
+
+
+def _without_numbers(pid: int, root: Path) -> str:
+    return re.sub(r"\d+", "", "\0".join(_command(pid, root)))
+
+
+def _is_python(stat: ProcessStat) -> bool:
+    return stat.name.startswith(("python", "pt_main"))
 
 
 def _training(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> Training:
@@ -158,6 +192,7 @@ def _training(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> Tra
             parent = each
     named = [each for each in children[parent] if processes[each].name == WORKER]
     ended = [each for each in named if processes[each].state in ("Z", "X")]
+    owner = _owner(pid, root)
     return Training(
         pid=pid,
         start_ticks=processes[pid].start_ticks,
@@ -165,6 +200,9 @@ def _training(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> Tra
         command=_command(pid, root),
         workers=tuple(sorted(set(named) - set(ended))),
         ended_workers=len(ended),
+        user="" if owner is None else name_of_user(owner),
+        is_own=owner in (None, os.geteuid()),
+        ranks=_ranks(pid, processes, root),
     )
 
 
@@ -189,6 +227,10 @@ def _command(pid: int, root: Path) -> tuple[str, ...]:
     return tuple(text.rstrip("\0").split("\0")) if text else ()
 
 
+def _owner(pid: int, root: Path) -> int | None:
+    return parse_owner(read_text(f"{root}/proc/{pid}/status") or "")
+
+
 def has_torch(pid: int, root: Path) -> bool:
     """Whether a process has torch loaded."""
     return "libtorch" in (read_text(f"{root}/proc/{pid}/maps") or "")
@@ -202,10 +244,9 @@ def _check_access(pid: int, root: Path) -> None:
     """
     if read_text(f"{root}/proc/{pid}/io") is not None:
         return
-    try:
-        owner = os.stat(f"{root}/proc/{pid}").st_uid  # noqa: PTH116 - as above
-    except OSError:
-        raise UsageError(f"There is no process {pid} any more") from None
+    owner = _owner(pid, root)
+    if owner is None:
+        raise UsageError(f"There is no process {pid} any more")
     if owner == os.geteuid():
         raise UsageError(
             f"The kernel keeps the figures of process {pid} even from its own user",

@@ -18,11 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dlprof.attach.trainings import Training
+from dlprof.attach.trainings import Training, read_environ
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.machine.files import list_names, read_text
+from dlprof.machine.inspection import cpus_of_job
+from dlprof.machine.launchers import is_parent, launched_as
 from dlprof.machine.memory import read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
@@ -34,7 +36,7 @@ from dlprof.machine.procfs import (
 )
 from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
-from dlprof.records import Usage
+from dlprof.records import Machine, Usage
 
 _UNSEEN = SchedStat(run_ns=0, wait_ns=0)
 
@@ -116,7 +118,7 @@ class Watcher:
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self.machine = inspect_machine(root, pid=training.pid)  # what the training may use
+        self._whole = inspect_machine(root, pid=training.pid)  # what it may use with all its ranks
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")
@@ -150,6 +152,23 @@ class Watcher:
     def has_workers(self) -> bool:
         """Whether any was seen so far."""
         return bool(self._workers or self._started)
+
+    @property
+    def machine(self) -> Machine:
+        """What the training may use: of several ranks, each its share."""
+        ranks = self._training.ranks
+        if ranks == 1:
+            return self._whole
+        environ = read_environ(self._training.pid, self._root)
+        # What no launcher started, its parent did.
+        by_parent = is_parent(environ) or launched_as(environ)["LOCAL_WORLD_SIZE"] is None
+        cpus = cpus_of_job(self._training.pid, by_parent=by_parent, root=self._root)
+        return self._whole.shared_by(ranks, cpus)
+
+    def meet(self, ranks: int) -> None:
+        """So many ranks of its job are there by now: some may load later than others."""
+        ranks = max(ranks, self._training.ranks)
+        self._training = dataclasses.replace(self._training, ranks=ranks)
 
     def look(self) -> bool:
         """Look once; ``False`` where the training has ended."""

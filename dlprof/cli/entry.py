@@ -195,7 +195,7 @@ def _folded(text: str) -> str:
     """
     if not sys.stderr.isatty():
         return f"{text}\n"
-    found = re.match(r"(.*: )((?:(?:torchrun|srun|mpirun) .*)?dlprof .*[^.])\Z", text)
+    found = re.match(r"(.*: )((?:(?:torchrun|srun|mpirun|horovodrun) .*)?dlprof .*[^.])\Z", text)
     said, command = found.groups() if found and ". " not in found[2] else (text, "")
     lines = textwrap.wrap(
         said,

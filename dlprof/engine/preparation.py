@@ -262,13 +262,18 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
         )
 
 
-def trial_cost(machine: Machine, target: Target, runner: TrialRunner) -> TrialCost:
-    """What trials of a target are expected to cost, as it was built and probed."""
+def trial_cost(
+    settings: SweepSettings, machine: Machine, target: Target, runner: TrialRunner
+) -> TrialCost:
+    """What trials of a target are expected to cost, as it was built and probed.
+
+    Of ranks that load at once, the workers of each have its share of the cores.
+    """
     return TrialCost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
         batch_s=target.batch_s or 0.0,
         batch_cpu_s=target.batch_cpu_s or 0.0,
-        usable_cores=machine.usable_cores,
+        usable_cores=machine.usable_cores / max(settings.launch_ranks or (1,)),
     )
 
 
@@ -276,9 +281,7 @@ def plan_sweep(
     settings: SweepSettings, machine: Machine, outlook: Outlook, runner: TrialRunner, spent_s: float
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
-    cost = trial_cost(machine, outlook.target, runner)
-    share = cost.usable_cores / max(settings.launch_ranks or (1,))
-    cost = dataclasses.replace(cost, usable_cores=share)
+    cost = trial_cost(settings, machine, outlook.target, runner)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     if not outlook.cells:

@@ -121,7 +121,8 @@ def run_profile(
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         outlook = look_at(runner, settings, machine, lambda: deadline.cut_s, one=True)
-        config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, runner)
+        config = outlook.space.configs[0]
+        cost = trial_cost(settings, machine, outlook.target, runner)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)
         header = new_header(settings, machine, outlook, runner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 import os
 import re
@@ -117,7 +118,11 @@ class Checker:
         from dlprof.files import make_folder, replace_file
         from dlprof.report.gate.check import check_document
 
-        name = re.sub(r"[^\w.-]+", "-", self._request.node.nodeid).strip("-")[-180:]
+        own = self._request.node.nodeid
+        plain = re.sub("::|/", "-", own)
+        name = re.sub(r"[^\w.-]+", "-", plain).strip("-")[-180:]
+        if name != plain or "-" in own:  # another test's may read the same
+            name += f"-{hashlib.sha256(own.encode()).hexdigest()[:8]}"
         again = f"-{self._count}" if self._count > 1 else ""
         try:
             make_folder(folder)

@@ -32,6 +32,10 @@ SKIP_VARIABLE = "DLPROF_SKIP"
 
 _TURNS_KEY = "dlprof_turns"
 _NO_BASE = "dlprof has nothing to compare with: give --dlprof-against REF or --dlprof-baseline FILE"
+_APART = (
+    "dlprof's checks may run beside other tests here: this process of pytest-xdist is on another "
+    "machine than the one that hands out tests. Run the checks by themselves, without --tx."
+)
 _ASKED = "asked for by --dlprof-skip"
 
 
@@ -89,7 +93,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _has_base(config) or _is_skipped(config):
         return
     folder = getattr(config, "workerinput", {}).get(_TURNS_KEY)
-    if folder is not None:
+    if folder is not None and not Path(folder).is_dir():
+        config.issue_config_time_warning(pytest.PytestWarning(_APART), stacklevel=2)
+    elif folder is not None:
         config.pluginmanager.register(_TurnsOfWorkers(Path(folder)), "dlprof-turns")
     elif config.pluginmanager.hasplugin("dsession"):  # xdist's, where it distributes tests
         config.pluginmanager.register(_TurnsOfController(), "dlprof-turns")

@@ -1,4 +1,4 @@
-"""Which of a job's processes one is, as torchrun, srun or mpirun says it in the environment.
+"""Which of a job's processes one is, as its launcher says it in the environment.
 
 And what follows: what the job's files are named after, and how to launch as many again.
 """
@@ -12,18 +12,37 @@ from datetime import datetime
 from dlprof.machine.portable import began_at
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
-    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
-    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
-    "LOCAL_WORLD_SIZE": ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"),
+    "WORLD_SIZE": (
+        *("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
+        "SLURM_STEP_NUM_TASKS",
+    ),
+    "RANK": (
+        *("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"),
+        "SLURM_PROCID",
+    ),
+    "LOCAL_RANK": (
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+        *("HOROVOD_LOCAL_RANK", "SLURM_LOCALID"),
+    ),
+    "LOCAL_WORLD_SIZE": (
+        *("LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        *("MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"),
+    ),
 }
-"""torch's names, and what mpirun and srun say instead. In a job of Slurm's, what mpirun starts has
-Slurm's numbers, too: those of the batch script, or of what srun started for mpirun on each node."""
+"""torch's names, and what others say instead: deepspeed (``LOCAL_SIZE``, beside torch's), mpirun of
+Open MPI, of MVAPICH, and of MPICH and Intel (``PMI_``, ``MPI_``), horovodrun, and srun. In a job of
+Slurm's, what mpirun starts has Slurm's numbers, too: those of the batch script, or of what srun
+started for mpirun on each node."""
 
 
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     """Numbers by torch's names, whichever launcher says them; ``None`` for what none does."""
     return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
+
+
+def is_parent(environ: Mapping[str, str]) -> bool:
+    """Whether a rank's launcher is its parent, as torchrun and deepspeed (``CROSS_SIZE``) are."""
+    return "TORCHELASTIC_RUN_ID" in environ or "CROSS_SIZE" in environ
 
 
 def job_name(environ: Mapping[str, str], parent: int) -> str:
@@ -32,7 +51,8 @@ def job_name(environ: Mapping[str, str], parent: int) -> str:
     Those that no launcher started have the process that started them, as ``mp.spawn`` does.
     """
     names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
-    said = [environ.get(name, "") for name in (*names, "PMIX_NAMESPACE")]
+    by_others = ("PMIX_NAMESPACE", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    said = [environ.get(name, "") for name in (*names, *by_others)]
     return ":".join(said) if any(said) else f"started by {parent}"
 
 
@@ -41,13 +61,13 @@ def job_moment(
 ) -> datetime:
     """What the run files of a job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began, or what srun or mpirun has there. The
+    torchrun starts all of them, so it is when torchrun began, or what another has there. The
     fraction of its second keeps jobs apart that began together, and the attempts of one. Without
     any of them it is now.
     """
     said = launched_as(environ)
     by_others = "RANK" not in environ and said["RANK"] is not None and (said["WORLD_SIZE"] or 1) > 1
-    launched = by_others or "TORCHELASTIC_RUN_ID" in environ
+    launched = by_others or is_parent(environ)
     began_s = began_at(parent) if launched else None
     if began_s is None:
         return datetime.now().astimezone()
@@ -69,9 +89,13 @@ def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
     nodes = -(-world // here)
     if world <= 1:
         return ()
-    by_torch = "TORCHELASTIC_RUN_ID" in environ
-    if not by_torch and "OMPI_COMM_WORLD_SIZE" in environ:
+    by_torch = is_parent(environ)  # or by deepspeed, whose ranks torchrun starts as well
+    # srun may set PMI_SIZE, too.
+    by_mpi = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"} & environ.keys()
+    if not by_torch and by_mpi:
         return ("mpirun", "-n", str(world), "python", "-m")
+    if not by_torch and "HOROVOD_SIZE" in environ:
+        return ("horovodrun", "-np", str(world), "python", "-m")
     if not by_torch and "SLURM_STEP_NUM_TASKS" in environ:
         cores = environ.get("SLURM_CPUS_PER_TASK", "")
         each = (f"--cpus-per-task={cores}",) if cores else ()

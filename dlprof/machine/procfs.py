@@ -257,6 +257,15 @@ def parse_parent(text: str) -> int | None:
     return int(parent) if parent.isdecimal() else None
 
 
+def parse_owner(text: str) -> int | None:
+    """The user in whose name a process runs, from ``/proc/PID/status``: its effective id.
+
+    The folder ``/proc/PID`` itself may be root's, whoever that is.
+    """
+    ids = _fields(text).get("Uid", "").split()
+    return int(ids[1]) if len(ids) > 1 and ids[1].isdecimal() else None
+
+
 def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozenset[int]:
     """The CPUs of ``/proc/stat`` that a mask allows; all of them without one.
 

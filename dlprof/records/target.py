@@ -136,7 +136,12 @@ class Target:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""
         if batch_size is None or batch_size == self.batch_size:
             return self.batches_per_epoch
-        return None if self.length is None else math.ceil(self.length / batch_size)
+        if self.length is None:
+            return None
+        own = self.batch_size or 0
+        # Where its own batches leave fewer samples over than one holds, ``drop_last`` is set.
+        drops = 0 < self.length - own * (self.batches_per_epoch or 0) < own
+        return self.length // batch_size if drops else math.ceil(self.length / batch_size)
 
     def present_settings(self, *, has_accelerator: bool) -> Config | None:
         """``own_config`` as a sweep measures it; ``None`` where the target has none.

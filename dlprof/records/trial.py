@@ -182,7 +182,7 @@ class UsageSample:
 
     Attributes:
         at_s: Seconds since the trial started.
-        own_cpu_cores: As in ``Usage``.
+        own_cpu_cores: As in ``Usage``; of all ranks on a machine together.
         other_cpu_cores: As in ``Usage``.
         gpu_active_fraction: Mean ``kernel_active_fraction`` of the machine's GPUs; ``None`` where
             there is none.

@@ -46,8 +46,12 @@ def figures_of(found: Attached) -> dict[str, Any]:
         )
     if found.finished_batches is None:
         missing["finished_batches"] = "the queue's messages can't be counted from outside"
+    if not seen.training.user:
+        missing["user"] = "the system doesn't show whose it is"
     return {
         "pid": seen.training.pid,
+        "user": seen.training.user or None,
+        "ranks": seen.training.ranks,
         "script": seen.training.script,
         **{name: to_json(getattr(found, name)) for name in _FIGURES},
         "findings": [to_json(each) for each in found.diagnosis.findings],
@@ -82,8 +86,10 @@ def attach_report(found: Attached) -> doc.Document:
 
 def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     seen = found.seen
-    about = f"{seen.training.pid} {shortened(seen.training.script, 40)}"
-    yield "Training", f"{about}, {found.config.text}"
+    training = seen.training
+    whose = "" if training.is_own else f" of {training.user}"
+    about = f"{training.pid} {shortened(training.script, 40)}{whose}, {found.config.text}"
+    yield "Training", about + (f", one of {training.ranks} ranks" if training.ranks > 1 else "")
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
     else:
@@ -176,10 +182,13 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
 def _lines(found: Sequence[Attached]) -> doc.Table:
     waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
     scripts = [shortened(each.seen.training.script, 24) for each in found]
+    users = [each.seen.training.user or MISSING for each in found]
+    strange = not all(each.seen.training.is_own for each in found)
     codes = [MISSING if each.finding is None else each.finding.code for each in found]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),
+            *([doc.Column("user", users, left=True)] if strange else []),
             doc.Column("script", scripts, left=True),
             doc.Column("workers", [str(each.config.num_workers) for each in found]),
             doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 0),

@@ -97,17 +97,18 @@ def _add_card(parent: Element, card: doc.Card) -> None:
 
 def _add_table(parent: Element, table: doc.Table) -> None:
     made = SubElement(SubElement(parent, "div", {"class": "wide"}), "table")
-    kinds = [{"class": "left"} if column.left else {} for column in table.columns]
+    columns = [column for column in table.columns if column.is_shown]
+    kinds = [{"class": "left"} if column.left else {} for column in columns]
     head = SubElement(SubElement(made, "thead"), "tr")
-    for column, kind in zip(table.columns, kinds, strict=True):
+    for column, kind in zip(columns, kinds, strict=True):
         SubElement(head, "th", kind).text = clean(column.title)
     body = SubElement(made, "tbody")
-    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    rows = list(zip(*(column.cells for column in columns), strict=True))
     shown, rest = rows[:500], rows[500:]  # a page of thousands takes seconds to open
     for place, cells in enumerate(shown):
         tone = table.tones[place] if table.tones else ""
         row = SubElement(body, "tr", {"class": tone} if tone else {})
-        for cell, kind, column in zip(cells, kinds, table.columns, strict=True):
+        for cell, kind, column in zip(cells, kinds, columns, strict=True):
             made_cell = SubElement(row, "td", kind)
             if column.links:
                 made_cell = SubElement(made_cell, "a", href=column.links[place])
@@ -115,5 +116,5 @@ def _add_table(parent: Element, table: doc.Table) -> None:
     if rest:
         more = f"{len(rest):,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
-    if notes := doc.notes_on(table.columns):
+    if notes := doc.notes_on(columns):
         _add(parent, notes)

@@ -170,7 +170,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
             continue
         whole = UsageSample(
             at_s=trial.wall_s,
-            own_cpu_cores=trial.usage.own_cpu_cores,
+            own_cpu_cores=trial.node_usage.own_cpu_cores,
             other_cpu_cores=trial.usage.other_cpu_cores,
         )
         for each in trial.usage_over_time or (whole,):

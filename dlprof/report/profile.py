@@ -207,8 +207,8 @@ _IF_FREE = "predicted, if that part took no time and all else stayed as it is."
 
 def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
     if trial is not None and trial.outcome == "completed":
-        usage = trial.usage
-        yield "cores", used_text(usage)
+        usage = trial.node_usage  # what others used is seen of the whole machine
+        yield f"cores{', all ranks of a machine' if len(trial.ranks) > 1 else ''}", used_text(usage)
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
         yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)

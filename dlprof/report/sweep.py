@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.recommend import with_recommendation
@@ -104,25 +105,27 @@ def sweep_report(run: Run) -> doc.Document:
             *_cut_off(run),
         ),
         hints=_last(run, None),
-        details=tuple(_details(run, None)),
+        details=tuple(_details(run, None, lambda: None)),
     )
 
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
     present, call = present_of(run), run.header.target.call.checked()
+    # It is of the conditions that were measured, and takes the model many answers.
+    asked = functools.cache(lambda: asked_accelerators(run, advice))
     alone = is_alone(run, advice.config, advice.rates)
     code = None if alone else doc.Code(difference(advice.config, present, call))
     return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
-            doc.FactList(tuple(_answer(run, advice))),
+            doc.FactList(tuple(_answer(run, advice, asked))),
             *doc.known(_chart(run, advice), code),
             *_cut_off(run),
         ),
         hints=_last(run, advice),
-        details=doc.Later(lambda: _details(run, advice, again)),
+        details=doc.Later(lambda: _details(run, advice, asked, again)),
     )
 
 
@@ -159,7 +162,9 @@ def first(run: Run) -> Iterator[doc.Block]:
         yield doc.Text(doc.Styled(text, "bad"))
 
 
-def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+def _answer(
+    run: Run, advice: Recommendation, accelerators: Callable[[], Accelerators | str | None]
+) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
     yours: str | doc.Styled = ""
     faster = [
@@ -173,7 +178,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
-        yield from _utilization(run, advice)
+        yield from _utilization(accelerators())
         yield from what_failed(run)
         return
     if present is not None:
@@ -201,7 +206,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]
         yield how, "; ".join(known) or f"from {source} on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
-    yield from _utilization(run, advice)
+    yield from _utilization(accelerators())
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
@@ -245,8 +250,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     return f"none to be found: {name} {rate}"
 
 
-def _utilization(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
-    found = asked_accelerators(run, advice)
+def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:
     if found is not None:
         why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
         yield "Utilization", why
@@ -376,12 +380,17 @@ def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterat
         yield "perhaps as fast" if cheaper else "same within noise"
 
 
-def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:
+def _details(
+    run: Run,
+    advice: Recommendation | None,
+    accelerators: Callable[[], Accelerators | str | None],
+    again: str = "",
+) -> Iterator[doc.Section]:
     rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        found = asked_accelerators(run, advice)
+        found = accelerators()
         yield from accelerators_sections(None if isinstance(found, str) else found)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(

@@ -307,7 +307,7 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
 
 
 def auto_workers(usable_cores: float) -> tuple[int, ...]:
-    """The ``num_workers`` to try where the user names none.
+    """The ``num_workers`` to try where the user names none, of a rank that may use so many cores.
 
     Few, the powers of two up to the number of cores, the cores themselves and half of them for
     loaders that compute; 8 and more workers than cores for loaders that wait on storage, where
@@ -333,7 +333,7 @@ def _wanted(
     """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
-        workers = auto_workers(machine.usable_cores)
+        workers = auto_workers(machine.usable_cores / max(settings.launch_ranks or (1,)))
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()

@@ -214,17 +214,18 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown.
 
     That in which they only waited for a core counts, too. As far as loading sets the rate: not at
-    all where the step never waits for it.
+    all where the step never waits for it. ``wait`` is the share of the time in which the step
+    waits; ``None`` is for while it does.
     """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
     workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction or 0.0
     cores = math.inf if available is None else available  # 0 where others left it none
     most = min(max(1, workers), cores) * max(0.0, 1 - delayed)
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
-    if wait is None:
-        return share
+    if not workers:  # the time of its step, in which nothing is loaded, is a part of the window
+        return min(1.0, share / (trial.wait_fraction or 1.0)) * (1.0 if wait is None else wait)
     # Share of waiting of a step beside workers, from which loading sets the rate alone.
-    return share * min(1.0, wait / 0.05 if workers else wait)
+    return share if wait is None else share * min(1.0, wait / 0.05)
 
 
 def _steady_group(config: Config) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from dlprof.attach.trainings import training_of
 from dlprof.errors import UsageError
+from dlprof.machine.neighbours import name_of_user
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 
@@ -41,6 +44,8 @@ if __name__ == "__main__":
 """
 IDLE = "import sys; print('begun', flush=True); sys.stdin.read()"
 ENDLESS = "1000000000"
+OTHER = 65534
+"""The id of nobody."""
 
 
 @contextlib.contextmanager
@@ -163,8 +168,8 @@ def test_a_process_of_another_user_is_refused_with_the_way_out() -> None:
         if child == 0:  # as nobody, who may not even read this interpreter's files
             try:
                 os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
+                os.setgid(OTHER)
+                os.setuid(OTHER)
                 training_of(idle.pid)
                 os.write(writer, b"looked at it")
             except UsageError as error:
@@ -177,3 +182,39 @@ def test_a_process_of_another_user_is_refused_with_the_way_out() -> None:
         os.waitpid(child, 0)
     assert "belongs to" in text
     assert "sudo -u" in text
+
+
+@contextlib.contextmanager
+def _training_of_another() -> Iterator[int]:
+    """The id of a process of nobody's with a child that is named as torch names its workers."""
+    main = os.fork()
+    if main == 0:
+        try:
+            os.setsid()
+            os.setgroups([])
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            if os.fork() == 0:
+                ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)  # PR_SET_NAME
+            signal.pause()
+        finally:
+            os._exit(0)
+    try:
+        yield main
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(main, signal.SIGKILL)
+        os.waitpid(main, 0)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_of_another_users_training_root_is_shown_whose_it_is() -> None:
+    with _training_of_another() as pid:
+        code, found = _dlprof("attach", str(pid), "--seconds", "1")
+        assert (code, found["pid"]) == (0, pid)
+        assert found["user"] == name_of_user(OTHER)
+        assert found["config"]["num_workers"] == 1
+        code, listed = _dlprof("top", "--seconds", "1")
+        users = {each["pid"]: each["user"] for each in listed["trainings"]}
+        assert (code, users[pid]) == (0, name_of_user(OTHER))

@@ -12,6 +12,7 @@ import pytest
 
 from dlprof import api
 from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
+from dlprof.integrations import pytest_plugin
 from dlprof.records.gate import CheckReport, Compared, GateState, TargetCheck, Verdict
 
 pytest_plugins = ("pytester",)
@@ -133,6 +134,36 @@ def test_the_document_of_a_check_is_kept(project: Project) -> None:
     project.run("--dlprof-against", "main", "--dlprof-save", "checks").assert_outcomes(passed=3)
     (path,) = (project.pytester.path / "checks").iterdir()
     assert json.loads(path.read_text())["state"] == "pass"
+
+
+def test_each_test_has_a_document_of_its_own(project: Project) -> None:
+    """Also where their names differ in signs alone, or far from their ends."""
+    project.pytester.makepyfile(
+        test_loading="""
+        import pytest
+
+        def make_loader():
+            pass
+
+        @pytest.mark.parametrize("size", ["8/x", "8 x", "8:x", "a" + 200 * "x", "b" + 200 * "x"])
+        def test_sizes(dlprof_check, size):
+            dlprof_check(make_loader)
+            dlprof_check(make_loader)
+    """
+    )
+    project.run("--dlprof-against", "main", "--dlprof-save", "kept").assert_outcomes(passed=5)
+    assert len(list((project.pytester.path / "kept").iterdir())) == 10
+
+
+def test_where_turns_can_not_be_taken_that_is_said(project: Project) -> None:
+    """A process of pytest-xdist on another machine doesn't see the folder."""
+    config = project.pytester.parseconfig(*PLUGIN, "--dlprof-against", "main")
+    config.workerinput = {"dlprof_turns": str(project.pytester.path / "nowhere")}  # type: ignore[attr-defined]
+    said = project.pytester.make_hook_recorder(config.pluginmanager)
+    pytest_plugin.pytest_configure(config)
+    (warning,) = said.getcalls("pytest_warning_recorded")
+    assert "on another machine" in str(warning.warning_message.message)
+    assert not config.pluginmanager.hasplugin("dlprof-turns")
 
 
 def test_paths_are_those_of_the_command_wherever_a_test_goes(

@@ -22,6 +22,7 @@ class Costs:
     taken: float = 0.0
     workers: Sequence[int] = (0, 8)
     throttled: float | None = None
+    ranks: int = 1  # that loaded at once, each as the other figures say, on its share of a machine
 
 
 def made_run(costs: Costs, repeats: int = 3, **rest: Any) -> Run:
@@ -40,10 +41,13 @@ def made_run(costs: Costs, repeats: int = 3, **rest: Any) -> Run:
             usage = Usage(
                 own_cpu_cores=rate * costs.cpu_s,
                 available_cpu_cores=free,
-                other_cpu_cores=costs.taken,
+                other_cpu_cores=costs.ranks * costs.taken,
                 run_queue_wait_fraction=max(0.0, 1 - cores / wanted),
                 throttled_fraction=costs.throttled,
             )
             trials.append(trial(config(workers), rate, repetition=block, usage=usage))
-    made = machine(usable, affinity_cpus=costs.affinity, quota_cores=costs.quota)
-    return run(trials, **({"machine": made} | rest))
+    ranks = costs.ranks
+    quota = None if costs.quota is None else ranks * costs.quota
+    made = machine(ranks * usable, affinity_cpus=ranks * costs.affinity, quota_cores=quota)
+    settings = {"launch_ranks": [ranks]} if ranks > 1 else {}
+    return run(trials, **({"machine": made, "settings": settings} | rest))

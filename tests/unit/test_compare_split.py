@@ -27,6 +27,7 @@ def _parts(comparison: Comparison) -> dict[str, float]:
     return {part.code: part.log_ratio.value for part in comparison.parts}
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize(
     ("changed", "cause"),
     [
@@ -37,9 +38,11 @@ def _parts(comparison: Comparison) -> dict[str, float]:
         ({"io_s": 0.03}, "storage"),
     ],
 )
-def test_a_single_cause_is_the_whole_difference(changed: dict[str, Any], cause: str) -> None:
-    slower = dataclasses.replace(Costs(), **changed)
-    found = compare(made_run(Costs()), made_run(slower))
+def test_a_single_cause_is_the_whole_difference(
+    changed: dict[str, Any], cause: str, ranks: int
+) -> None:
+    known = Costs(ranks=ranks)
+    found = compare(made_run(known), made_run(dataclasses.replace(known, **changed)))
     total = math.log(found.ratio.value)
     assert total < math.log(0.7)
     assert found.parts[0].code == cause
@@ -48,13 +51,17 @@ def test_a_single_cause_is_the_whole_difference(changed: dict[str, Any], cause: 
     assert found.findings[0].predicted_gain.value == pytest.approx(1 / found.ratio.value, rel=0.05)
 
 
-def test_parts_of_several_causes_add_up_and_multiply() -> None:
-    slower = Costs(cpu_s=0.012, affinity=4, taken=2.0)
-    found = compare(made_run(Costs()), made_run(slower))
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_parts_of_several_causes_add_up_and_multiply(ranks: int) -> None:
+    slower = Costs(cpu_s=0.012, affinity=4, taken=2.0, ranks=ranks)
+    found = compare(made_run(Costs(ranks=ranks)), made_run(slower))
     assert _sum(found) == pytest.approx(math.log(found.ratio.value), abs=1e-9)
     assert math.prod(part.factor.value for part in found.parts) == pytest.approx(found.ratio.value)
     assert {"cpu", "cores", "neighbours"} <= set(_parts(found))
     assert abs(_parts(found)["remainder"]) < 0.01
+    (crowd,) = (each for each in found.findings if each.code == "cpu.neighbours")
+    assert crowd.explanation.startswith("A had 16.0 of 16 cores")
+    assert " B had 2.0 of 4 cores" in crowd.explanation
 
 
 def test_a_comparison_the_other_way_round_is_the_mirror() -> None:

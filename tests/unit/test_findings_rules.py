@@ -485,6 +485,23 @@ def test_what_others_use_of_the_whole_machine_is_shared_by_its_ranks() -> None:
     ranks = dataclasses.replace(one, machine=one.machine.shared_by(4), ranks=4)
     assert ranks.others / ranks.cores == one.others / one.cores == 1 / 16
     assert "cpu.neighbours" not in codes(find(ranks))
+    crowd = dataclasses.replace(usage, own_cpu_cores=1.0, available_cpu_cores=1.5)
+    crowd = dataclasses.replace(crowd, other_cpu_cores=10.0, other_runnable=16.0)
+    one = evidence(Loader(fetch_cpu=0.019, starved=0.015, rate=35), usage=crowd, cores=16)
+    ranks = dataclasses.replace(one, machine=one.machine.shared_by(4), ranks=4)
+    (found,) = (each for each in find(ranks) if each.code == "cpu.neighbours")
+    assert "kept 2.5 of 4 cores busy" in found.explanation
+    assert (found.evidence["other_cpu_cores"], found.evidence["usable_cores"]) == (2.5, 4.0)
+
+
+def test_ranks_that_together_fill_the_memory_are_warned() -> None:
+    """A fifth of the machine is what each of five may have."""
+    usage = dataclasses.replace(QUIET, pss_peak_bytes=12 << 30)
+    one = evidence(Loader(fetch_cpu=0.01, rate=90), usage=usage)
+    assert "memory.limit" not in codes(find(one))
+    ranks = dataclasses.replace(one, machine=one.machine.shared_by(5), ranks=5)
+    (found,) = (each for each in find(ranks) if each.code == "memory.limit")
+    assert "It used 12.0 GiB. The limit is 12.8 GiB to each rank." in found.explanation
 
 
 def test_a_quota_of_several_ranks_is_shared_by_them() -> None:

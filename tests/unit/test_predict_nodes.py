@@ -394,6 +394,19 @@ def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more(
     )
 
 
+def test_a_screen_with_details_computes_the_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Run] = []
+
+    def answer(run: Run) -> str:
+        asked.append(run)
+        return "nobody knows"
+
+    monkeypatch.setattr("dlprof.report.sweep.asked_accelerators", answer)
+    text = plain_text(sweep_report(_launched(0.99, 0.95)), width=200, verbose=True)
+    assert "not known: nobody knows" in text
+    assert len(asked) == 1
+
+
 def test_without_a_calibration_ranks_answer_that_loaded_at_once() -> None:
     run = _launched(0.99, 0.95, 0.7, usage=Usage(own_cpu_cores=1.0, available_cpu_cores=1.0))
     found = accelerators_of(dataclasses.replace(run, calibration=None))

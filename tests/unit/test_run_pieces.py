@@ -245,6 +245,48 @@ def test_ranks_that_srun_starts_are_ranks_of_one_job() -> None:
     assert first == other
 
 
+def as_said_by(launcher: str) -> dict[str, str]:
+    """What it says of rank 5 of 8, the second of the four on the second of two machines."""
+    words: dict[str, dict[str, str]] = {
+        "deepspeed": {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_SIZE": "4"}
+        | {"CROSS_RANK": "1", "CROSS_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"},
+        "Intel MPI": {"PMI_SIZE": "8", "PMI_RANK": "5"}
+        | {"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"},
+    }
+    for name, prefix in (("MVAPICH", "MV2_COMM_WORLD_"), ("horovodrun", "HOROVOD_")):
+        said = {"SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_SIZE": "4"}
+        words[name] = {prefix + each: value for each, value in said.items()}
+    return words[launcher]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "again"),
+    [
+        (
+            "deepspeed",
+            (
+                "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0:29400 "
+                "--nproc-per-node=4 -m"
+            ),
+        ),
+        ("Intel MPI", "mpirun -n 8 python -m"),
+        ("MVAPICH", "mpirun -n 8 python -m"),
+        ("horovodrun", "horovodrun -np 8 python -m"),
+    ],
+)
+def test_each_launcher_says_which_rank_of_how_many_on_the_machine_it_is(
+    launcher: str, again: str
+) -> None:
+    said = as_said_by(launcher)
+    # The batch script's own, where a job of Slurm's has started the launcher.
+    by_slurm = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    for environ in (said, {**by_slurm, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **said}):
+        assert read_rank(environ) == Rank(rank=5, world_size=8, local_size=4, local_rank=1)
+        assert " ".join(launch_words(environ)) == again
+    first, other = (job_moment(said, 4711, began_at=lambda _: 1.8e9) for _ in range(2))
+    assert first == other
+
+
 NODES = {"WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "a", "MASTER_ADDR": "node0"}
 
 

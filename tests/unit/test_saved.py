@@ -170,6 +170,17 @@ def test_an_unknown_machine_gets_a_warning_and_a_safe_default(
     assert "dlprof sweep" in warned[0]
 
 
+@pytest.mark.parametrize(("ranks", "workers"), [("1", 4), ("4", 4), ("5", 3), ("8", 2), ("16", 0)])
+def test_a_rank_without_settings_counts_on_its_share_of_the_cores(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ranks: str, workers: int
+) -> None:
+    save(path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    stranger = dataclasses.replace(BOX, hostname="new", fingerprint="new")
+    found = kwargs_for(path, machine=stranger, warn=lambda _: None)
+    assert found == {"num_workers": workers}
+
+
 def on_cores(cores: float, **changes: Any) -> Machine:
     """A machine with that share of a node's cores, under the name that such a one has."""
     node = dataclasses.replace(BOX, logical_cpus=64, memory_bytes=1 << 38, **changes)

@@ -540,6 +540,20 @@ def test_a_trial_is_as_sure_as_what_it_does() -> None:
     assert wide.log_sd == pytest.approx(math.log(1.5 / 0.5) / (2 * 1.96))
 
 
+@pytest.mark.parametrize("wait", [None, 0.5, 0.25])
+def test_without_workers_the_time_that_a_step_takes_is_left_out_once(wait: float | None) -> None:
+    """A loader that computes follows its cores while it loads, and its step does not."""
+    loading = 1.0 if wait is None else wait
+    usage = Usage(own_cpu_cores=loading, available_cpu_cores=2.0)
+    made = trial(config(0), 1000, spread=0.0, usage=usage, wait_fraction=wait)
+    seen_, longer = observe(made), observe(made, wait=loading / 2)
+    assert seen_ is not None
+    assert longer is not None
+    assert seen_.cpu_share == pytest.approx(loading)
+    assert longer.cpu_share == pytest.approx(loading / 2)
+    assert math.exp(seen_.log_wanted) == pytest.approx(0.5)  # one of two cores, while it loads
+
+
 def test_a_trial_is_less_sure_the_more_others_took() -> None:
     usages = [
         Usage(own_cpu_cores=n, available_cpu_cores=n, other_cpu_cores=2 - n) for n in (1.0, 0.2)

@@ -18,7 +18,7 @@ from dlprof.advise.findings import find
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
-from dlprof.advise.wrong_data import ONE_BATCH, said_first
+from dlprof.advise.wrong_data import ONE_BATCH, data_findings, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
     ONE_BATCH_SIGN,
@@ -259,6 +259,35 @@ def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:
     assert "too_few_workers" not in codes(found)
     assert not any(f.fix and f.fix.dataloader_kwargs.get("num_workers", 0) > 1 for f in found)
     assert all(config.num_workers < 2 for config in remedies(seen))
+
+
+def test_of_workers_that_are_right_a_profile_says_why_they_wait() -> None:
+    """That sixteen would repeat samples is no cause of what two wait for, and hides none."""
+    loader = Loader(config=config(2), fetch_io=0.02, rate=98)
+    seen = evidence(loader, variants={config(16): 6.0}, target_fields={"kind": "iterable"})
+    tried = [each.experiment.role == "variant" for each in seen.observations]
+    assert any(tried)
+    wrong_ones = (
+        dataclasses.replace(
+            each, trial=dataclasses.replace(wrong(config(16), "duplicated"), id=each.trial.id)
+        )
+        if is_variant
+        else each
+        for each, is_variant in zip(seen.observations, tried, strict=True)
+    )
+    found = find(dataclasses.replace(seen, observations=tuple(wrong_ones)))
+    assert found[0].code == "fetch.io"
+    (said,) = (each for each in found if each.code == "data.duplicated")
+    assert said.severity == "info"
+    assert said.title == "Workers yield the same samples with num_workers=16"
+
+
+def test_few_workers_may_repeat_samples_where_only_many_were_seen_to() -> None:
+    silent = trial(config(2), warnings=(UNSHARED_SIGN,))
+    trials = [trial(config(0)), silent, wrong(config(16), "duplicated")]
+    found = data_findings(run(trials, target=target(kind="iterable", own_config=config(2))))
+    assert found[0].title == "Workers may yield the same samples"
+    assert "nothing shows that they don't with 2. Each sample" in found[0].explanation
 
 
 def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:

@@ -231,14 +231,19 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         if claim is not None
     )
     found = [each for each in stated if view.integrity.allows(each[1], view.config)]
+    wrong = view.integrity.fault(view.config) is not None
     for each in found_in(view.trials(), view.integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which
-            place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
+            place = Place.FAULT
+            if each.code in WRONG_DATA:
+                # That more workers would be wrong is what keeps one or none from more, and no cause
+                # of anything with several that are right.
+                place = Place.BROKEN if wrong or view.workers < 2 else Place.BEHIND
             found.append((place, each))
     codes = {finding.code for _, finding in found}
     if "workers.unfed" in codes:  # which is why there are too many
         found = [each for each in found if each[1].code != "too_many_workers"]
-    if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
+    if wrong and "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):

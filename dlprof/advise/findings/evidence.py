@@ -401,6 +401,7 @@ _FIGURES: Final = {
     "worker_threads": "most_threads",
     "starved_fraction": "starved",
     "usable_cores": "cores",
+    "other_cpu_cores": "others",
     "wanted_cores": "demand",
     "idle_workers": "idle_workers",
     "batch_bytes": "batch_bytes",

@@ -353,7 +353,8 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
 def limit(view: Evidence) -> Claim | None:
     """The setting does not fit into memory, or only just."""
     failure, machine = _failure(view, "out_of_memory"), view.machine
-    room, used = machine.memory_size_bytes, view.usage.pss_peak_bytes
+    size, used = machine.memory_size_bytes, view.usage.pss_peak_bytes
+    room = size and size // view.ranks
     if failure is None and (used is None or room is None or used < at.USED_UP * room):
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
@@ -364,7 +365,7 @@ def limit(view: Evidence) -> Claim | None:
     why = "" if failure is None else f"{failure.message} "
     return Claim(
         "The setting does not fit into memory",
-        f"{why}{needs}The limit is {format_bytes(room)}.",
+        f"{why}{needs}The limit is {format_bytes(room)}{view.to_each}.",
         1.0 if failure is not None else 0.5,
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
+from dlprof.report.labels import STAGES
 from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
@@ -264,7 +265,8 @@ def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator
     key = f'"pid":{process},"id":"{name}"'
     for each in batch.slices:
         # Both ends are rounded alike: a slice that overlaps with the next is dropped by the viewer.
-        stage, begin, end = each.name, round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
+        begin, end = round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
+        stage = STAGES[each.name]
         if each.track is not None:
             place = (
                 f'"pid":{process},"tid":{each.track[0]},"ts":{begin:.1f},"dur":{end - begin:.1f}'

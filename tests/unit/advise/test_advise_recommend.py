@@ -427,6 +427,15 @@ def test_busy_cores_and_neighbours_are_reported() -> None:
     assert "ores" not in claims(recommend(run(blocks({W4: [100, 101]}, usage=idle))))
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_ranks_that_use_the_whole_machine_are_limited_by_its_cores(ranks: int) -> None:
+    usage = Usage(  # of one rank, and few threads wait for a core
+        own_cpu_cores=7.8 / ranks, available_cpu_cores=8.0 / ranks, run_queue_wait_fraction=0.02
+    )
+    measured = run(blocks({W4: [100, 101]}, usage=usage), settings={"launch_ranks": [ranks]})
+    assert "Cores are the limit" in claims(recommend(measured))
+
+
 @pytest.mark.parametrize("busy", [30.0, 63.0])
 def test_others_on_cores_that_a_quota_forbids_are_not_counted(busy: float) -> None:
     usage = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=busy)

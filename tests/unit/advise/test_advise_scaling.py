@@ -438,6 +438,15 @@ def test_many_workers_of_one_rank_may_be_limited_by_its_receiving(
     assert [each.limit.partition(":")[0] for each in scales(made)] == ["", "", limit]
 
 
+def test_workers_of_one_rank_are_held_against_as_many_of_its_node() -> None:
+    """Four ranks on two nodes: those of the first have four workers in all, not all eight."""
+    wide = dataclasses.replace(scaled(1, 118.0), config=config(4))
+    trials = [scaled(1, 95.0), scaled(2, 60.0), scaled(4, 60.0), wide]
+    made = run(trials, settings={"launch_ranks": [2], "ranks": 2})
+    made = dataclasses.replace(made, calibration=Calibration(in_workers=RECEIVED))
+    assert [each.limit for each in scales(made) if each.num_workers == 4] == [""]
+
+
 def test_a_cgroup_that_throttles_reads_is_named() -> None:
     one = scaled(1, 100.0)
     waits = {"io_pressure_fraction": 0.6, "own_cpu_cores": 0.1, "available_cpu_cores": 1.0}

@@ -230,6 +230,37 @@ def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     assert "at the same time" in found.confidence_reason
 
 
+def _ranked(seen: Seen) -> Seen:
+    return dataclasses.replace(seen, training=dataclasses.replace(seen.training, ranks=4))
+
+
+def test_ranks_of_one_job_are_no_background_load_to_each_other() -> None:
+    usage = Usage(own_cpu_cores=0.8, available_cpu_cores=0.8, other_cpu_cores=1.2)
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 4.0, "queued_s": 5.5},
+        main={"run_s": 0.3},
+    )
+    wide = dataclasses.replace(HERE, logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
+    ranks = diagnose_training(_ranked(seen), wide.shared_by(4), usage)
+    assert _first(seen, usage) == "cpu.neighbours"
+    assert "cpu.neighbours" not in [each.code for each in ranks.diagnosis.findings]
+    assert ranks.finding is not None
+    assert ranks.finding.code == "fetch.cpu"
+    assert ranks.usage == usage
+
+
+def test_a_rank_is_advised_workers_for_its_share_of_the_cores() -> None:
+    looks = [_look("running", alive=0)] * LOOKS
+    seen = _seen(looks, workers=0, batches=0, main={"run_s": 9.8})
+    offered = dataclasses.replace(HERE, logical_cpus=32, affinity_cpus=32, usable_cores=32.0)
+    for each, there, workers in ((seen, offered, 32), (_ranked(seen), offered.shared_by(4), 8)):
+        first = diagnose_training(each, there, QUIET).finding
+        assert first is not None
+        assert first.fix is not None
+        assert first.fix.dataloader_kwargs == {"num_workers": workers}
+
+
 def test_a_wait_has_its_interval_and_the_depth_of_the_queues_is_seen() -> None:
     found = _diagnose(_consumer())
     assert found.config.num_workers == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -84,6 +85,18 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     document = json.loads(json_document(trainings=list(map(figures_of, found))))
     assert document["trainings"][0]["findings"][0]["code"] == "fetch.io"
     assert "No training" in "\n".join(_lines(top_report([])))
+
+
+def test_whose_training_it_is_is_said_where_it_is_anothers() -> None:
+    mine = _found("io")
+    whose = dataclasses.replace(mine.seen.training, user="alice", is_own=False)
+    theirs = dataclasses.replace(mine, seen=dataclasses.replace(mine.seen, training=whose))
+    assert "alice" not in "".join(_lines(top_report([mine])))
+    assert any("alice" in line for line in _lines(top_report([mine, theirs])))
+    assert "train.py of alice" in _lines(attach_report(theirs))[0]
+    assert figures_of(theirs)["user"] == "alice"
+    assert figures_of(mine)["user"] is None
+    assert "whose" in figures_of(mine)["unavailable"]["user"]
 
 
 def test_trainings_of_equal_wait_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

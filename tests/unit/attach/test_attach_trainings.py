@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.waits import Glances
 
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
@@ -85,6 +87,48 @@ def test_a_launcher_with_one_training_leads_to_it_and_one_with_two_lists_them(ro
     with pytest.raises(UsageError, match="2 trainings: 17100, 17191") as raised:
         training_of(17000, root)
     assert "dlprof attach 17100" in raised.value.hint
+
+
+def _cores(root: Path) -> float:
+    watcher = _watched(root)
+    try:
+        return watcher.machine.usable_cores
+    finally:
+        watcher.close()
+
+
+def test_of_several_ranks_each_counts_on_its_share_of_the_cores(root: Path) -> None:
+    assert _cores(root) == 2.0
+    (root / f"proc/{MAIN}/environ").write_bytes(b"RANK=5\0LOCAL_WORLD_SIZE=4\0HOME=/root\0")
+    assert training_of(MAIN, root).ranks == 4
+    assert _cores(root) == 0.5
+
+
+def test_ranks_that_no_launcher_started_are_counted_beside_each_other(root: Path) -> None:
+    spawned = "python\0-c\0import spawn_main; spawn_main(tracker_fd=5, pipe_handle={})\0--fork\0"
+    for pid, name in ((17000, "python"), (17100, "python"), (17101, "pt_data_worker")):
+        shutil.copytree(root / f"proc/{MAIN}", root / f"proc/{pid}")
+        _rename(root, pid, name)
+    (root / "proc/17000/maps").write_bytes(b"")
+    for pid, parent in ((MAIN, 17000), (17100, 17000), (17101, 17100)):
+        _reparent(root, pid, parent)
+    for pid in (MAIN, 17100):
+        (root / f"proc/{pid}/cmdline").write_bytes(spawned.format(pid).encode())
+    assert [each.ranks for each in find_trainings(root)] == [2, 2]
+    (root / "proc/17100/cmdline").write_bytes(b"python\0evaluate.py\0")  # is no rank
+    assert training_of(MAIN, root).ranks == 1
+    (root / "proc/17100/cmdline").write_bytes(spawned.format(9).encode())
+    _rename(root, 17000, "bash")  # a shell starts what it is asked to
+    assert training_of(MAIN, root).ranks == 1
+
+
+def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:
+    status = root / f"proc/{MAIN}/status"
+    text = status.read_text(encoding="ascii")
+    for uid, is_own in ((os.geteuid(), True), (65_533, False)):
+        status.write_text(f"{text}Uid:\t0\t{uid}\t0\t0\n", encoding="ascii")
+        assert training_of(MAIN, root).is_own is is_own
+    assert training_of(MAIN, root).user == name_of_user(65_533)
 
 
 def test_a_process_that_is_none_or_another_is_refused_in_one_sentence(root: Path) -> None:

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from builders import config, header, machine
+from builders import config, header, machine, target
 from finding_cases import Loader, evidence
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.preparation import Outlook
+from dlprof.engine.preparation import Outlook, trial_cost
 from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
@@ -99,6 +99,15 @@ def test_a_profile_of_ranks_counts_on_the_share_of_one(tmp_path: Path) -> None:
         )._evidence()
     assert found.ranks == 4
     assert (found.machine.usable_cores, found.machine.quota_cores) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(("launched", "cores"), [((), 8.0), ((1, 4), 2.0)])
+def test_trials_are_expected_to_take_what_a_rank_takes_on_its_share(
+    launched: tuple[int, ...], cores: float
+) -> None:
+    runner = cast(TrialRunner, SimpleNamespace(fork_safe=True))
+    settings = SweepSettings(launch_ranks=launched or None)
+    assert trial_cost(settings, machine(8), target(), runner).usable_cores == cores
 
 
 def test_a_fault_that_ends_a_profile_leaves_the_diagnosis_of_what_was_measured(

@@ -52,6 +52,8 @@ def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
         {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
         | {"SLURM_STEP_TASKS_PER_NODE": "2"},
         MPIRUN,
+        {name: value for name, value in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"}
+        | {"LOCAL_SIZE": "2", "CROSS_SIZE": "1"},  # as deepspeed says it
         # In a job of Slurm's, of which mpirun had srun start its daemons.
         MPIRUN
         | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "3"}

@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
+from dlprof.report.document import Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
-from dlprof.report.markdown import escaped
+from dlprof.report.markdown import escaped, to_markdown
+from dlprof.report.page import to_html
+from dlprof.report.terminal import plain_text
 from dlprof.store import from_json
 
 _MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
@@ -64,6 +67,19 @@ def test_the_page_tells_everything() -> None:
         "reorder wait",
     ):
         assert shown in page.text
+
+
+def test_a_column_that_says_nothing_is_in_no_view() -> None:
+    columns = (
+        Column("pid", ["7"]),
+        Column("wait", ["-"], 1, note="share of the time."),
+        Column("cores", ["2.0"], 0),
+    )
+    document = Document(title="t", answer=(Table(columns),))
+    for text in (plain_text(document, width=80), to_markdown(document), to_html(document)):
+        body = text.partition("</style>")[2].partition("<script>")[0] or text
+        assert "cores" in body
+        assert "wait" not in body
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:

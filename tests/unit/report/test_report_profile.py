@@ -19,6 +19,7 @@ from dlprof.records import (
     Explanation,
     Finding,
     Fix,
+    RankFigures,
     Stalls,
     TransformCost,
     Trial,
@@ -113,6 +114,15 @@ def test_where_no_part_is_the_limit_that_is_said() -> None:
     text = drawn(shown(_diagnosis(), plain=_trial()), 80, verbose=True)
     assert "No part of loading is the limit" not in text
     assert "Without one part" not in drawn(shown(_diagnosis()), 80, verbose=True)  # of no rate
+
+
+def test_of_ranks_the_cores_are_those_of_the_machine_as_others_use_it() -> None:
+    share = dataclasses.replace(USAGE, own_cpu_cores=0.6, available_cpu_cores=0.95)
+    ranks = tuple(RankFigures(rank=n, host="box") for n in range(2))
+    made = dataclasses.replace(_trial(), usage=share, ranks=ranks)
+    text = drawn(shown(_diagnosis(), plain=made), 120, verbose=True)
+    said = "cores, all ranks of a machine  1.2 used, 1.9 available (0.1 used by other processes)"
+    assert said in text
 
 
 def test_the_answer_fits_into_14_lines() -> None:

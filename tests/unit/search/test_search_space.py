@@ -52,6 +52,12 @@ def test_auto_workers(cores: float, expected: tuple[int, ...]) -> None:
     assert auto_workers(cores) == expected
 
 
+def test_of_ranks_that_load_at_once_each_is_tried_with_workers_for_its_share_of_cores() -> None:
+    found = space(on=machine(64), launch_ranks=(1, 8))
+    assert tuple(workers(found)) == auto_workers(8)
+    assert tuple(workers(space(on=machine(64), ranks=8))) == auto_workers(64)  # one alone
+
+
 def test_auto_space_has_the_reference_and_no_pin_arm_without_an_accelerator() -> None:
     found = space()
     assert found.configs[0] == config(0)

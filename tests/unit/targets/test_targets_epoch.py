@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
+from dlprof.targets.describe import describe_loader
 from dlprof.targets.epoch import EpochGate, GatedIndices
 from dlprof.targets.loader import make_loader
 
@@ -53,6 +54,16 @@ class RepeatingLoader(DataLoader[int]):
 
     def __iter__(self) -> Any:
         return self.kept
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_epoch_has_as_many_batches_of_another_size_as_torch_makes(drop_last: bool) -> None:
+    def made(batch_size: int) -> DataLoader[int]:
+        return DataLoader(Squares(), batch_size=batch_size, drop_last=drop_last)
+
+    target = describe_loader(made(3), text="data.py:make", arguments={})
+    sizes = range(1, 21)
+    assert [*map(target.epoch_batches, sizes)] == [len(made(size)) for size in sizes]
 
 
 def gated(found: object, config: Config | None = None) -> tuple[DataLoader[Any], EpochGate]:
