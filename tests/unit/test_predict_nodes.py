@@ -397,7 +397,7 @@ def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more(
 def test_a_screen_with_details_computes_the_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Run] = []
 
-    def answer(run: Run) -> str:
+    def answer(run: Run, _advice: object) -> str:
         asked.append(run)
         return "nobody knows"
 
@@ -405,6 +405,15 @@ def test_a_screen_with_details_computes_the_answer_once(monkeypatch: pytest.Monk
     text = plain_text(sweep_report(_launched(0.99, 0.95)), width=200, verbose=True)
     assert "not known: nobody knows" in text
     assert len(asked) == 1
+
+
+def test_utilization_is_said_where_what_is_recommended_was_only_predicted() -> None:
+    run = _launched(0.99, 0.95)
+    advice = dataclasses.replace(recommend(run), basis="predicted")
+    shown = sweep_report(dataclasses.replace(run, recommendation=advice))
+    assert "Utilization" in plain_text(shown, width=80)
+    elsewhere = recommend(run, Constraints(ranks=4, step_s=0.1))
+    assert "Utilization" not in plain_text(recommendation_report(run, elsewhere), width=80)
 
 
 def test_without_a_calibration_ranks_answer_that_loaded_at_once() -> None:
