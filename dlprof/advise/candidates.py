@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.situation import Situation
 from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
@@ -18,9 +18,11 @@ from dlprof.records import (
     Config,
     Constraints,
     Integrity,
+    Machine,
     Prediction,
     Reason,
     Run,
+    Target,
     Trial,
 )
 from dlprof.stats import turnovers, typical
@@ -131,18 +133,12 @@ def gather(run: Run) -> list[Candidate]:
         Candidate(
             config=config,
             name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
-            trials=tuple(trial for trial in trials if has_rate(trial)),
+            trials=tuple(trial for trial in trials if trial.has_rate),
             failures=tuple(trial for trial in trials if trial.outcome != "completed"),
             epoch_turnover_s=turns.get(config.turnover_group),
         )
         for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
     ]
-
-
-def has_rate(trial: Trial) -> bool:
-    """Whether a trial can be compared."""
-    rate = trial.samples_per_s
-    return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
 def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
@@ -233,9 +229,8 @@ def within_limits(
     return kept, reasons
 
 
-MOST_CELLS = 10_000
-_MOST_WORKERS = 128
-
+MOST_CELLS, _MOST_WORKERS = 10_000, 128
+"""Combinations that one question may name, and workers that are tried unasked."""
 
 OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
 """Settings that change what a batch costs, and that stay as they are where none is asked for."""
@@ -250,7 +245,7 @@ def base_config(run: Run) -> Config:
 
 
 def wanted_configs(
-    run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
+    situation: Situation, axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
     """The configurations that a user asks for.
 
@@ -261,14 +256,14 @@ def wanted_configs(
         UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
             the target can't be set to.
     """
-    calibration = usable_calibration(run)
+    run, calibration = situation.run, situation.calibration
     if not axes:
         kept, known = run.prediction, {trial.config for trial in run.completed}
         worth: Iterable[Config] = ()
         if situation.as_measured and kept is not None:  # of which it says how many they are
             known |= {cell.config for cell in kept.cells}
         else:
-            worth = candidate_configs(run, situation)
+            worth = candidate_configs(situation)
         sizes = {None, calibration.batch_size} if situation.as_measured else ()
         if run.recommendation is not None:  # which the search may have looked further for
             known.add(run.recommendation.config)
@@ -283,14 +278,14 @@ def wanted_configs(
     return attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
 
 
-def candidate_configs(run: Run, situation: Situation) -> tuple[Config, ...]:
+def candidate_configs(situation: Situation) -> tuple[Config, ...]:
     """What is worth predicting of all settings, PyTorch's default and the present ones among them.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
         UsageError: There is no calibration.
     """
-    calibration, base = usable_calibration(run), base_config(run)
+    run, calibration, base = situation.run, situation.calibration, base_config(situation.run)
     most = situation.constraints.max_workers
     axes = {
         "num_workers": auto_workers(calibration, base, situation.conditions, most),
@@ -410,3 +405,33 @@ def saturating_workers(calibration: Calibration, base: Config, conditions: Condi
     if not (math.isfinite(others) and math.isfinite(each) and each > 0):
         return 1.0
     return max(1.0, others / each)
+
+
+def rule_configs(situation: Situation) -> dict[str, Config | None]:
+    """The configuration that each rule names; ``None`` where it says nothing.
+
+    At the batch size of the calibration where that is predicted from, else at the target's own.
+    """
+    target, ranks = situation.run.header.target, situation.constraints.ranks
+    said = workers_by_rule(situation.machine, target, ranks)
+    size = situation.calibration.batch_size if situation.by_model else None
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in said.items()
+    }
+
+
+def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
+    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
+    yolo = [cores // ranks, 8]
+    if target.batch_size is not None:
+        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    return {
+        "PyTorch's default": 0,
+        "num_workers = cores": cores,
+        "4 x GPUs": 4 * gpus if gpus else None,
+        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "torch's suggested maximum": affinity,
+    }

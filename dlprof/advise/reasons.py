@@ -17,7 +17,14 @@ from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
-from dlprof.advise.wording import as_fast, background_text, between, loss_text, percent
+from dlprof.advise.wording import (
+    as_fast,
+    background_text,
+    between,
+    failed_or_skipped,
+    loss_text,
+    percent,
+)
 from dlprof.records import (
     CUT_SHORT_SIGN,
     WHILE_MEASURED,
@@ -115,13 +122,6 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
             claim = f"{counted(len(more), 'more configuration')} failed"
         ids = [trial.id for each in some for trial in each.failures]
         yield Reason(claim=claim, evidence={"trials": ids})
-
-
-def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
-    """The verb of a trial without figures: what can't work here was not tried."""
-    if trial.outcome != "skipped":
-        return "failed"
-    return "was skipped" if count == 1 else "were skipped"
 
 
 def levers(run: Run, pick: Config) -> Iterator[Reason]:

@@ -71,7 +71,7 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
     with contextlib.suppress(UsageError):
         asked = Situation.of(run, advice.constraints if advice else None)
         situation = situation if asked.by_model else asked
-    speeds = speeds_of(run, situation)
+    speeds = speeds_of(situation)
     fastest = speeds.fastest(measured)
     pick = next((each for each in measured if advice and each.config == advice.config), None)
     roles = {} if situation.present is None else {situation.present: PRESENT}

@@ -200,11 +200,11 @@ def test_equals_are_sure_too_once_repeats_show_them_to_be_that() -> None:
 def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> None:
     measured = run(blocks({W2: [100] * 3, W4: [100] * 3}))
     situation = Situation.of(measured)
-    choice = choose(gather(measured), situation, speeds_of(measured, situation))
+    choice = choose(gather(measured), situation, speeds_of(situation))
     shown = dataclasses.replace(
         certificate(measured), epsilon=epsilon, epsilon_measured=min(epsilon, 0.02)
     )
-    assert judge(choice, measured, shown) == (level, shown.text)
+    assert judge(choice, shown) == (level, shown.text)
 
 
 @pytest.mark.parametrize(
