@@ -1,7 +1,7 @@
 """The decision: the cheapest configuration that is likely within 3 % of the best, and how sure.
 
-Never one that is estimated slower than what the user has, or than loading without workers; with a
-step, of those that keep it fed.
+Of those that keep the limits. Never one that is estimated slower than what the user has, or than
+loading without workers; with a step, of those that keep it fed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dlprof.advise.candidates import (
-    Candidate,
-    breach,
-    candidate_configs,
-    gather,
-    rule_configs,
-    within_limits,
-)
+from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import Speeds, agreement, candidates_of, cores_share, speeds_of
+from dlprof.advise.speeds import (
+    Candidate,
+    Speeds,
+    agreement,
+    candidates_of,
+    cores_share,
+    gather,
+    speeds_of,
+)
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
@@ -41,7 +42,7 @@ from dlprof.records import (
     Reason,
 )
 from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best
-from dlprof.units import format_duration
+from dlprof.units import format_bytes, format_duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,78 @@ class Choice:
     def far(self, candidate: Candidate) -> float:
         """Probability that a configuration is slower than ``NEAR`` of the best."""
         return self.speeds.chance(self.best.key, candidate.key, 1 / NEAR)
+
+
+def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
+    """The first limit that a configuration breaks, with its value, and what it needs instead."""
+    config, constraints, machine = candidate.config, situation.constraints, situation.machine
+    most, workers = constraints.max_workers, config.num_workers
+    name = machine.hostname or "this machine"
+    if most is not None and workers > most:
+        return f"max_workers={most}", f"has {workers}"
+    memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
+    verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
+    times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
+    for limit, size, used, what in (
+        ("max_ram", constraints.max_ram_bytes, memory, ""),
+        (f"the memory of {name}", machine.memory_size_bytes, memory, ""),
+        ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
+        (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
+    ):
+        if used is not None and size is not None and used * constraints.ranks > size:
+            return f"{limit} ({format_bytes(size)})", f"{verb} {times}{format_bytes(used)}{what}"
+    # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
+    # computed where it was measured: there it worked.
+    files = machine.open_files_limit
+    worked = candidate.measured and not situation.extrapolated
+    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+        return None
+    # Images and labels, where the probe could not count tensors; files and sockets beside them.
+    others = 64
+    held = config.open_files(situation.target.batch_tensors or 2)
+    if held + others <= files:
+        return None
+    return f"{files} open files on {name}", f"needs {held} beside about {others} others"
+
+
+def beyond_text(limit: str, need: str) -> str:
+    """A limit that is broken, as ``breach`` has it: ``max_workers=2: it has 8``."""
+    return f"{limit}: it {need}"
+
+
+def within_limits(
+    candidates: Sequence[Candidate], situation: Situation
+) -> tuple[list[Candidate], list[Reason]]:
+    """The candidates that keep all limits, and one reason for each limit that leaves some out.
+
+    Raises:
+        UsageError: If no candidate is left.
+    """
+    kept: list[Candidate] = []
+    broken: dict[str, list[tuple[Candidate, str]]] = {}
+    for candidate in candidates:
+        found = breach(candidate, situation)
+        if found is None:
+            kept.append(candidate)
+        else:
+            broken.setdefault(found[0], []).append((candidate, found[1]))
+    if not kept:
+        needs = "; ".join(
+            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
+        )
+        raise UsageError(
+            f"No configuration of this run keeps within the limits: {needs}",
+            hint="Raise the limit, or run a sweep with smaller settings.",
+        )
+    reasons = []
+    for limit, rows in broken.items():
+        cheapest, need = rows[0]
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
+        beyond = {each.key: beyond_text(limit, need) for each, need in rows}
+        evidence = {"trials": cheapest.trial_ids, "beyond": beyond}
+        reasons.append(Reason(claim=claim, evidence=evidence))
+    return kept, reasons
 
 
 def decide(

@@ -12,21 +12,34 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
-    Candidate,
     attainable,
     base_config,
-    beyond_text,
-    breach,
-    gather,
     saturating_workers,
     useful,
     wanted_configs,
 )
-from dlprof.advise.choice import certify, choose, decide, judge, perhaps_faster
+from dlprof.advise.choice import (
+    beyond_text,
+    breach,
+    certify,
+    choose,
+    decide,
+    judge,
+    perhaps_faster,
+)
 from dlprof.advise.recommend import kept_answer
 from dlprof.advise.scaling import Scale, scales
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
+from dlprof.advise.speeds import (
+    Agreement,
+    Candidate,
+    Speeds,
+    agreement,
+    candidates_of,
+    claims,
+    gather,
+    predictions,
+)
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.model import (

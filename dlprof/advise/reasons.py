@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
-from dlprof.advise.speeds import cores_share
+from dlprof.advise.speeds import Candidate, cores_share
 from dlprof.advise.wording import (
     as_fast,
     background_text,

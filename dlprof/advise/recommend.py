@@ -11,18 +11,16 @@ from typing import Literal
 
 from dlprof.advise.candidates import (
     OWN,
-    Candidate,
     base_config,
-    beyond_text,
-    breach,
     candidate_configs,
-    gather,
     rule_configs,
     stored_limits,
     wanted_configs,
 )
 from dlprof.advise.choice import (
     Choice,
+    beyond_text,
+    breach,
     certify,
     decide,
     judge,
@@ -40,7 +38,7 @@ from dlprof.advise.reasons import (
     unchecked,
 )
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import candidates_of, predictions
+from dlprof.advise.speeds import Candidate, candidates_of, gather, predictions
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure

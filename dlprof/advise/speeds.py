@@ -1,4 +1,4 @@
-"""What each configuration is worth: one rate for each, that a training run would see.
+"""What is known of each configuration, and its worth: one rate, that a training run would see.
 
 From the rate that a trial measured, or that a model predicted, three things lie between: the cores
 that several ranks, or a smaller machine, leave to one loader; the training step; and the turn from
@@ -15,7 +15,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import SAME_CORES, TURNOVER_SPREAD
 from dlprof.errors import UsageError
@@ -43,7 +42,117 @@ from dlprof.stats import (
     room_beside,
     room_of,
     turnovers,
+    typical,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration, and everything that was seen and predicted of it.
+
+    Attributes:
+        config: Which.
+        name: It in words.
+        trials: Those with a rate, in the order of measuring.
+        failures: Those that failed.
+        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
+            for this configuration or one that shares its turnover, or as it is predicted.
+        prediction: What it would give under the conditions that are asked for, by the same belief
+            as all rates; ``None`` where only trials are asked.
+        measured: Whether its trials show these conditions.
+    """
+
+    config: Config
+    name: str
+    trials: tuple[Trial, ...] = ()
+    failures: tuple[Trial, ...] = ()
+    epoch_turnover_s: float | None = None
+    prediction: Prediction | None = None
+    measured: bool = True
+
+    @property
+    def key(self) -> str:
+        """``Config.key``."""
+        return self.config.key
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials with a rate that show the conditions that are asked for."""
+        return [trial.id for trial in self.trials] if self.measured else []
+
+    @property
+    def pss_bytes(self) -> int | None:
+        """Largest peak of the process tree's memory, with queues as full as they get."""
+        seen = []
+        for trial in self.trials:
+            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
+            if (pss := trial.usage.pss_peak_bytes) is not None:
+                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
+                seen.append(pss + (max(0, full - held) if full and held else 0))
+        return max(seen) if seen else self._predicted("pss_bytes")
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
+        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
+        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
+        return max(seen) if seen else self._predicted("shm_bytes")
+
+    def _predicted(self, need: str) -> int | None:
+        value = None if self.prediction is None else getattr(self.prediction, need)
+        return None if value is None else round(value)
+
+    def _queued_bytes(self, trial: Trial) -> int | None:
+        """What full queues hold; ``None`` without workers, or where batches have no known size."""
+        if trial.batch_bytes is None or not self.config.num_workers:
+            return None
+        return round(self.config.queued_batches * trial.batch_bytes)
+
+    @property
+    def startup_s(self) -> float | None:
+        """Median of ``iter`` plus first ``next``."""
+        seen = typical(trial.startup_s for trial in self.trials)
+        return self.prediction.startup_s if seen is None and self.prediction else seen
+
+    @property
+    def copy_s(self) -> float | None:
+        """Median seconds a batch in which the step waited for its copy to the device."""
+        return typical(t.copies.exposed_s for t in self.trials if t.copies is not None)
+
+    @property
+    def own_cpu_cores(self) -> float | None:
+        """Median of busy cores of the trial's own processes."""
+        return typical(trial.usage.own_cpu_cores for trial in self.trials)
+
+    @property
+    def available_cpu_cores(self) -> float | None:
+        """Median of the cores that the trial could have had."""
+        return typical(trial.usage.available_cpu_cores for trial in self.trials)
+
+    @property
+    def noisy(self) -> int:
+        """How many of the trials with a rate are doubtful."""
+        return sum(trial.noisy for trial in self.trials)
+
+
+def gather(run: Run) -> list[Candidate]:
+    """One candidate for each configuration of the run, cheapest first."""
+    groups: dict[Config, list[Trial]] = {}
+    for trial in run.trials:
+        if trial.purpose == "measure":
+            groups.setdefault(trial.config, []).append(trial)
+    turns = turnovers(run.completed)
+    depths = {config.prefetch_factor for config in groups if config.num_workers}
+    return [
+        Candidate(
+            config=config,
+            name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
+            trials=tuple(trial for trial in trials if trial.has_rate),
+            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+            epoch_turnover_s=turns.get(config.turnover_group),
+        )
+        for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
