@@ -518,9 +518,6 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_MOST_WORKERS = 512
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Feed(Answer):
     """What it takes to feed a training step.
@@ -938,12 +935,13 @@ class _Search:
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float, int], float] = {}
-        # Beyond so many workers nothing more can be gained.
-        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
+        # Beyond so many workers nothing more can be gained, nor are more tried.
+        tried = 512
+        ample = dataclasses.replace(self._conditions, cores=float(tried), ranks=1)
         saturating = saturating_workers(self._calibration, self._base, ample)
         plenty = max(8, math.ceil(3 * saturating))
         most = Integrity.of(run).most_workers
-        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
+        self._most = min(tried, plenty, tried if most is None else most)
 
     def config(self, workers: int, prefetch: int | None = None) -> Config:
         """The configuration of so many workers, with queues as deep as are worth it."""
