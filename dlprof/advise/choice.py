@@ -139,9 +139,10 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     return f"{files} open files on {name}", f"needs {held} beside about {others} others"
 
 
-def beyond_text(limit: str, need: str) -> str:
-    """A limit that is broken, as ``breach`` has it: ``max_workers=2: it has 8``."""
-    return f"{limit}: it {need}"
+def broken_limit(candidate: Candidate, situation: Situation) -> str:
+    """The same in words, ``max_workers=2: it has 8``; empty where it keeps all of them."""
+    found = breach(candidate, situation)
+    return "" if found is None else "{}: it {}".format(*found)
 
 
 def within_limits(
@@ -173,7 +174,7 @@ def within_limits(
         cheapest, need = rows[0]
         others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
-        beyond = {each.key: beyond_text(limit, need) for each, need in rows}
+        beyond = {each.key: f"{limit}: it {need}" for each, need in rows}
         evidence = {"trials": cheapest.trial_ids, "beyond": beyond}
         reasons.append(Reason(claim=claim, evidence=evidence))
     return kept, reasons

@@ -19,8 +19,8 @@ from dlprof.advise.candidates import (
     wanted_configs,
 )
 from dlprof.advise.choice import (
-    beyond_text,
     breach,
+    broken_limit,
     certify,
     choose,
     decide,
@@ -66,6 +66,7 @@ from dlprof.records import (
     Estimate,
     Integrity,
     Prediction,
+    Recommendation,
     Run,
     Trial,
     WithoutPart,
@@ -298,23 +299,32 @@ def forecast(
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    run, asked = situation.run, wanted_configs(situation, {}) if configs is None else configs
+    run, kept = situation.run, kept_answer(situation)
+    asked = wanted_configs(situation, {}) if configs is None else configs
+    best = None if configs is None else _best_of_all(situation, kept)
+    kept = kept if configs is None else None
     wanted = {*useful(run, asked)}
     # All are compared with PyTorch's default and with what he has, whether or not they are named.
-    size = situation.calibration.batch_size
-    present, best = situation.present, None if configs is None else _best_of_all(situation)
+    size, present = situation.calibration.batch_size, situation.present
     own = (each for each in (present, best) if each and each.batch_size in {None, size})
     compared = attainable(run, [Config(batch_size=size), *own], {})
     found, speeds = candidates_of(situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
-    pick, confidence, reason, certificate = _decided(configs, situation, candidates, speeds)
+    among = None if configs is None else [each.config for each in candidates]
+    pick, confidence, reason, certificate = _decided(situation, kept, candidates, speeds, among)
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
+    mine = next((each for each in candidates if each.config == pick), None)
+    if kept is not None:  # of all settings what ``recommend`` says
+        faster = next((a.config for a in kept.alternatives if a.relation == "predicted"), None)
+    else:
+        better = mine and perhaps_faster(mine, candidates, speeds, situation)
+        faster = better.config if better else None
     rows = []
     for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        beyond, measured = _beyond(each, situation), None
+        measured = None
         if each.measured:
             measured = Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -329,7 +339,7 @@ def forecast(
                     samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
                     measured=measured,
                     ratio=None if pick is None else speeds.ratio(each.key, pick.key),
-                    beyond=beyond,
+                    beyond=broken_limit(each, situation),
                 )
             )
     shown = rows[0].config if pick is None else pick
@@ -347,7 +357,7 @@ def forecast(
                 samples_per_s=speeds.rate(config.key),
                 ratio=speeds.ratio(config.key, pick.key),
                 measured=rated[config].measured,
-                beyond=_beyond(rated[config], situation),
+                beyond=broken_limit(rated[config], situation),
             )
             for name, config in names.items()
             if config is not None and config in rated
@@ -361,7 +371,7 @@ def forecast(
         calibrated=Calibrated.of(situation),
         rows=tuple(rows),
         pick=pick,
-        faster=_faster(configs, situation, pick, candidates, speeds),
+        faster=faster,
         others=others,
         bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
         confidence=confidence,
@@ -381,11 +391,6 @@ def forecast(
             if any(getattr(row.prediction, name) is None for row in rows)
         },
     )
-
-
-def _beyond(candidate: Candidate, situation: Situation) -> str:
-    broken = breach(candidate, situation)
-    return "" if broken is None else beyond_text(*broken)
 
 
 def _resources(
@@ -438,16 +443,15 @@ def _resources(
 
 
 def _decided(
-    configs: Sequence[Config] | None,
     situation: Situation,
+    kept: Recommendation | None,
     candidates: Sequence[Candidate],
     speeds: Speeds,
+    among: Sequence[Config] | None,
 ) -> tuple[Config | None, Confidence, str, Certificate | None]:
     """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
-    kept = kept_answer(situation) if configs is None else None
     if kept is not None:
         return kept.config, kept.confidence, kept.confidence_reason, kept.certificate
-    among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
@@ -457,34 +461,17 @@ def _decided(
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(situation, among=[each.config for each in candidates])
     certificate = certify(choice, among)
-    sure = judge(choice, certificate, named=configs is not None)
+    sure = judge(choice, certificate, named=among is not None)
     return choice.pick.config, *sure, certificate if choice.pick.measured else None
 
 
-def _best_of_all(situation: Situation) -> Config | None:
+def _best_of_all(situation: Situation, kept: Recommendation | None) -> Config | None:
     """What the run's trials recommend of all settings; elsewhere that is a question of its own."""
-    if (kept := kept_answer(situation)) is not None:
+    if kept is not None:
         return kept.config
     with contextlib.suppress(DlprofError):  # nothing is
         return decide(situation)[0].pick.config if situation.as_measured else None
     return None
-
-
-def _faster(
-    configs: Sequence[Config] | None,
-    situation: Situation,
-    pick: Config | None,
-    candidates: Sequence[Candidate],
-    speeds: Speeds,
-) -> Config | None:
-    """What seems faster and was not measured: of all settings what ``recommend`` says."""
-    kept = kept_answer(situation) if configs is None else None
-    if kept is not None:
-        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
-        return next(predicted, None)
-    mine = next((each for each in candidates if each.config == pick), None)
-    better = mine and perhaps_faster(mine, candidates, speeds, situation)
-    return better.config if better else None
 
 
 def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:

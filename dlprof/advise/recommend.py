@@ -19,8 +19,7 @@ from dlprof.advise.candidates import (
 )
 from dlprof.advise.choice import (
     Choice,
-    beyond_text,
-    breach,
+    broken_limit,
     certify,
     decide,
     judge,
@@ -179,17 +178,15 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     known = {cell.config: False for cell in cells} | known
     keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
     rated = {config: measured for config, measured in known.items() if config.key in keys}
-    for config in rated:  # what nobody thought of choosing breaks a limit on workers, too
-        broken = breach(Candidate(config=config, name=""), choice.situation)
-        if broken is not None:
-            beyond.setdefault(config.key, beyond_text(*broken))
     return tuple(
         ConfigRate(
             config=config,
             samples_per_s=speeds.rate(config.key),
             ratio=speeds.ratio(config.key, pick),
             measured=rated[config],
-            beyond=beyond.get(config.key, ""),
+            # What nobody thought of choosing breaks a limit on workers, too.
+            beyond=beyond.get(config.key)
+            or broken_limit(Candidate(config=config, name=""), choice.situation),
         )
         for config in sorted(rated, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )
