@@ -501,7 +501,7 @@ def perhaps_faster(
 def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     """What no rate shows, the gravest first, and the confidence that it leaves."""
     pick, there, run = choice.pick, choice.situation, choice.situation.run
-    found, launched = Integrity.of(run), run.header.launched
+    found = Integrity.of(run)
     workers, ranks = pick.config.num_workers, there.constraints.ranks
     size = pick.config.batch_size
     if sign := found.doubt(workers):
@@ -524,7 +524,7 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
         yield "low", ONE_BATCH_SIGN
     if there.other_ranks:
-        measured = f"{_loaders(launched)} measured, not {ranks} at once"
+        measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
         yield "low", f"estimated, as {measured}"
     if pick.failures:
         yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
@@ -560,7 +560,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     cores = known.available_cores if known is not None else None
     had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {
-        f"{_loaders(run.header.launched)} calibrated, not {ranks} at once": there.other_ranks,
+        f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
         "no trial ran under such conditions: only the model predicts them": there.by_model,

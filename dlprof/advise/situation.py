@@ -239,9 +239,14 @@ class Situation:
         return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
+    def launched(self) -> int:
+        """Ranks that loaded at once in the trials."""
+        return self.run.header.launched
+
+    @property
     def other_ranks(self) -> bool:
-        """Whether it is for another number of ranks than loaded at once in the trials."""
-        return self.constraints.ranks != self.run.header.launched
+        """Whether it is for another number of ranks than those."""
+        return self.constraints.ranks != self.launched
 
     @property
     def derived_step_s(self) -> float | None:
@@ -252,7 +257,7 @@ class Situation:
         """Batches that one rank loads in an epoch."""
         batches = self.target.epoch_batches(config.batch_size)
         # Those who loaded had their shares.
-        share = self.run.header.launched / (self.constraints.ranks * self.constraints.nodes)
+        share = self.launched / (self.constraints.ranks * self.constraints.nodes)
         return None if batches is None else max(1, math.ceil(batches * share))
 
 
