@@ -248,6 +248,43 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
     return choose(allowed, situation, speeds), limit_reasons
 
 
+def _nothing_measured(situation: Situation) -> NothingMeasuredError:
+    run = situation.run
+    failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
+    wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
+    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
+    if not run.trials and run.end is not None and run.end.reason == "budget":
+        said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
+    if run.is_script:
+        said = "This is a script's run: it shows why loading is slow, and compares no settings"
+        hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
+    if wrong is not None and len(failed) == len(run.trials):
+        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
+        return NothingMeasuredError(said, hint=wrong.hint)
+    if any(trial.batches_per_s is not None for trial in run.completed):
+        said = "The samples in this target's batches can't be counted, so no rates can be compared"
+        hint = "Have it yield tensors, or lists with one entry for each sample."
+    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
+        also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
+        said = "The run holds only traced trials, whose rates are not compared"
+        hint = f"Go on with it{also}: {run.resume_command}"
+    elif run.trials:
+        count = len(run.trials)
+        said = "The run's only trial gave no rate"
+        if count > 1:
+            said = f"None of the run's {count} trials gave a rate"
+        if not failed:
+            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
+        first, failure = failed[0]
+        one = "the first" if count > 1 else "it"
+        return NothingMeasuredError(
+            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
+            hint=failure.hint,
+            failures=[(each.kind, each.message) for _, each in failed],
+        )
+    return NothingMeasuredError(said, hint=hint)
+
+
 def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -> Choice:
     """Choose among those that keep the limits.
 
@@ -317,43 +354,6 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     waits = speeds.waits(candidate)
     low = mean_interval(waits).low if waits else None
     return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
-
-
-def _nothing_measured(situation: Situation) -> NothingMeasuredError:
-    run = situation.run
-    failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
-    wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
-    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
-    if not run.trials and run.end is not None and run.end.reason == "budget":
-        said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
-    if run.is_script:
-        said = "This is a script's run: it shows why loading is slow, and compares no settings"
-        hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
-    if wrong is not None and len(failed) == len(run.trials):
-        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
-        return NothingMeasuredError(said, hint=wrong.hint)
-    if any(trial.batches_per_s is not None for trial in run.completed):
-        said = "The samples in this target's batches can't be counted, so no rates can be compared"
-        hint = "Have it yield tensors, or lists with one entry for each sample."
-    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
-        also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
-        said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"Go on with it{also}: {run.resume_command}"
-    elif run.trials:
-        count = len(run.trials)
-        said = "The run's only trial gave no rate"
-        if count > 1:
-            said = f"None of the run's {count} trials gave a rate"
-        if not failed:
-            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
-        first, failure = failed[0]
-        one = "the first" if count > 1 else "it"
-        return NothingMeasuredError(
-            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
-            hint=failure.hint,
-            failures=[(each.kind, each.message) for _, each in failed],
-        )
-    return NothingMeasuredError(said, hint=hint)
 
 
 def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:

@@ -94,10 +94,8 @@ def neighbours(run: Run) -> Iterator[Reason]:
             claim += ": sweep without it for what an idle machine gives"
         yield Reason(claim=claim, evidence={"make_load": dict(load)})
     busy, machine = neighbours_seen(run), run.header.machine
-    # Cores that a quota leaves to nobody here are others' first.
-    spare = max(0.0, machine.affinity_cpus - machine.usable_cores)
-    if busy is not None and busy - spare >= at.SHARED * machine.usable_cores:
-        cores = spare + machine.usable_cores
+    if busy is not None and busy - machine.spare_cpus >= at.SHARED * machine.usable_cores:
+        cores = machine.spare_cpus + machine.usable_cores
         claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy {WHILE_MEASURED}"
         yield Reason(claim=claim, evidence={"other_cpu_cores": busy})
 

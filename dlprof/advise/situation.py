@@ -131,9 +131,7 @@ class Situation:
         cores = there.usable_cores if asked.cores is None else asked.cores
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
         speed = core_speed(mine, there, ghz=ghz, given=asked.speed)
-        # Cores that a quota leaves to nobody here are others' first.
-        spare = max(0.0, header.machine.affinity_cpus - header.machine.usable_cores)
-        seen = max(0.0, (neighbours_seen(run) or 0.0) - spare)
+        seen = max(0.0, (neighbours_seen(run) or 0.0) - header.machine.spare_cpus)
         as_measured = (
             same_step
             and not other
@@ -327,8 +325,8 @@ def threads_of_others(usage: Usage, machine: Machine) -> float | None:
         return None
     runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
     threads = busy if most is None else max(busy, min(busy / runs, most))
-    spare = machine.affinity_cpus - machine.usable_cores
-    return threads if spare <= 0 else min(threads, max(0.0, busy - spare))
+    spare = machine.spare_cpus
+    return min(threads, max(0.0, busy - spare)) if spare else threads
 
 
 def _looked_at(run: Run) -> Sequence[Trial]:
