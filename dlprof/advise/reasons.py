@@ -128,7 +128,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
     made = (observe(trial, usable_cores=usable) for trial in tried)
     seen = [each for each in made if each is not None]
     for config in dict.fromkeys(trial.config for trial in tried):
-        changed = _differing(pick, config)
+        changed = pick.differing(config)
         if len(changed) != 1 or changed[0] not in CAVEATS:
             continue  # tried with another pick, in an earlier session of the sweep
         if not {config.key, pick.key} <= {each.key for each in seen}:
@@ -179,14 +179,9 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
         yield Reason(claim=f"{claim}workers may be enough")
 
 
-def _differing(one: Config, two: Config) -> list[str]:
-    names = [field.name for field in dataclasses.fields(Config)]
-    return [name for name in names if getattr(one, name) != getattr(two, name)]
-
-
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
     mine = choice.pick.config
-    return next((c for c in choice.allowed if _differing(c.config, mine) == [setting]), None)
+    return next((c for c in choice.allowed if mine.differing(c.config) == [setting]), None)
 
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:

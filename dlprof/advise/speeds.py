@@ -361,7 +361,7 @@ def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
 
 def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
     """Steady rates as predictions themselves have them, by ``Config.key``."""
-    return {config.key: each.samples_per_s or each.batches_per_s for config, each in models.items()}
+    return {config.key: each.steady for config, each in models.items()}
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
@@ -488,7 +488,7 @@ def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
     """A prediction with the rate that is believed of it, and its needs as far as trials show."""
-    steady, claimed = speeds.steady(made.key), model.samples_per_s or model.batches_per_s
+    steady, claimed = speeds.steady(made.key), model.steady
     factor, wait = steady.value / claimed.value, model.wait_fraction
     batches = steady.times(model.batches_per_s.value / claimed.value)
     over = batches.value * math.exp(speeds.epochs[made.key].value)

@@ -90,12 +90,11 @@ def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
     speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in models.values()]
     best, found = max(speeds, default=0.0), []
     for (config, each), speed in zip(models.items(), speeds, strict=True):
-        steady = each.samples_per_s or each.batches_per_s
-        over = steady.value * speed / each.batches_per_s.value
+        over = each.steady.value * speed / each.batches_per_s.value
         found.append(
             PredictedCell(
                 config=config,
-                samples_per_s=steady,
+                samples_per_s=each.steady,
                 speed=speed / best,
                 bound=each.bound,
                 epoch_samples_per_s=None if each.epoch_batches_per_s is None else over,
