@@ -66,7 +66,6 @@ from dlprof.records import (
     Estimate,
     Integrity,
     Prediction,
-    Recommendation,
     Run,
     Trial,
     WithoutPart,
@@ -299,29 +298,20 @@ def forecast(
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    run, kept = situation.run, kept_answer(situation)
-    asked = wanted_configs(situation, {}) if configs is None else configs
-    best = None if configs is None else _best_of_all(situation, kept)
-    kept = kept if configs is None else None
+    run, asked = situation.run, wanted_configs(situation, {}) if configs is None else configs
     wanted = {*useful(run, asked)}
     # All are compared with PyTorch's default and with what he has, whether or not they are named.
-    size, present = situation.calibration.batch_size, situation.present
+    size = situation.calibration.batch_size
+    present, best = situation.present, None if configs is None else _best_of_all(situation)
     own = (each for each in (present, best) if each and each.batch_size in {None, size})
     compared = attainable(run, [Config(batch_size=size), *own], {})
     found, speeds = candidates_of(situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
-    among = None if configs is None else [each.config for each in candidates]
-    pick, confidence, reason, certificate = _decided(situation, kept, candidates, speeds, among)
+    pick, confidence, reason, certificate, faster = _decided(configs, situation, candidates, speeds)
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
-    mine = next((each for each in candidates if each.config == pick), None)
-    if kept is not None:  # of all settings what ``recommend`` says
-        faster = next((a.config for a in kept.alternatives if a.relation == "predicted"), None)
-    else:
-        better = mine and perhaps_faster(mine, candidates, speeds, situation)
-        faster = better.config if better else None
     rows = []
     for each in sorted(candidates, key=lambda each: each.config.cost_key):
         measured = None
@@ -443,31 +433,39 @@ def _resources(
 
 
 def _decided(
+    configs: Sequence[Config] | None,
     situation: Situation,
-    kept: Recommendation | None,
     candidates: Sequence[Candidate],
     speeds: Speeds,
-    among: Sequence[Config] | None,
-) -> tuple[Config | None, Confidence, str, Certificate | None]:
-    """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
+) -> tuple[Config | None, Confidence, str, Certificate | None, Config | None]:
+    """What is recommended, ``None`` where nothing keeps the limits, how sure that is, the faster.
+
+    The last was not measured and only seems so: of all settings it is what ``recommend`` says.
+    """
+    kept = kept_answer(situation) if configs is None else None
     if kept is not None:
-        return kept.config, kept.confidence, kept.confidence_reason, kept.certificate
+        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
+        sure = kept.confidence, kept.confidence_reason, kept.certificate
+        return kept.config, *sure, next(predicted, None)
+    among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, certify(choice)), None
+        return None, *judge(nothing, certify(choice)), None, None
     try:
         choice, _ = decide(situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(situation, among=[each.config for each in candidates])
     certificate = certify(choice, among)
-    sure = judge(choice, certificate, named=among is not None)
-    return choice.pick.config, *sure, certificate if choice.pick.measured else None
+    level, reason = judge(choice, certificate, named=configs is not None)
+    better = perhaps_faster(choice.pick, candidates, speeds, situation)
+    shown = certificate if choice.pick.measured else None
+    return choice.pick.config, level, reason, shown, better.config if better else None
 
 
-def _best_of_all(situation: Situation, kept: Recommendation | None) -> Config | None:
+def _best_of_all(situation: Situation) -> Config | None:
     """What the run's trials recommend of all settings; elsewhere that is a question of its own."""
-    if kept is not None:
+    if (kept := kept_answer(situation)) is not None:
         return kept.config
     with contextlib.suppress(DlprofError):  # nothing is
         return decide(situation)[0].pick.config if situation.as_measured else None
