@@ -23,8 +23,7 @@ from typing import Any
 
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 
-from dlprof.advise.choice import certify
-from dlprof.advise.recommend import decide
+from dlprof.advise.choice import certify, decide
 from dlprof.advise.situation import Situation
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.records import (
@@ -248,8 +247,8 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         trials.append(_trial(world, found, now_s, len(trials), rng))
         now_s += trials[-1].wall_s
     run = _run(trials, prediction, plan)
-    choice, _ = decide(run, Situation.of(run))
-    certificate = certify(choice, run)
+    choice, _ = decide(Situation.of(run))
+    certificate = certify(choice)
     if certificate is None:
         raise RuntimeError("several configurations were measured, and nothing was certified")
     pick = world.true[choice.pick.config]

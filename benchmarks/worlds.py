@@ -15,7 +15,7 @@ from emulated_cores import Load, Setup, run
 from real_loaders import DATA, loaded
 from rivals import Pick, Shot
 
-from dlprof.advise.recommend import workers_by_rule
+from dlprof.advise.candidates import workers_by_rule
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Machine, Target
 

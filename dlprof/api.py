@@ -520,8 +520,8 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
     if not feed:
         profile = _profile(given)
         known = None if profile is None else profile.memory_gb_per_s
-        configs = wanted_configs(run, situation, axes) if axes else None
-        return forecast(run, configs, situation, memory_bytes_per_s=known and 1e9 * known, **au)
+        configs = wanted_configs(situation, axes) if axes else None
+        return forecast(situation, configs, memory_bytes_per_s=known and 1e9 * known, **au)
     if au:
         raise UsageError(
             f"{named('au')} and {named('feed')} are two questions", hint="Ask one of them."
@@ -537,7 +537,7 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
             f"{named('feed')} takes one value of each setting",
             hint="Ask for each of them by itself.",
         )
-    return fewest(run, situation, max_wait=wait.get("max_wait", FED_WAIT_FRACTION), base=base)
+    return fewest(situation, max_wait=wait.get("max_wait", FED_WAIT_FRACTION), base=base)
 
 
 @_spelled()

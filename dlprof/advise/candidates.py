@@ -1,4 +1,4 @@
-"""A run's configurations: which to predict, what is known of each, and which keep limits."""
+"""Which configurations are worth predicting, and which of those a user names can be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.situation import Situation
 from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
@@ -18,168 +18,13 @@ from dlprof.records import (
     Config,
     Constraints,
     Integrity,
-    Prediction,
-    Reason,
+    Machine,
     Run,
-    Trial,
+    Target,
 )
-from dlprof.stats import turnovers, typical
-from dlprof.units import format_bytes
 
 if TYPE_CHECKING:
     from dlprof.model import Conditions
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One configuration, and everything that was seen and predicted of it.
-
-    Attributes:
-        config: Which.
-        name: It in words.
-        trials: Those with a rate, in the order of measuring.
-        failures: Those that failed.
-        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
-            for this configuration or one that shares its turnover, or as it is predicted.
-        prediction: What it would give under the conditions that are asked for, by the same belief
-            as all rates; ``None`` where only trials are asked.
-        measured: Whether its trials show these conditions.
-    """
-
-    config: Config
-    name: str
-    trials: tuple[Trial, ...] = ()
-    failures: tuple[Trial, ...] = ()
-    epoch_turnover_s: float | None = None
-    prediction: Prediction | None = None
-    measured: bool = True
-
-    @property
-    def key(self) -> str:
-        """``Config.key``."""
-        return self.config.key
-
-    @property
-    def trial_ids(self) -> list[str]:
-        """The trials with a rate that show the conditions that are asked for."""
-        return [trial.id for trial in self.trials] if self.measured else []
-
-    @property
-    def pss_bytes(self) -> int | None:
-        """Largest peak of the process tree's memory, with queues as full as they get."""
-        seen = []
-        for trial in self.trials:
-            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
-            if (pss := trial.usage.pss_peak_bytes) is not None:
-                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
-                seen.append(pss + (max(0, full - held) if full and held else 0))
-        return max(seen) if seen else self._predicted("pss_bytes")
-
-    @property
-    def shm_bytes(self) -> int | None:
-        """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
-        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
-        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
-        return max(seen) if seen else self._predicted("shm_bytes")
-
-    def _predicted(self, need: str) -> int | None:
-        value = None if self.prediction is None else getattr(self.prediction, need)
-        return None if value is None else round(value)
-
-    def _queued_bytes(self, trial: Trial) -> int | None:
-        """What full queues hold; ``None`` without workers, or where batches have no known size."""
-        if trial.batch_bytes is None or not self.config.num_workers:
-            return None
-        return round(self.config.queued_batches * trial.batch_bytes)
-
-    @property
-    def startup_s(self) -> float | None:
-        """Median of ``iter`` plus first ``next``."""
-        seen = typical(trial.startup_s for trial in self.trials)
-        return self.prediction.startup_s if seen is None and self.prediction else seen
-
-    @property
-    def copy_s(self) -> float | None:
-        """Median seconds a batch in which the step waited for its copy to the device."""
-        return typical(t.copies.exposed_s for t in self.trials if t.copies is not None)
-
-    @property
-    def own_cpu_cores(self) -> float | None:
-        """Median of busy cores of the trial's own processes."""
-        return typical(trial.usage.own_cpu_cores for trial in self.trials)
-
-    @property
-    def available_cpu_cores(self) -> float | None:
-        """Median of the cores that the trial could have had."""
-        return typical(trial.usage.available_cpu_cores for trial in self.trials)
-
-    @property
-    def noisy(self) -> int:
-        """How many of the trials with a rate are doubtful."""
-        return sum(trial.noisy for trial in self.trials)
-
-
-def gather(run: Run) -> list[Candidate]:
-    """One candidate for each configuration of the run, cheapest first."""
-    groups: dict[Config, list[Trial]] = {}
-    for trial in run.trials:
-        if trial.purpose == "measure":
-            groups.setdefault(trial.config, []).append(trial)
-    turns = turnovers(run.completed)
-    depths = {config.prefetch_factor for config in groups if config.num_workers}
-    return [
-        Candidate(
-            config=config,
-            name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
-            trials=tuple(trial for trial in trials if has_rate(trial)),
-            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
-            epoch_turnover_s=turns.get(config.turnover_group),
-        )
-        for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
-    ]
-
-
-def has_rate(trial: Trial) -> bool:
-    """Whether a trial can be compared."""
-    rate = trial.samples_per_s
-    return trial.outcome == "completed" and rate is not None and rate.value > 0
-
-
-def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
-    """The first limit that a configuration breaks, with its value, and what it needs instead."""
-    config, constraints, machine = candidate.config, situation.constraints, situation.machine
-    most, workers = constraints.max_workers, config.num_workers
-    name = machine.hostname or "this machine"
-    if most is not None and workers > most:
-        return f"max_workers={most}", f"has {workers}"
-    memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
-    verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
-    times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
-    for limit, size, used, what in (
-        ("max_ram", constraints.max_ram_bytes, memory, ""),
-        (f"the memory of {name}", machine.memory_size_bytes, memory, ""),
-        ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
-        (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
-    ):
-        if used is not None and size is not None and used * constraints.ranks > size:
-            return f"{limit} ({format_bytes(size)})", f"{verb} {times}{format_bytes(used)}{what}"
-    # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
-    # computed where it was measured: there it worked.
-    files = machine.open_files_limit
-    worked = candidate.measured and not situation.extrapolated
-    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
-        return None
-    # Images and labels, where the probe could not count tensors; files and sockets beside them.
-    others = 64
-    held = config.open_files(situation.target.batch_tensors or 2)
-    if held + others <= files:
-        return None
-    return f"{files} open files on {name}", f"needs {held} beside about {others} others"
-
-
-def beyond_text(limit: str, need: str) -> str:
-    """A limit that is broken, as ``breach`` has it: ``max_workers=2: it has 8``."""
-    return f"{limit}: it {need}"
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -198,44 +43,8 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
     return Constraints(**known)
 
 
-def within_limits(
-    candidates: Sequence[Candidate], situation: Situation
-) -> tuple[list[Candidate], list[Reason]]:
-    """The candidates that keep all limits, and one reason for each limit that leaves some out.
-
-    Raises:
-        UsageError: If no candidate is left.
-    """
-    kept: list[Candidate] = []
-    broken: dict[str, list[tuple[Candidate, str]]] = {}
-    for candidate in candidates:
-        found = breach(candidate, situation)
-        if found is None:
-            kept.append(candidate)
-        else:
-            broken.setdefault(found[0], []).append((candidate, found[1]))
-    if not kept:
-        needs = "; ".join(
-            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
-        )
-        raise UsageError(
-            f"No configuration of this run keeps within the limits: {needs}",
-            hint="Raise the limit, or run a sweep with smaller settings.",
-        )
-    reasons = []
-    for limit, rows in broken.items():
-        cheapest, need = rows[0]
-        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
-        beyond = {each.key: beyond_text(limit, need) for each, need in rows}
-        evidence = {"trials": cheapest.trial_ids, "beyond": beyond}
-        reasons.append(Reason(claim=claim, evidence=evidence))
-    return kept, reasons
-
-
-MOST_CELLS = 10_000
-_MOST_WORKERS = 128
-
+MOST_CELLS, _MOST_WORKERS = 10_000, 128
+"""Combinations that one question may name, and workers that are tried unasked."""
 
 OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
 """Settings that change what a batch costs, and that stay as they are where none is asked for."""
@@ -250,7 +59,7 @@ def base_config(run: Run) -> Config:
 
 
 def wanted_configs(
-    run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
+    situation: Situation, axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
     """The configurations that a user asks for.
 
@@ -261,14 +70,14 @@ def wanted_configs(
         UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
             the target can't be set to.
     """
-    calibration = usable_calibration(run)
+    run, calibration = situation.run, situation.calibration
     if not axes:
         kept, known = run.prediction, {trial.config for trial in run.completed}
         worth: Iterable[Config] = ()
         if situation.as_measured and kept is not None:  # of which it says how many they are
             known |= {cell.config for cell in kept.cells}
         else:
-            worth = candidate_configs(run, situation)
+            worth = candidate_configs(situation)
         sizes = {None, calibration.batch_size} if situation.as_measured else ()
         if run.recommendation is not None:  # which the search may have looked further for
             known.add(run.recommendation.config)
@@ -283,14 +92,14 @@ def wanted_configs(
     return attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
 
 
-def candidate_configs(run: Run, situation: Situation) -> tuple[Config, ...]:
+def candidate_configs(situation: Situation) -> tuple[Config, ...]:
     """What is worth predicting of all settings, PyTorch's default and the present ones among them.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
         UsageError: There is no calibration.
     """
-    calibration, base = usable_calibration(run), base_config(run)
+    run, calibration, base = situation.run, situation.calibration, base_config(situation.run)
     most = situation.constraints.max_workers
     axes = {
         "num_workers": auto_workers(calibration, base, situation.conditions, most),
@@ -410,3 +219,33 @@ def saturating_workers(calibration: Calibration, base: Config, conditions: Condi
     if not (math.isfinite(others) and math.isfinite(each) and each > 0):
         return 1.0
     return max(1.0, others / each)
+
+
+def rule_configs(situation: Situation) -> dict[str, Config | None]:
+    """The configuration that each rule names; ``None`` where it says nothing.
+
+    At the batch size of the calibration where that is predicted from, else at the target's own.
+    """
+    target, ranks = situation.run.header.target, situation.constraints.ranks
+    said = workers_by_rule(situation.machine, target, ranks)
+    size = situation.calibration.batch_size if situation.by_model else None
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in said.items()
+    }
+
+
+def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
+    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
+    yolo = [cores // ranks, 8]
+    if target.batch_size is not None:
+        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    return {
+        "PyTorch's default": 0,
+        "num_workers = cores": cores,
+        "4 x GPUs": 4 * gpus if gpus else None,
+        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "torch's suggested maximum": affinity,
+    }

@@ -1,7 +1,7 @@
 """The decision: the cheapest configuration that is likely within 3 % of the best, and how sure.
 
-Never one that is estimated slower than what the user has, or than loading without workers; with a
-step, of those that keep it fed.
+Of those that keep the limits. Never one that is estimated slower than what the user has, or than
+loading without workers; with a step, of those that keep it fed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dlprof.advise.candidates import Candidate, breach
-from dlprof.advise.situation import Situation, is_calibrated
-from dlprof.advise.speeds import Speeds, agreement, candidates_of, cores_share
+from dlprof.advise.candidates import candidate_configs, rule_configs
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import (
+    Candidate,
+    Speeds,
+    agreement,
+    candidates_of,
+    cores_share,
+    gather,
+    speeds_of,
+)
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
@@ -21,19 +29,20 @@ from dlprof.advise.thresholds import (
     MEDIUM,
     PERHAPS_FED_WAIT_FRACTION,
 )
-from dlprof.advise.wording import disturbed_text, inside, percent, times
-from dlprof.errors import UsageError
+from dlprof.advise.wording import disturbed_text, failed_or_skipped, inside, percent, times
+from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
+    DATA_FAULTS,
     ONE_BATCH_SIGN,
     USELESS,
     Certificate,
     Confidence,
     Config,
     Integrity,
-    Run,
+    Reason,
 )
 from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best
-from dlprof.units import format_duration
+from dlprof.units import format_bytes, format_duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,184 @@ class Choice:
     def far(self, candidate: Candidate) -> float:
         """Probability that a configuration is slower than ``NEAR`` of the best."""
         return self.speeds.chance(self.best.key, candidate.key, 1 / NEAR)
+
+
+def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
+    """The first limit that a configuration breaks, with its value, and what it needs instead."""
+    config, constraints, machine = candidate.config, situation.constraints, situation.machine
+    most, workers = constraints.max_workers, config.num_workers
+    name = machine.hostname or "this machine"
+    if most is not None and workers > most:
+        return f"max_workers={most}", f"has {workers}"
+    memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
+    verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
+    times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
+    for limit, size, used, what in (
+        ("max_ram", constraints.max_ram_bytes, memory, ""),
+        (f"the memory of {name}", machine.memory_size_bytes, memory, ""),
+        ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
+        (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
+    ):
+        if used is not None and size is not None and used * constraints.ranks > size:
+            return f"{limit} ({format_bytes(size)})", f"{verb} {times}{format_bytes(used)}{what}"
+    # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
+    # computed where it was measured: there it worked.
+    files = machine.open_files_limit
+    worked = candidate.measured and not situation.extrapolated
+    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+        return None
+    # Images and labels, where the probe could not count tensors; files and sockets beside them.
+    others = 64
+    held = config.open_files(situation.target.batch_tensors or 2)
+    if held + others <= files:
+        return None
+    return f"{files} open files on {name}", f"needs {held} beside about {others} others"
+
+
+def broken_limit(candidate: Candidate, situation: Situation) -> str:
+    """The same in words, ``max_workers=2: it has 8``; empty where it keeps all of them."""
+    found = breach(candidate, situation)
+    return "" if found is None else "{}: it {}".format(*found)
+
+
+def within_limits(
+    candidates: Sequence[Candidate], situation: Situation
+) -> tuple[list[Candidate], list[Reason]]:
+    """The candidates that keep all limits, and one reason for each limit that leaves some out.
+
+    Raises:
+        UsageError: If no candidate is left.
+    """
+    kept: list[Candidate] = []
+    broken: dict[str, list[tuple[Candidate, str]]] = {}
+    for candidate in candidates:
+        found = breach(candidate, situation)
+        if found is None:
+            kept.append(candidate)
+        else:
+            broken.setdefault(found[0], []).append((candidate, found[1]))
+    if not kept:
+        needs = "; ".join(
+            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
+        )
+        raise UsageError(
+            f"No configuration of this run keeps within the limits: {needs}",
+            hint="Raise the limit, or run a sweep with smaller settings.",
+        )
+    reasons = []
+    for limit, rows in broken.items():
+        cheapest, need = rows[0]
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
+        beyond = {each.key: f"{limit}: it {need}" for each, need in rows}
+        evidence = {"trials": cheapest.trial_ids, "beyond": beyond}
+        reasons.append(Reason(claim=claim, evidence=evidence))
+    return kept, reasons
+
+
+def decide(
+    situation: Situation, *, among: Collection[Config] | None = None
+) -> tuple[Choice, list[Reason]]:
+    """What to choose in a situation, and what limits left out of it.
+
+    ``among`` names what to choose from, which a calibration has to predict.
+
+    Raises:
+        NothingMeasuredError: Nothing was measured, and no calibration answers.
+        UsageError: No configuration keeps within the limits.
+    """
+    run = situation.run
+    known = [each for each in gather(run) if among is None or each.config in among]
+    measured = [candidate for candidate in known if candidate.trials]
+    others = unmeasured(situation, among)
+    if situation.by_model or (among is not None and not measured):
+        return _among_all(situation, others or among or ())
+    if not measured:
+        # No time was left for plain trials; where they were tried in vain, that is the answer.
+        tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
+        cells = [] if tried or not situation.is_calibrated else others
+        if not cells and not situation.constraints.asks_for_cores:
+            raise _nothing_measured(situation)
+        return _among_all(situation, cells)
+    # A configuration that failed once may fail again: only where nothing else is left.
+    steady = [candidate for candidate in measured if not candidate.failures] or measured
+    # Nor more workers than get data, which change nothing but what they take.
+    most = Integrity.of(run).fed or 0
+    kept = [c for c in steady if c.config == situation.present or c.config.num_workers <= most]
+    if any(0 < candidate.config.num_workers <= most for candidate in kept):
+        steady = kept
+    try:
+        allowed, limit_reasons = within_limits(steady, situation)
+    except UsageError:  # what was only predicted may keep them
+        if not (situation.as_measured and situation.is_calibrated):
+            raise
+        return _among_all(situation, among or ())
+    asked = others if among is not None else ()
+    speeds = candidates_of(situation, asked)[1] if asked else speeds_of(situation)
+    choice = choose(allowed, situation, speeds)
+    better = [each for each in others if is_better(choice, each.key)]
+    if not better or not situation.is_calibrated:
+        return choice, limit_reasons
+
+    found, speeds = candidates_of(situation, {*better, *asked})
+    try:
+        within, more_reasons = within_limits([c for c in found if c.config in better], situation)
+    except UsageError:  # none of them keeps the limits, as what was measured does
+        return choice, limit_reasons
+    both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
+    claim = (
+        f"{choice.pick.name} is the best measured configuration, and likely slower than one "
+        "that was not measured"
+    )
+    left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
+    return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
+
+
+def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice, list[Reason]]:
+    """The choice among all that is worth predicting, or among some configurations."""
+    wanted = {*(cells or candidate_configs(situation))}
+    by_rules = [each for each in rule_configs(situation).values() if each is not None]
+    # At once, so that what they have in common is computed once.
+    found, speeds = candidates_of(situation, {*wanted, *by_rules})
+    allowed, limit_reasons = within_limits([c for c in found if c.config in wanted], situation)
+    return choose(allowed, situation, speeds), limit_reasons
+
+
+def _nothing_measured(situation: Situation) -> NothingMeasuredError:
+    run = situation.run
+    failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
+    wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
+    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
+    if not run.trials and run.end is not None and run.end.reason == "budget":
+        said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
+    if run.is_script:
+        said = "This is a script's run: it shows why loading is slow, and compares no settings"
+        hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
+    if wrong is not None and len(failed) == len(run.trials):
+        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
+        return NothingMeasuredError(said, hint=wrong.hint)
+    if any(trial.batches_per_s is not None for trial in run.completed):
+        said = "The samples in this target's batches can't be counted, so no rates can be compared"
+        hint = "Have it yield tensors, or lists with one entry for each sample."
+    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
+        also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
+        said = "The run holds only traced trials, whose rates are not compared"
+        hint = f"Go on with it{also}: {run.resume_command}"
+    elif run.trials:
+        count = len(run.trials)
+        said = "The run's only trial gave no rate"
+        if count > 1:
+            said = f"None of the run's {count} trials gave a rate"
+        if not failed:
+            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
+        first, failure = failed[0]
+        one = "the first" if count > 1 else "it"
+        return NothingMeasuredError(
+            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
+            hint=failure.hint,
+            failures=[(each.kind, each.message) for _, each in failed],
+        )
+    return NothingMeasuredError(said, hint=hint)
 
 
 def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -> Choice:
@@ -169,9 +356,7 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
 
 
-def certify(
-    choice: Choice, run: Run, among: Collection[Config] | None = None
-) -> Certificate | None:
+def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:
     """How far from the best a choice may be, at most; ``among`` is what it was asked of.
 
     ``None`` for conditions that nobody measured (another machine, several ranks, what only a model
@@ -180,7 +365,7 @@ def certify(
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
-    return _nearness(choice, unmeasured(situation, run, among))
+    return _nearness(choice, unmeasured(situation, among))
 
 
 def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
@@ -209,13 +394,12 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
     )
 
 
-def unmeasured(
-    situation: Situation, run: Run, among: Collection[Config] | None = None
-) -> list[Config]:
+def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many.
 
     Of ``among``, or of what a sweep predicted.
     """
+    run = situation.run
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
@@ -235,24 +419,24 @@ def unmeasured(
         and not any(config.asks_as_much_as(each) for each in failed)
     ]
     memory = limits.max_ram_bytes, limits.max_shm_bytes
-    if memory == (None, None) or not cells or not is_calibrated(run):
+    if memory == (None, None) or not cells or not situation.is_calibrated:
         return cells
     try:
-        needy, _ = candidates_of(run, situation, cells)
+        needy, _ = candidates_of(situation, cells)
     except UsageError:  # its batches cost nothing
         return cells
     return [each.config for each in needy if breach(each, situation) is None]
 
 
 def judge(
-    choice: Choice, run: Run, certificate: Certificate | None, *, named: bool = False
+    choice: Choice, certificate: Certificate | None, *, named: bool = False
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.
 
     Of ``named`` settings it says that it is of those: of all it may be less sure.
     """
     which = "asked for" if named else ""
-    doubt = next(_doubts(choice, run), None)
+    doubt = next(_doubts(choice), None)
     if doubt is not None:
         return doubt[0], doubt[1] + _by_model(choice, certificate, which)
     if certificate is None:
@@ -314,9 +498,10 @@ def perhaps_faster(
     return next(iter(same or (each for each in others if rates.get(each.key, 0.0) >= least)))
 
 
-def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
+def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     """What no rate shows, the gravest first, and the confidence that it leaves."""
-    pick, there, found = choice.pick, choice.situation, Integrity.of(run)
+    pick, there, run = choice.pick, choice.situation, choice.situation.run
+    found = Integrity.of(run)
     workers, ranks = pick.config.num_workers, there.constraints.ranks
     size = pick.config.batch_size
     if sign := found.doubt(workers):
@@ -326,7 +511,7 @@ def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
         early = f"epochs end early with num_workers={min(found.truncated)}"
         yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
     if not pick.measured:
-        yield from _doubts_of_prediction(choice, run)
+        yield from _doubts_of_prediction(choice)
         return
     if there.extrapolated:
         name = there.machine.hostname
@@ -349,9 +534,10 @@ def _loaders(launched: int) -> str:
     return "one loader was" if launched == 1 else f"{launched} ranks were"
 
 
-def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
+def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     """The same of a choice that was only predicted, which is never sure."""
-    there, rate, known = choice.situation, choice.speeds.rate(choice.pick.key), run.calibration
+    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
+    run, known = there.run, there.run.calibration
     mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
     agreed, disagrees = agreement(run), ""
     if agreed is not None and agreed.outside:

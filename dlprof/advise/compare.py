@@ -18,10 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from dlprof import late
 from dlprof.advise import thresholds as at
-from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.scaling import in_step
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import product, speeds_of
+from dlprof.advise.speeds import gather, product, speeds_of
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -903,7 +902,7 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
             f"{run.path} did not measure num_workers={num_workers}",
             hint=f"It has {', '.join(map(str, tried))}.",
         )
-    speeds = speeds_of(run, Situation.of(run))
+    speeds = speeds_of(Situation.of(run))
     rates = {each.config: speeds.rate(each.key) for each in measured}
     means = {m.config: statistics.fmean(map(log_of, m.trials)) for m in measured}
     return {
@@ -911,7 +910,7 @@ def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
             run=run,
             config=each.config,
             name=each.name,
-            trials=tuple(filter(has_rate, run.trials)),
+            trials=tuple(trial for trial in run.trials if trial.has_rate),
             rates=rates,
             means=means,
         )

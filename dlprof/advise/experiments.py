@@ -158,8 +158,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
 
 def _variant(config: Config, evidence: Evidence, trial_s: float) -> Experiment:
     """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
-    names = [field.name for field in dataclasses.fields(Config)]
-    changed = [name for name in names if getattr(evidence.config, name) != getattr(config, name)]
+    changed = evidence.config.differing(config)
     if "num_workers" in changed:
         changed = [name for name in changed if name != "prefetch_factor"]
     return Experiment(

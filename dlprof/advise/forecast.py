@@ -12,22 +12,34 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
-    Candidate,
     attainable,
     base_config,
-    beyond_text,
-    breach,
-    gather,
-    has_rate,
     saturating_workers,
     useful,
     wanted_configs,
 )
-from dlprof.advise.choice import certify, choose, judge, perhaps_faster
-from dlprof.advise.recommend import decide, kept_answer
+from dlprof.advise.choice import (
+    breach,
+    broken_limit,
+    certify,
+    choose,
+    decide,
+    judge,
+    perhaps_faster,
+)
+from dlprof.advise.recommend import kept_answer
 from dlprof.advise.scaling import Scale, scales
-from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, claims, predictions
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import (
+    Agreement,
+    Candidate,
+    Speeds,
+    agreement,
+    candidates_of,
+    claims,
+    gather,
+    predictions,
+)
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.model import (
@@ -134,12 +146,12 @@ class Calibrated:
     doubts: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Run) -> Calibrated:
-        """What a run's predictions rest on."""
-        calibration = usable_calibration(run)
+    def of(cls, situation: Situation) -> Calibrated:
+        """What predictions from its run rest on."""
+        calibration = situation.calibration
         known = (calibration.in_main, calibration.in_workers, *calibration.receive.values())
         return cls(
-            hostname=run.header.machine.hostname,
+            hostname=situation.run.header.machine.hostname,
             batches=sum(len(costs.cpu_s) for costs in known if costs is not None),
             available_cores=calibration.available_cores,
             standard_error=calibration.standard_error,
@@ -269,14 +281,13 @@ class Forecast(Answer):
 
 
 def forecast(
-    run: Run,
-    configs: Sequence[Config] | None,
     situation: Situation,
+    configs: Sequence[Config] | None,
     *,
     memory_bytes_per_s: float | None = None,
     au: float | None = None,
 ) -> Forecast:
-    """Predict configurations from what a run calibrated and measured.
+    """Predict configurations from what the situation's run calibrated and measured.
 
     What is recommended of them is decided as ``recommend`` does; where none are named, ``None``, it
     is the same. ``memory_bytes_per_s`` is what the memory there carries, and ``au`` the utilization
@@ -287,23 +298,23 @@ def forecast(
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    asked = wanted_configs(run, situation, {}) if configs is None else configs
+    run, asked = situation.run, wanted_configs(situation, {}) if configs is None else configs
     wanted = {*useful(run, asked)}
     # All are compared with PyTorch's default and with what he has, whether or not they are named.
-    size = usable_calibration(run).batch_size
-    present, best = situation.present, None if configs is None else _best_of_all(run, situation)
+    size = situation.calibration.batch_size
+    present, best = situation.present, None if configs is None else _best_of_all(situation)
     own = (each for each in (present, best) if each and each.batch_size in {None, size})
     compared = attainable(run, [Config(batch_size=size), *own], {})
-    found, speeds = candidates_of(run, situation, useful(run, {*wanted, *compared}))
+    found, speeds = candidates_of(situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
-    pick, confidence, reason, certificate = _decided(run, configs, situation, candidates, speeds)
+    pick, confidence, reason, certificate, faster = _decided(configs, situation, candidates, speeds)
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
     rows = []
     for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        beyond, measured = _beyond(each, situation), None
+        measured = None
         if each.measured:
             measured = Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -318,7 +329,7 @@ def forecast(
                     samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
                     measured=measured,
                     ratio=None if pick is None else speeds.ratio(each.key, pick.key),
-                    beyond=beyond,
+                    beyond=broken_limit(each, situation),
                 )
             )
     shown = rows[0].config if pick is None else pick
@@ -336,7 +347,7 @@ def forecast(
                 samples_per_s=speeds.rate(config.key),
                 ratio=speeds.ratio(config.key, pick.key),
                 measured=rated[config].measured,
-                beyond=_beyond(rated[config], situation),
+                beyond=broken_limit(rated[config], situation),
             )
             for name, config in names.items()
             if config is not None and config in rated
@@ -347,10 +358,10 @@ def forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         conditions=situation.conditions,
-        calibrated=Calibrated.of(run),
+        calibrated=Calibrated.of(situation),
         rows=tuple(rows),
         pick=pick,
-        faster=_faster(run, configs, situation, pick, candidates, speeds),
+        faster=faster,
         others=others,
         bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
         confidence=confidence,
@@ -361,8 +372,8 @@ def forecast(
         speedup=others["default"].ratio.inverse if "default" in others else None,
         ranks=situation.constraints.ranks * situation.constraints.nodes,
         nodes=situation.constraints.nodes,
-        resources=tuple(_resources(run, situation, shown, memory_bytes_per_s)),
-        accelerators=None if au is None else _accelerators(run, situation, au),
+        resources=tuple(_resources(situation, shown, memory_bytes_per_s)),
+        accelerators=None if au is None else _accelerators(situation, au),
         unavailable=unavailable
         | {
             name: reason
@@ -372,13 +383,8 @@ def forecast(
     )
 
 
-def _beyond(candidate: Candidate, situation: Situation) -> str:
-    broken = breach(candidate, situation)
-    return "" if broken is None else beyond_text(*broken)
-
-
 def _resources(
-    run: Run, situation: Situation, pick: Config, memory_bytes_per_s: float | None
+    situation: Situation, pick: Config, memory_bytes_per_s: float | None
 ) -> list[Resource]:
     """What ranks of a configuration take, each as fast as alone on a machine that has enough.
 
@@ -386,7 +392,7 @@ def _resources(
     rate with it. Memory carries a batch at least when it is collated and when it is taken in, and
     twice more when it is pinned.
     """
-    calibration, machine, limits = usable_calibration(run), situation.machine, situation.constraints
+    calibration, machine, limits = situation.calibration, situation.machine, situation.constraints
     if pick.batch_size not in {None, calibration.batch_size}:
         return []
     alone = situation.supposing(
@@ -396,8 +402,8 @@ def _resources(
         storage_bytes_per_s=None,
     )
     endless = alone.supposing(step_s=0.0, step_cpu_s=0.0)
-    loading = candidates_of(run, endless, [pick])[1].steady(pick.key)
-    prediction = candidates_of(run, alone, [pick])[0][0].prediction
+    loading = candidates_of(endless, [pick])[1].steady(pick.key)
+    prediction = candidates_of(alone, [pick])[0][0].prediction
     if prediction is None or not math.isfinite(prediction.batches_per_s.value):
         return []
     rate, there = prediction.batches_per_s, cell_of(calibration, pick, situation.conditions)
@@ -427,55 +433,43 @@ def _resources(
 
 
 def _decided(
-    run: Run,
     configs: Sequence[Config] | None,
     situation: Situation,
     candidates: Sequence[Candidate],
     speeds: Speeds,
-) -> tuple[Config | None, Confidence, str, Certificate | None]:
-    """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
-    kept = kept_answer(run, situation) if configs is None else None
+) -> tuple[Config | None, Confidence, str, Certificate | None, Config | None]:
+    """What is recommended, ``None`` where nothing keeps the limits, how sure that is, the faster.
+
+    The last was not measured and only seems so: of all settings it is what ``recommend`` says.
+    """
+    kept = kept_answer(situation) if configs is None else None
     if kept is not None:
-        return kept.config, kept.confidence, kept.confidence_reason, kept.certificate
+        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
+        sure = kept.confidence, kept.confidence_reason, kept.certificate
+        return kept.config, *sure, next(predicted, None)
     among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, run, certify(choice, run)), None
+        return None, *judge(nothing, certify(choice)), None, None
     try:
-        choice, _ = decide(run, situation, among=among)
+        choice, _ = decide(situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
-        choice, _ = decide(run, situation, among=[each.config for each in candidates])
-    certificate = certify(choice, run, among)
-    sure = judge(choice, run, certificate, named=configs is not None)
-    return choice.pick.config, *sure, certificate if choice.pick.measured else None
+        choice, _ = decide(situation, among=[each.config for each in candidates])
+    certificate = certify(choice, among)
+    level, reason = judge(choice, certificate, named=configs is not None)
+    better = perhaps_faster(choice.pick, candidates, speeds, situation)
+    shown = certificate if choice.pick.measured else None
+    return choice.pick.config, level, reason, shown, better.config if better else None
 
 
-def _best_of_all(run: Run, situation: Situation) -> Config | None:
+def _best_of_all(situation: Situation) -> Config | None:
     """What the run's trials recommend of all settings; elsewhere that is a question of its own."""
-    if (kept := kept_answer(run, situation)) is not None:
+    if (kept := kept_answer(situation)) is not None:
         return kept.config
     with contextlib.suppress(DlprofError):  # nothing is
-        return decide(run, situation)[0].pick.config if situation.as_measured else None
+        return decide(situation)[0].pick.config if situation.as_measured else None
     return None
-
-
-def _faster(
-    run: Run,
-    configs: Sequence[Config] | None,
-    situation: Situation,
-    pick: Config | None,
-    candidates: Sequence[Candidate],
-    speeds: Speeds,
-) -> Config | None:
-    """What seems faster and was not measured: of all settings what ``recommend`` says."""
-    kept = kept_answer(run, situation) if configs is None else None
-    if kept is not None:
-        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
-        return next(predicted, None)
-    mine = next((each for each in candidates if each.config == pick), None)
-    better = mine and perhaps_faster(mine, candidates, speeds, situation)
-    return better.config if better else None
 
 
 def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:
@@ -507,9 +501,6 @@ MISSING = {
     "turnover_s": "no epoch restart was measured with these workers",
 }
 """Why a figure of a prediction is ``None``."""
-
-
-_MOST_WORKERS = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,7 +554,6 @@ class Feed(Answer):
 
 
 def feed(
-    run: Run,
     situation: Situation,
     *,
     max_wait: float = at.FED_WAIT_FRACTION,
@@ -581,11 +571,11 @@ def feed(
         NothingMeasuredError: The data with such workers is wrong.
         UsageError: There is no step or no calibration, or a figure is out of range.
     """
-    calibration = usable_calibration(run)
+    run, calibration = situation.run, situation.calibration
     step_s = _step_of(situation)
     factor, tried = 1.0, set[Config]()
     for _ in range(8):  # how far off the model is depends on what is found
-        found = _Search(run, situation, factor, base)
+        found = _Search(situation, factor, base)
         least = found.least_wait()
         enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
         allowed = max_wait if enough else least + max_wait * (1 - least)
@@ -593,17 +583,17 @@ def feed(
         (config,) = useful(run, [found.config(workers, prefetch)])
         there = situation.supposing(cores=float(cores))
         endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
-        unfed, speeds = candidates_of(run, endless, [config])
-        own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
+        unfed, speeds = candidates_of(endless, [config])
+        own_rate, raw = speeds.steady(config.key), claims(predictions(endless, [config]))
         if config in tried:
             break
         tried.add(config)
         factor = own_rate.value / raw[config.key].value
-    (fed,), fed_speeds = candidates_of(run, there, [config])
+    (fed,), fed_speeds = candidates_of(there, [config])
     prediction = fed.prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
-    confidence, reason = judge(choose(unfed, endless, speeds), run, None)
+    confidence, reason = judge(choose(unfed, endless, speeds), None)
     lower = 1 - (own_rate.low or 0.0) / own_rate.value if own_rate.low is not None else 1.0
     if lower <= USELESS:  # else the reason says it
         reason += f"; loading is at most {percent(lower)} slower than predicted (95%)"
@@ -642,7 +632,7 @@ def feed(
         machine_wait_fraction=machine_wait,
         confidence=confidence,
         confidence_reason=reason,
-        calibrated=Calibrated.of(run),
+        calibrated=Calibrated.of(situation),
         notes=situation.notes,
         unavailable=missing,
     )
@@ -671,9 +661,9 @@ def accelerators_of(run: Run) -> Accelerators | None:
         return None
     situation = Situation.of(run)
     most = situation.constraints.ranks
-    seen = {} if is_calibrated(run) else _measured_scales(run, situation, most)
+    seen = {} if situation.is_calibrated else _measured_scales(situation, most)
     if 1 not in seen:
-        return _accelerators(run, situation, au)
+        return _accelerators(situation, au)
     # Of numbers of ranks between those that loaded nothing is known: the count is the least.
     count, low = (float(_between(seen, au, 0, end)) for end in (None, 0))
     high = float(_between(seen, au, most, 1))
@@ -692,7 +682,7 @@ def accelerators_of(run: Run) -> Accelerators | None:
     )
 
 
-def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
+def _accelerators(situation: Situation, au: float) -> Accelerators:
     """How many ranks of one node keep their step fed, by bisection, and with how few workers.
 
     As sure as the rate at which one rank loads without a step: where that is twice as high, it is
@@ -702,17 +692,17 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         UsageError: There is no step or no calibration.
     """
     _step_of(situation)
-    limits, allowed = situation.constraints, 1 - au
+    run, limits, allowed = situation.run, situation.constraints, 1 - au
     most = 1024 if limits.ranks == 1 else limits.ranks
-    config = _Search(run, situation, 1.0).feeding(1, allowed)
+    config = _Search(situation, 1.0).feeding(1, allowed)
     one = dataclasses.replace(limits, ranks=1)
     endless = situation.supposing(constraints=one, step_s=0.0, step_cpu_s=0.0)
-    own = candidates_of(run, endless, [config])[1].steady(config.key)
-    raw = claims(predictions(run, endless, [config]))[config.key].value
+    own = candidates_of(endless, [config])[1].steady(config.key)
+    raw = claims(predictions(endless, [config]))[config.key].value
     factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
-    seen = _measured_scales(run, situation, most)
+    seen = _measured_scales(situation, most)
     found = [
-        None if factor is None else _Search(run, situation, factor).most_fed(most, allowed)
+        None if factor is None else _Search(situation, factor).most_fed(most, allowed)
         for factor in factors
     ]
     count = _between(seen, au, found[0] or 0)
@@ -720,7 +710,7 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         None if each is None else _between(seen, au, each, end)
         for each, end in zip(found[1:], (0, 1), strict=True)
     )
-    host, more = _Search(run, situation, factors[0] or 1.0), count + 1
+    host, more = _Search(situation, factors[0] or 1.0), count + 1
     next_one: float | None = None
     without, held_by = tuple[WithoutPart, ...](), ""
     limit: LoaderPart | None = None
@@ -732,7 +722,7 @@ def _accelerators(run: Run, situation: Situation, au: float) -> Accelerators:
         known = [factor for factor in factors if factor is not None]
         # Of what was measured and the model doesn't see it can't say what it would be without.
         blind = more in seen and not held_by
-        without = () if blind else _without(run, situation, allowed, more, known)
+        without = () if blind else _without(situation, allowed, more, known)
         without = (*without, *_without_barrier(run, more, next_one))
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
         limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
@@ -769,9 +759,9 @@ _LIMITING: Mapping[str, LoaderPart] = {
 """Parts of loading that ``Scale.limit`` names."""
 
 
-def _measured_scales(run: Run, situation: Situation, most: int) -> dict[int, Scale]:
+def _measured_scales(situation: Situation, most: int) -> dict[int, Scale]:
     """What numbers of ranks gave that loaded at once under these conditions, by their numbers."""
-    found = scales(run) if situation.as_measured else ()
+    found = scales(situation.run) if situation.as_measured else ()
     return {
         each.ranks: each
         for each in found
@@ -812,25 +802,26 @@ def _between(seen: Mapping[int, Scale], au: float, predicted: int, end: int | No
 
 
 def _without(
-    run: Run, situation: Situation, allowed: float, ranks: int, factors: Sequence[float]
+    situation: Situation, allowed: float, ranks: int, factors: Sequence[float]
 ) -> tuple[WithoutPart, ...]:
     """What so many ranks would have without each part of loading, over what they would have.
 
     In the same configuration: without host CPU, say, no workers would be needed, nor a main process
     that receives from them.
     """
-    configs = [_Search(run, situation, factor).feeding(ranks, allowed) for factor in factors]
+    configs = [_Search(situation, factor).feeding(ranks, allowed) for factor in factors]
 
     def busy(calibration: Calibration) -> list[float]:
-        one = dataclasses.replace(run, calibration=calibration)
+        run = dataclasses.replace(situation.run, calibration=calibration)
+        one = dataclasses.replace(situation, run=run)
         return [
-            max(1e-9, 1 - _Search(one, situation, factor).wait_here(config, ranks))
+            max(1e-9, 1 - _Search(one, factor).wait_here(config, ranks))
             for factor, config in zip(factors, configs, strict=True)
         ]
 
-    calibration = usable_calibration(run)
+    calibration = situation.calibration
     now, found = busy(calibration), list[WithoutPart]()
-    for part, free in _free(calibration, _paged(run)):
+    for part, free in _free(calibration, _paged(situation.run)):
         value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
         gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
         found.append(WithoutPart(part=part, gain=gain, source="model"))
@@ -841,7 +832,7 @@ def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[Witho
     """The same without the barrier, as trials of as many ranks waited there, or nearly as many."""
     groups = dict[int, list[Trial]]()
     for trial in run.trials:
-        if has_rate(trial) and any(each.barrier_fraction for each in trial.ranks):
+        if trial.has_rate and any(each.barrier_fraction for each in trial.ranks):
             groups.setdefault(len(trial.ranks), []).append(trial)
     if groups:
         most = 1 / max(1e-9, utilization)
@@ -917,12 +908,11 @@ class _Search:
     step is as it would be over a step so much longer.
     """
 
-    def __init__(
-        self, run: Run, situation: Situation, factor: float, base: Config | None = None
-    ) -> None:
+    def __init__(self, situation: Situation, factor: float, base: Config | None = None) -> None:
+        run = situation.run
         steps = {name: factor * getattr(situation, name) for name in ("step_s", "step_cpu_s")}
         self._conditions = dataclasses.replace(situation, **steps).conditions
-        self._calibration, self._base = usable_calibration(run), base or base_config(run)
+        self._calibration, self._base = situation.calibration, base or base_config(run)
         self._situation, self._step_s = situation, sum(steps.values())
         # Values of ``prefetch_factor`` to try, where the target can be set to them.
         deepest = at.PREFETCH_OF_BURSTS[-1]
@@ -933,12 +923,13 @@ class _Search:
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float, int], float] = {}
-        # Beyond so many workers nothing more can be gained.
-        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
+        # Beyond so many workers nothing more can be gained, nor are more tried.
+        tried = 512
+        ample = dataclasses.replace(self._conditions, cores=float(tried), ranks=1)
         saturating = saturating_workers(self._calibration, self._base, ample)
         plenty = max(8, math.ceil(3 * saturating))
         most = Integrity.of(run).most_workers
-        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
+        self._most = min(tried, plenty, tried if most is None else most)
 
     def config(self, workers: int, prefetch: int | None = None) -> Config:
         """The configuration of so many workers, with queues as deep as are worth it."""

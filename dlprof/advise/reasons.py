@@ -13,11 +13,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
-from dlprof.advise.speeds import cores_share
-from dlprof.advise.wording import as_fast, background_text, between, loss_text, percent
+from dlprof.advise.speeds import Candidate, cores_share
+from dlprof.advise.wording import (
+    as_fast,
+    background_text,
+    between,
+    failed_or_skipped,
+    loss_text,
+    percent,
+)
 from dlprof.records import (
     CUT_SHORT_SIGN,
     WHILE_MEASURED,
@@ -88,10 +94,8 @@ def neighbours(run: Run) -> Iterator[Reason]:
             claim += ": sweep without it for what an idle machine gives"
         yield Reason(claim=claim, evidence={"make_load": dict(load)})
     busy, machine = neighbours_seen(run), run.header.machine
-    # Cores that a quota leaves to nobody here are others' first.
-    spare = max(0.0, machine.affinity_cpus - machine.usable_cores)
-    if busy is not None and busy - spare >= at.SHARED * machine.usable_cores:
-        cores = spare + machine.usable_cores
+    if busy is not None and busy - machine.spare_cpus >= at.SHARED * machine.usable_cores:
+        cores = machine.spare_cpus + machine.usable_cores
         claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy {WHILE_MEASURED}"
         yield Reason(claim=claim, evidence={"other_cpu_cores": busy})
 
@@ -117,13 +121,6 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
         yield Reason(claim=claim, evidence={"trials": ids})
 
 
-def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
-    """The verb of a trial without figures: what can't work here was not tried."""
-    if trial.outcome != "skipped":
-        return "failed"
-    return "was skipped" if count == 1 else "were skipped"
-
-
 def levers(run: Run, pick: Config) -> Iterator[Reason]:
     """Settings beside the swept ones that were tried with the pick and gained something."""
     tried = [trial for trial in run.trials if trial.purpose == "lever"]
@@ -131,7 +128,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
     made = (observe(trial, usable_cores=usable) for trial in tried)
     seen = [each for each in made if each is not None]
     for config in dict.fromkeys(trial.config for trial in tried):
-        changed = _differing(pick, config)
+        changed = pick.differing(config)
         if len(changed) != 1 or changed[0] not in CAVEATS:
             continue  # tried with another pick, in an earlier session of the sweep
         if not {config.key, pick.key} <= {each.key for each in seen}:
@@ -182,14 +179,9 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
         yield Reason(claim=f"{claim}workers may be enough")
 
 
-def _differing(one: Config, two: Config) -> list[str]:
-    names = [field.name for field in dataclasses.fields(Config)]
-    return [name for name in names if getattr(one, name) != getattr(two, name)]
-
-
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
     mine = choice.pick.config
-    return next((c for c in choice.allowed if _differing(c.config, mine) == [setting]), None)
+    return next((c for c in choice.allowed if mine.differing(c.config) == [setting]), None)
 
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:

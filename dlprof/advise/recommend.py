@@ -6,29 +6,24 @@ import contextlib
 import dataclasses
 import math
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from dlprof.advise.candidates import (
     OWN,
-    Candidate,
     base_config,
-    beyond_text,
-    breach,
     candidate_configs,
-    gather,
+    rule_configs,
     stored_limits,
     wanted_configs,
-    within_limits,
 )
 from dlprof.advise.choice import (
     Choice,
+    broken_limit,
     certify,
-    choose,
-    is_better,
+    decide,
     judge,
     perhaps_faster,
-    unmeasured,
 )
 from dlprof.advise.reasons import (
     CAVEATS,
@@ -36,19 +31,18 @@ from dlprof.advise.reasons import (
     assumed,
     conditions,
     explain,
-    failed_or_skipped,
     failures,
     levers,
     neighbours,
     unchecked,
 )
-from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.speeds import candidates_of, predictions, speeds_of
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import Candidate, candidates_of, gather, predictions
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
+from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure
-from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError
 from dlprof.records import (
-    DATA_FAULTS,
     Alternative,
     Config,
     ConfigRate,
@@ -62,7 +56,6 @@ from dlprof.records import (
     Recommendation,
     RuleOfThumb,
     Run,
-    Target,
     ToMeasure,
 )
 from dlprof.stats import NEAR
@@ -97,18 +90,20 @@ def recommend(
             answer and there is none.
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
-    if (kept := kept_answer(run, situation)) is not None:
+    if (kept := kept_answer(situation)) is not None:
         return kept
-    choice, limit_reasons = decide(run, situation)
+    choice, limit_reasons = decide(situation)
     measured = choice.pick.measured
-    load = run.header.settings.get("make_load")
-    calibrated = usable_calibration(run) if load and is_calibrated(run) else None
-    by_load = calibrated is not None and choice.pick.config.batch_size == calibrated.batch_size
-    cases, least_loss = _cases(run, choice) if by_load or not measured else ((), None)
+    by_load = (
+        bool(run.header.settings.get("make_load"))
+        and situation.is_calibrated
+        and choice.pick.config.batch_size == situation.calibration.batch_size
+    )
+    cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     wrong, found = data_findings(run), () if situation.extrapolated else run.findings
     others = [each for each in found if each.code not in {one.code for one in wrong}]
-    certificate = certify(choice, run)
-    confidence, confidence_reason = judge(choice, run, certificate)
+    certificate = certify(choice)
+    confidence, confidence_reason = judge(choice, certificate)
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(
@@ -118,107 +113,38 @@ def recommend(
         confidence=confidence,
         confidence_reason=confidence_reason,
         certificate=certificate,
-        reasons=(*present_failure(run), *_reasons(run, choice, limit_reasons, cases)),
-        alternatives=(*_alternatives(choice), *_perhaps_faster(run, choice)),
-        rates=_rates(run, choice, limit_reasons),
+        reasons=(*present_failure(run), *_reasons(choice, limit_reasons, cases)),
+        alternatives=(*_alternatives(choice), *_perhaps_faster(choice)),
+        rates=_rates(choice, limit_reasons),
         constraints=situation.constraints,
-        rules_of_thumb=tuple(rules_of_thumb(run, choice)),
+        rules_of_thumb=tuple(rules_of_thumb(choice)),
         findings=(*wrong, *others),
         extrapolated=situation.extrapolated,
         basis="measured" if measured else "predicted",
         cases=cases,
         least_loss=least_loss,
-        measure_there=() if measured and situation.as_measured else tuple(_checks(run, choice)),
+        measure_there=() if measured and situation.as_measured else tuple(_checks(choice)),
     )
 
 
-def kept_answer(run: Run, situation: Situation) -> Recommendation | None:
-    """What a run keeps as the answer to a question, if it does."""
-    kept = run.recommendation if situation.as_measured else None
+def kept_answer(situation: Situation) -> Recommendation | None:
+    """What its run keeps as the answer to a question, if it does."""
+    kept = situation.run.recommendation if situation.as_measured else None
     same = kept is not None and kept.rates and kept.constraints == situation.constraints
     return kept if same else None
 
 
-def decide(
-    run: Run, situation: Situation, *, among: Collection[Config] | None = None
-) -> tuple[Choice, list[Reason]]:
-    """What to choose in a situation, and what limits left out of it.
-
-    ``among`` names what to choose from, which a calibration has to predict.
-
-    Raises:
-        NothingMeasuredError: Nothing was measured, and no calibration answers.
-        UsageError: No configuration keeps within the limits.
-    """
-    known = [each for each in gather(run) if among is None or each.config in among]
-    measured = [candidate for candidate in known if candidate.trials]
-    others = unmeasured(situation, run, among)
-    if situation.by_model or (among is not None and not measured):
-        return _among_all(run, situation, others or among or ())
-    if not measured:
-        # No time was left for plain trials; where they were tried in vain, that is the answer.
-        tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
-        cells = [] if tried or not is_calibrated(run) else others
-        if not cells and not situation.constraints.asks_for_cores:
-            raise _nothing_measured(run)
-        return _among_all(run, situation, cells)
-    # A configuration that failed once may fail again: only where nothing else is left.
-    steady = [candidate for candidate in measured if not candidate.failures] or measured
-    # Nor more workers than get data, which change nothing but what they take.
-    most = Integrity.of(run).fed or 0
-    kept = [c for c in steady if c.config == situation.present or c.config.num_workers <= most]
-    if any(0 < candidate.config.num_workers <= most for candidate in kept):
-        steady = kept
-    try:
-        allowed, limit_reasons = within_limits(steady, situation)
-    except UsageError:  # what was only predicted may keep them
-        if not (situation.as_measured and is_calibrated(run)):
-            raise
-        return _among_all(run, situation, among or ())
-    asked = others if among is not None else ()
-    speeds = candidates_of(run, situation, asked)[1] if asked else speeds_of(run, situation)
-    choice = choose(allowed, situation, speeds)
-    better = [each for each in others if is_better(choice, each.key)]
-    if not better or not is_calibrated(run):
-        return choice, limit_reasons
-
-    found, speeds = candidates_of(run, situation, {*better, *asked})
-    try:
-        within, more_reasons = within_limits([c for c in found if c.config in better], situation)
-    except UsageError:  # none of them keeps the limits, as what was measured does
-        return choice, limit_reasons
-    both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
-    claim = (
-        f"{choice.pick.name} is the best measured configuration, and likely slower than one "
-        "that was not measured"
-    )
-    left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
-    return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
-
-
-def _among_all(
-    run: Run, situation: Situation, cells: Collection[Config]
-) -> tuple[Choice, list[Reason]]:
-    """The choice among all that is worth predicting, or among some configurations."""
-    wanted = {*(cells or candidate_configs(run, situation))}
-    by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
-    # At once, so that what they have in common is computed once.
-    found, speeds = candidates_of(run, situation, {*wanted, *by_rules})
-    allowed, limit_reasons = within_limits([c for c in found if c.config in wanted], situation)
-    return choose(allowed, situation, speeds), limit_reasons
-
-
 def _reasons(
-    run: Run, choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
+    choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
 ) -> Iterator[Reason]:
-    pick, measured = choice.pick, choice.pick.measured
+    run, pick, measured = choice.situation.run, choice.pick, choice.pick.measured
     yield from conditions(choice) if measured else ()
     yield from explain(choice)
     if measured:
         yield from levers(run, pick.config)
         yield from as_predicted(run, choice)
     else:
-        yield from _unordered(run, choice)
+        yield from _unordered(choice)
         yield from assumed(choice, cases)
     yield from unchecked(run, pick.config)
     yield from neighbours(run) if measured else ()
@@ -240,7 +166,8 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
     )
 
 
-def _rates(run: Run, choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
+def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
+    run = choice.situation.run
     speeds, pick, beyond = choice.speeds, choice.pick.key, dict[str, str]()
     for reason in limits:
         beyond |= reason.evidence.get("beyond", {})
@@ -251,17 +178,15 @@ def _rates(run: Run, choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRa
     known = {cell.config: False for cell in cells} | known
     keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
     rated = {config: measured for config, measured in known.items() if config.key in keys}
-    for config in rated:  # what nobody thought of choosing breaks a limit on workers, too
-        broken = breach(Candidate(config=config, name=""), choice.situation)
-        if broken is not None:
-            beyond.setdefault(config.key, beyond_text(*broken))
     return tuple(
         ConfigRate(
             config=config,
             samples_per_s=speeds.rate(config.key),
             ratio=speeds.ratio(config.key, pick),
             measured=rated[config],
-            beyond=beyond.get(config.key, ""),
+            # What nobody thought of choosing breaks a limit on workers, too.
+            beyond=beyond.get(config.key)
+            or broken_limit(Candidate(config=config, name=""), choice.situation),
         )
         for config in sorted(rated, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )
@@ -294,13 +219,13 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     )
 
 
-def _perhaps_faster(run: Run, choice: Choice) -> Iterator[Alternative]:
+def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
     """What to measure next: as ``predict`` says it, of all that it predicts."""
     situation, pick = choice.situation, choice.pick
-    if not (pick.measured and situation.as_measured and is_calibrated(run)):
+    if not (pick.measured and situation.as_measured and situation.is_calibrated):
         return
     with contextlib.suppress(DlprofError):  # nothing can be predicted
-        found, speeds = candidates_of(run, situation, wanted_configs(run, situation, {}))
+        found, speeds = candidates_of(situation, wanted_configs(situation, {}))
         better = perhaps_faster(pick, found, speeds, situation)
         if better is not None:
             yield Alternative(
@@ -311,25 +236,26 @@ def _perhaps_faster(run: Run, choice: Choice) -> Iterator[Alternative]:
             )
 
 
-def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]:
+def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]:
     """The machine as shared now, where that is known, and dedicated; and what loses least in both.
 
     Under a load of dlprof's own as many cores are busy as that keeps threads running.
     """
     from dlprof.model import describe
 
-    load = run.header.settings.get("make_load")
-    made = load.get("cores") if choice.situation.as_measured and isinstance(load, dict) else None
-    shared = float(made or 0.0) or choice.situation.neighbours
+    situation = choice.situation
+    load = situation.run.header.settings.get("make_load")
+    made = load.get("cores") if situation.as_measured and isinstance(load, dict) else None
+    shared = float(made or 0.0) or situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
     cases, speeds = [], dict[str, dict[Config, float]]()
     for name, others in states.items():
         found, mine = choice, choice.pick
         if others != shared:
-            where = choice.situation.supposing(neighbours=others)
+            where = situation.supposing(neighbours=others)
             size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
             among = {each for each in mine_too if each.batch_size == size}
-            found, _ = decide(run, where, among={*candidate_configs(run, where), *among})
+            found, _ = decide(where, among={*candidate_configs(where), *among})
             mine = found.of(mine.config) or found.pick
         bound = "" if mine.prediction is None else describe(mine.prediction.bound)
         best = found.speeds.log_speed(found.best.key)
@@ -359,25 +285,25 @@ def _cases(run: Run, choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLo
     return tuple(cases), LeastLoss(config=config, speeds=kept)
 
 
-def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
+def _unordered(choice: Choice) -> Iterator[Reason]:
     """What yielding batches as they come would earn, and cost, where it is worth a sentence."""
     config = choice.pick.config
     if config.num_workers < 2 or not config.in_order:
         return
 
     other = dataclasses.replace(config, in_order=False)
-    found = predictions(run, choice.situation, [config, other])
+    found = predictions(choice.situation, [config, other])
     gain = found[other].batches_per_s.value / found[config].batches_per_s.value
     if gain >= PAYS:
         claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
         yield Reason(claim=claim, evidence={"gain": gain})
 
 
-def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
+def _checks(choice: Choice) -> Iterator[ToMeasure]:
     """What to find out, the most important first."""
     from dlprof.model import cell_of
 
-    situation, pick = choice.situation, choice.pick
+    situation, run, pick = choice.situation, choice.situation.run, choice.pick
     given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)
     pairs = given.items() if isinstance(given, dict) else ()
     words = [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
@@ -404,8 +330,8 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         command=f"dlprof profile {target} --num-workers 2{kept}",
     )
     blocked_s = 0.0
-    if is_calibrated(run):
-        means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
+    if situation.is_calibrated:
+        means = cell_of(situation.calibration, pick.config, situation.conditions).work.means
         blocked_s = means.io if means.io > STORAGE_WAITS * (means.cpu + means.io) else 0.0
     if blocked_s > 0:
         yield ToMeasure(
@@ -437,54 +363,18 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
     return "".join(words)
 
 
-def _nothing_measured(run: Run) -> NothingMeasuredError:
-    failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
-    wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
-    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
-    if not run.trials and run.end is not None and run.end.reason == "budget":
-        said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
-    if run.is_script:
-        said = "This is a script's run: it shows why loading is slow, and compares no settings"
-        hint = "See it with dlprof report, or sweep the script's dataset with dlprof sweep TARGET."
-    if wrong is not None and len(failed) == len(run.trials):
-        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
-        return NothingMeasuredError(said, hint=wrong.hint)
-    if any(trial.batches_per_s is not None for trial in run.completed):
-        said = "The samples in this target's batches can't be counted, so no rates can be compared"
-        hint = "Have it yield tensors, or lists with one entry for each sample."
-    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
-        also = ", or give this run file to dlprof predict" if is_calibrated(run) else ""
-        said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"Go on with it{also}: {run.resume_command}"
-    elif run.trials:
-        count = len(run.trials)
-        said = "The run's only trial gave no rate"
-        if count > 1:
-            said = f"None of the run's {count} trials gave a rate"
-        if not failed:
-            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
-        first, failure = failed[0]
-        one = "the first" if count > 1 else "it"
-        return NothingMeasuredError(
-            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
-            hint=failure.hint,
-            failures=[(each.kind, each.message) for _, each in failed],
-        )
-    return NothingMeasuredError(said, hint=hint)
-
-
 _NO_GPU = "this machine has no GPU, so the rule says nothing"
 
 
-def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
+def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
     """What each rule says for the machine, with the rate that is believed of it.
 
     Rules speak of ``num_workers`` only: where it was not measured with everything else at
     PyTorch's defaults, the cheapest configuration of as many workers stands for it.
     """
-    by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
-    seen = gather(run)
-    for name, config in rule_configs(run, choice.situation).items():
+    situation, speeds = choice.situation, choice.speeds
+    by_model, found, seen = situation.by_model, Integrity.of(situation.run), gather(situation.run)
+    for name, config in rule_configs(situation).items():
         fault = None if config is None else found.fault(config)
         if config is None or fault is not None:
             why = _NO_GPU if fault is None else fault.message
@@ -507,35 +397,6 @@ def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
             predicted=bool(known) and not measured,
             unavailable=why,
         )
-
-
-def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
-    """The configuration that each rule names; ``None`` where it says nothing.
-
-    At the batch size of the calibration where that is predicted from, else at the target's own.
-    """
-    said = workers_by_rule(situation.machine, run.header.target, situation.constraints.ranks)
-    size = situation.batch_size if situation.by_model else None
-    return {
-        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
-        for name, count in said.items()
-    }
-
-
-def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
-    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
-    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
-    yolo = [cores // ranks, 8]
-    if target.batch_size is not None:
-        yolo.append(target.batch_size if target.batch_size > 1 else 0)
-    return {
-        "PyTorch's default": 0,
-        "num_workers = cores": cores,
-        "4 x GPUs": 4 * gpus if gpus else None,
-        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
-        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
-        "torch's suggested maximum": affinity,
-    }
 
 
 def with_recommendation(run: Run) -> Run:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.candidates import has_rate
 from dlprof.advise.situation import measured_step
 from dlprof.records import Config, Estimate, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
@@ -539,7 +538,7 @@ def _cpu_s_per_sample(trials: Iterable[Trial]) -> float | None:
 def _measured(trial: Trial) -> bool:
     """Whether it has a rate and its uncertainty: a window that the budget cuts short has none."""
     rate = trial.samples_per_s
-    return has_rate(trial) and rate is not None and rate.low is not None
+    return trial.has_rate and rate is not None and rate.low is not None
 
 
 def _believed(run: Run, rates: Iterable[tuple[str, Trial, Estimate | None]]) -> Belief | None:

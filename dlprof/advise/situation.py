@@ -56,10 +56,10 @@ class Situation:
     """What the settings are wanted for.
 
     Attributes:
+        run: What the answer is drawn from.
         constraints: The limits and the ranks, with the step that was measured filled in where none
             is asked.
         machine: Whose limits hold.
-        launched: Ranks that loaded at once where it was measured.
         extrapolated: Whether that is another machine than the one measured.
         as_measured: Whether trials of the run show the same: its machine, cores, step and
             background load.
@@ -70,14 +70,13 @@ class Situation:
         speed: Of its cores.
         speed_error: How far that spreads; ``None`` where trials don't show it.
         target: What is loaded; how long its epochs are as trials saw it, where it doesn't say.
-        batch_size: Of the calibration.
         present: What the target's own DataLoader is set to now, as a sweep measures it.
         notes: What was assumed, one sentence each.
     """
 
+    run: Run
     constraints: Constraints
     machine: Machine
-    launched: int
     extrapolated: bool
     as_measured: bool
     by_model: bool
@@ -91,7 +90,6 @@ class Situation:
     speed_error: float | None
     copy_scale: float
     target: Target
-    batch_size: int | None
     present: Config | None
     notes: tuple[str, ...] = ()
 
@@ -117,7 +115,7 @@ class Situation:
         """
         header, launched = run.header, run.header.launched
         asked = constraints or Constraints(ranks=launched)
-        there, calibrated = machine or header.machine, is_calibrated(run)
+        there, calibrated = machine or header.machine, not _want_of_calibration(run)
         other = there.fingerprint != header.machine.fingerprint
         steps, whole_s = measured_step(run), _positive(header.settings.get("step_s"))
         step_s = asked.step_s if calibrated or whole_s else _positive(asked.step_s)
@@ -133,9 +131,7 @@ class Situation:
         cores = there.usable_cores if asked.cores is None else asked.cores
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
         speed = core_speed(mine, there, ghz=ghz, given=asked.speed)
-        # Cores that a quota leaves to nobody here are others' first.
-        spare = max(0.0, header.machine.affinity_cpus - header.machine.usable_cores)
-        seen = max(0.0, (neighbours_seen(run) or 0.0) - spare)
+        seen = max(0.0, (neighbours_seen(run) or 0.0) - header.machine.spare_cpus)
         as_measured = (
             same_step
             and not other
@@ -171,6 +167,7 @@ class Situation:
             for each in (header.machine, there)
         )
         found = cls(
+            run=run,
             constraints=dataclasses.replace(
                 asked,
                 step_s=known_s or None,
@@ -178,7 +175,6 @@ class Situation:
                 machine=there.hostname if other else asked.machine,
             ),
             machine=there,
-            launched=launched,
             extrapolated=other,
             as_measured=as_measured,
             by_model=by_model,
@@ -194,10 +190,19 @@ class Situation:
             speed_error=speed_error(run.trials),
             copy_scale=mine_link / link if mine_link and link else 1.0,
             target=_with_epochs(run),
-            batch_size=None if run.calibration is None else run.calibration.batch_size,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
         )
-        return dataclasses.replace(found, notes=tuple(_notes(run, asked, found)))
+        return dataclasses.replace(found, notes=tuple(_notes(asked, found)))
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether its run holds a calibration that can be predicted from."""
+        return not _want_of_calibration(self.run)
+
+    @property
+    def calibration(self) -> Calibration:
+        """That calibration; raises as ``usable_calibration`` does."""
+        return usable_calibration(self.run)
 
     @property
     def conditions(self) -> Conditions:
@@ -208,6 +213,8 @@ class Situation:
         """
         from dlprof.model import SPEED_ERROR, Conditions
 
+        calibration = self.run.calibration
+        size = None if calibration is None else calibration.batch_size
         try:
             return Conditions(
                 cores=self.cores,
@@ -220,7 +227,7 @@ class Situation:
                 speed_error=SPEED_ERROR if self.speed_error is None else self.speed_error,
                 copy_scale=self.copy_scale,
                 neighbours=self.neighbours,
-                epoch_batches=self.epoch_batches(Config(batch_size=self.batch_size)),
+                epoch_batches=self.epoch_batches(Config(batch_size=size)),
             )
         except ValueError as error:
             raise UsageError(f"Nothing can be predicted: {error}") from None
@@ -230,8 +237,13 @@ class Situation:
         return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
+    def launched(self) -> int:
+        """Ranks that loaded at once in the trials."""
+        return self.run.header.launched
+
+    @property
     def other_ranks(self) -> bool:
-        """Whether it is for another number of ranks than loaded at once in the trials."""
+        """Whether it is for another number of ranks than those."""
         return self.constraints.ranks != self.launched
 
     @property
@@ -245,11 +257,6 @@ class Situation:
         # Those who loaded had their shares.
         share = self.launched / (self.constraints.ranks * self.constraints.nodes)
         return None if batches is None else max(1, math.ceil(batches * share))
-
-
-def is_calibrated(run: Run) -> bool:
-    """Whether a run holds a calibration that can be predicted from."""
-    return not _want_of_calibration(run)
 
 
 def usable_calibration(run: Run) -> Calibration:
@@ -318,8 +325,8 @@ def threads_of_others(usage: Usage, machine: Machine) -> float | None:
         return None
     runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
     threads = busy if most is None else max(busy, min(busy / runs, most))
-    spare = machine.affinity_cpus - machine.usable_cores
-    return threads if spare <= 0 else min(threads, max(0.0, busy - spare))
+    spare = machine.spare_cpus
+    return min(threads, max(0.0, busy - spare)) if spare else threads
 
 
 def _looked_at(run: Run) -> Sequence[Trial]:
@@ -349,8 +356,8 @@ def _positive(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
-    known = run.calibration
+def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
+    known = there.run.calibration
     if asked.neighbours is None and there.extrapolated:
         yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf

@@ -1,4 +1,4 @@
-"""What each configuration is worth: one rate for each, that a training run would see.
+"""What is known of each configuration, and its worth: one rate, that a training run would see.
 
 From the rate that a trial measured, or that a model predicted, three things lie between: the cores
 that several ranks, or a smaller machine, leave to one loader; the training step; and the turn from
@@ -15,12 +15,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dlprof.advise.candidates import Candidate, gather, has_rate
-from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
+from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import SAME_CORES, TURNOVER_SPREAD
 from dlprof.errors import UsageError
 from dlprof.records import (
-    Calibration,
     Config,
     ConfigRate,
     Estimate,
@@ -44,7 +42,117 @@ from dlprof.stats import (
     room_beside,
     room_of,
     turnovers,
+    typical,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration, and everything that was seen and predicted of it.
+
+    Attributes:
+        config: Which.
+        name: It in words.
+        trials: Those with a rate, in the order of measuring.
+        failures: Those that failed.
+        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
+            for this configuration or one that shares its turnover, or as it is predicted.
+        prediction: What it would give under the conditions that are asked for, by the same belief
+            as all rates; ``None`` where only trials are asked.
+        measured: Whether its trials show these conditions.
+    """
+
+    config: Config
+    name: str
+    trials: tuple[Trial, ...] = ()
+    failures: tuple[Trial, ...] = ()
+    epoch_turnover_s: float | None = None
+    prediction: Prediction | None = None
+    measured: bool = True
+
+    @property
+    def key(self) -> str:
+        """``Config.key``."""
+        return self.config.key
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials with a rate that show the conditions that are asked for."""
+        return [trial.id for trial in self.trials] if self.measured else []
+
+    @property
+    def pss_bytes(self) -> int | None:
+        """Largest peak of the process tree's memory, with queues as full as they get."""
+        seen = []
+        for trial in self.trials:
+            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
+            if (pss := trial.usage.pss_peak_bytes) is not None:
+                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
+                seen.append(pss + (max(0, full - held) if full and held else 0))
+        return max(seen) if seen else self._predicted("pss_bytes")
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
+        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
+        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
+        return max(seen) if seen else self._predicted("shm_bytes")
+
+    def _predicted(self, need: str) -> int | None:
+        value = None if self.prediction is None else getattr(self.prediction, need)
+        return None if value is None else round(value)
+
+    def _queued_bytes(self, trial: Trial) -> int | None:
+        """What full queues hold; ``None`` without workers, or where batches have no known size."""
+        if trial.batch_bytes is None or not self.config.num_workers:
+            return None
+        return round(self.config.queued_batches * trial.batch_bytes)
+
+    @property
+    def startup_s(self) -> float | None:
+        """Median of ``iter`` plus first ``next``."""
+        seen = typical(trial.startup_s for trial in self.trials)
+        return self.prediction.startup_s if seen is None and self.prediction else seen
+
+    @property
+    def copy_s(self) -> float | None:
+        """Median seconds a batch in which the step waited for its copy to the device."""
+        return typical(t.copies.exposed_s for t in self.trials if t.copies is not None)
+
+    @property
+    def own_cpu_cores(self) -> float | None:
+        """Median of busy cores of the trial's own processes."""
+        return typical(trial.usage.own_cpu_cores for trial in self.trials)
+
+    @property
+    def available_cpu_cores(self) -> float | None:
+        """Median of the cores that the trial could have had."""
+        return typical(trial.usage.available_cpu_cores for trial in self.trials)
+
+    @property
+    def noisy(self) -> int:
+        """How many of the trials with a rate are doubtful."""
+        return sum(trial.noisy for trial in self.trials)
+
+
+def gather(run: Run) -> list[Candidate]:
+    """One candidate for each configuration of the run, cheapest first."""
+    groups: dict[Config, list[Trial]] = {}
+    for trial in run.trials:
+        if trial.purpose == "measure":
+            groups.setdefault(trial.config, []).append(trial)
+    turns = turnovers(run.completed)
+    depths = {config.prefetch_factor for config in groups if config.num_workers}
+    return [
+        Candidate(
+            config=config,
+            name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
+            trials=tuple(trial for trial in trials if trial.has_rate),
+            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+            epoch_turnover_s=turns.get(config.turnover_group),
+        )
+        for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,19 +288,17 @@ class Speeds:
         return self.belief.log_rates[key] + self.epochs[key].value
 
 
-def speeds_of(
-    run: Run, situation: Situation, models: Mapping[Config, Prediction] | None = None
-) -> Speeds:
+def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None = None) -> Speeds:
     """What all configurations are worth, those that were only predicted among them.
 
     By one belief over what a model predicted and what the trials gave. Where trials show other
     conditions than those that are asked for and the run holds a calibration, they still show how
     far off its predictions are, and the rest is predicted (``carried``).
     """
-    models = dict(models or {})
+    run, models = situation.run, dict(models or {})
     if situation.by_model:
-        return carried(run, situation, models)
-    trials = [trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial)]
+        return carried(situation, models)
+    trials = [trial for trial in run.completed if trial.has_rate]
     turns = turnovers(trials)
     rates = {
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
@@ -205,14 +311,15 @@ def speeds_of(
     if situation.as_measured:
         stored, epoch = run.prediction, situation.target.batches_per_epoch
         late = stored is not None and epoch and not stored.epoch_log_rates
-        if stored is not None and late and is_calibrated(run):
+        if stored is not None and late and situation.is_calibrated:
             # Only later trials saw how long an epoch is: predicted once more.
             with contextlib.suppress(UsageError):  # its batches cost nothing
-                models = predictions(run, situation, {c.config for c in stored.cells}) | models
-                run, stored = dataclasses.replace(run, prediction=None), None
+                models = predictions(situation, {c.config for c in stored.cells}) | models
+                unled = dataclasses.replace(run, prediction=None)
+                situation, stored = dataclasses.replace(situation, run=unled), None
         expected = None if stored is None else ExpectedRates.of(stored)
-        if is_calibrated(run) and (models or stored is None):
-            expected = expectation(run, situation, {trial.config for trial in trials}, models)
+        if situation.is_calibrated and (models or stored is None):
+            expected = expectation(situation, {trial.config for trial in trials}, models)
     timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
@@ -254,7 +361,7 @@ def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
 
 def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
     """Steady rates as predictions themselves have them, by ``Config.key``."""
-    return {config.key: each.samples_per_s or each.batches_per_s for config, each in models.items()}
+    return {config.key: each.steady for config, each in models.items()}
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
@@ -315,9 +422,7 @@ def product(one: Estimate, two: Estimate) -> Estimate:
     return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
-def predictions(
-    run: Run, situation: Situation, configs: Collection[Config]
-) -> dict[Config, Prediction]:
+def predictions(situation: Situation, configs: Collection[Config]) -> dict[Config, Prediction]:
     """What the model says of configurations, cheapest first.
 
     Raises:
@@ -328,7 +433,7 @@ def predictions(
 
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
-        found = predict_all(usable_calibration(run), ordered, situation.conditions)
+        found = predict_all(situation.calibration, ordered, situation.conditions)
     except ValueError as error:
         raise UsageError(
             f"Nothing can be predicted: {error}", hint="Calibrate at that size."
@@ -342,12 +447,12 @@ def predictions(
 
 
 def candidates_of(
-    run: Run, situation: Situation, configs: Collection[Config]
+    situation: Situation, configs: Collection[Config]
 ) -> tuple[list[Candidate], Speeds]:
     """Configurations, cheapest first, with what they would give, and what that rests on."""
-    models = predictions(run, situation, configs)
-    speeds = speeds_of(run, situation, models)
-    seen = {each.config: each for each in gather(run)}
+    models = predictions(situation, configs)
+    speeds = speeds_of(situation, models)
+    seen = {each.config: each for each in gather(situation.run)}
     found = []
     for config, model in models.items():
         each = seen.get(config) or Candidate(config=config, name="")
@@ -369,10 +474,10 @@ def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
 
     def gain(config: Config) -> Estimate | None:
         models: dict[Config, Prediction] = {}
-        if is_calibrated(run):
+        if situation.is_calibrated:
             with contextlib.suppress(UsageError):  # it says nothing of this batch size
-                models = predictions(run, situation, {own, config})
-        speeds = speeds_of(run, situation, models)
+                models = predictions(situation, {own, config})
+        speeds = speeds_of(situation, models)
         known = speeds.belief.log_rates.keys()
         if config.key not in known or own.key not in known:
             return None
@@ -383,7 +488,7 @@ def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
     """A prediction with the rate that is believed of it, and its needs as far as trials show."""
-    steady, claimed = speeds.steady(made.key), model.samples_per_s or model.batches_per_s
+    steady, claimed = speeds.steady(made.key), model.steady
     factor, wait = steady.value / claimed.value, model.wait_fraction
     batches = steady.times(model.batches_per_s.value / claimed.value)
     over = batches.value * math.exp(speeds.epochs[made.key].value)
@@ -402,10 +507,7 @@ def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
 
 
 def expectation(
-    run: Run,
-    situation: Situation,
-    measured: Collection[Config],
-    models: Mapping[Config, Prediction],
+    situation: Situation, measured: Collection[Config], models: Mapping[Config, Prediction]
 ) -> ExpectedRates | None:
     """What was predicted for the conditions of the trials, of them and of what is asked for.
 
@@ -414,23 +516,23 @@ def expectation(
     """
     from dlprof.model import relative_error
 
-    stored, calibration = run.prediction, usable_calibration(run)
+    stored, calibration = situation.run.prediction, situation.calibration
     known = () if stored is None else stored.cells
     mine: Mapping[Config, Prediction] = {}
     if stored is None:
         own = {config for config in measured if config.batch_size == calibration.batch_size}
         try:
-            mine = predictions(run, situation, own)
+            mine = predictions(situation, own)
         except UsageError:  # its batches cost nothing
             return None
     have = {cell.config for cell in known} | set(measured)
     rest = {config: each for config, each in models.items() if config not in have}
     log_sd = relative_error(calibration) if stored is None else stored.log_sd
-    return _expected(run, log_sd, {**mine, **rest}, beside=known)
+    return _expected(situation, log_sd, {**mine, **rest}, beside=known)
 
 
 def _expected(
-    run: Run,
+    situation: Situation,
     log_sd: float,
     models: Mapping[Config, Prediction],
     beside: Sequence[PredictedCell] = (),
@@ -440,16 +542,17 @@ def _expected(
 
     cells = (*beside, *cells_of(models))
     found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
+    run = situation.run
     if run.prediction is not None:
         calibrated = ExpectedRates.of(run.prediction).calibrated
     else:
-        known = usable_calibration(run).trials
+        known = situation.calibration.trials
         counts = {trial.config.num_workers for trial in run.trials if trial.id in known}
         calibrated = frozenset(counts - {0}) or CALIBRATED
     return dataclasses.replace(ExpectedRates.of(found), calibrated=calibrated)
 
 
-def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
+def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
     """Rates under conditions that no trial shows: predicted, and as far off as predictions were.
 
     How far predictions of each ``num_workers`` are off, and how surely, is learned under the
@@ -459,21 +562,20 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     """
     from dlprof.model import EXTRAPOLATED_ERROR, relative_error
 
-    calibration = usable_calibration(run)
+    run, calibration = situation.run, situation.calibration
     log_sd = relative_error(calibration)
-    own, asked = Situation.of(run), _expected(run, log_sd, models)
+    own, asked = Situation.of(run), _expected(situation, log_sd, models)
     prior = asked
     before, seen = models, list[ObservedRate]()
     if calibration.samples_per_batch is not None:
-        trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
         usable = run.header.machine.usable_cores
-        made = (observe(trial, usable_cores=usable) for trial in trials)
+        made = (observe(trial, usable_cores=usable) for trial in run.completed)
         seen = [each for each in made if each is not None]
     if seen:
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
-        before = predictions(run, own, {*models, *ours})
-        prior = _expected(run, log_sd, before)
+        before = predictions(own, {*models, *ours})
+        prior = _expected(own, log_sd, before)
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
     over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
@@ -483,7 +585,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
     crowded = there_free <= free + SAME_CORES
-    level = speeds_of(run, own).level if seen and own.as_measured else 0.0
+    level = speeds_of(own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
@@ -493,12 +595,12 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
             rate = learned.log_rate(key)
             off, error = rate.value - expected[key] + level, max(rate.error, 1e-6)
             offs = (off, off - error, off + error)
-            found = _moved(calibration, config, situation, offs)
+            found = _moved(config, situation, offs)
             if seen and crowded and bound == model.bound:
                 # What loading leaves unexplained at the trials' step is the main process's, in
                 # the same seconds of each batch: the less of a longer one.
                 share = model.batches_per_s.value / before[config].batches_per_s.value
-                rest = zip(offs, _moved(calibration, config, own, offs), strict=True)
+                rest = zip(offs, _moved(config, own, offs), strict=True)
                 left = [min(1.0, share) * (each - explained) for each, explained in rest]
                 found = [each + more for each, more in zip(found, left, strict=True)]
             middle, low, high = found
@@ -509,7 +611,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
             log_rate=asked.log_rates[key] + change,
             follows=follows,
             log_sd=math.hypot(EXTRAPOLATED_ERROR, follows * unlike),
-            by_speed=_by_speed(calibration, config, situation),
+            by_speed=_by_speed(config, situation),
         )
     return Speeds(
         belief=learned.carried(there, speed_sd),
@@ -521,9 +623,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     )
 
 
-def _moved(
-    calibration: Calibration, config: Config, situation: Situation, offs: Sequence[float]
-) -> list[float]:
+def _moved(config: Config, situation: Situation, offs: Sequence[float]) -> list[float]:
     """By how much the log rate changes where loading is off by so much, above 0 for faster.
 
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
@@ -533,7 +633,7 @@ def _moved(
 
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
-    where = situation.conditions
+    calibration, where = situation.calibration, situation.conditions
     work = drawn(work_of(calibration, config, where))
 
     def rate(factor: float) -> float:
@@ -546,7 +646,7 @@ def _moved(
     return [each + math.log(rate(math.exp(each)) / as_predicted) for each in offs]
 
 
-def _by_speed(calibration: Calibration, config: Config, situation: Situation) -> float:
+def _by_speed(config: Config, situation: Situation) -> float:
     """How far the rate follows the speed of the cores, where that is not known.
 
     By the closed form, which separates loaders that compute from those that wait.
@@ -556,7 +656,7 @@ def _by_speed(calibration: Calibration, config: Config, situation: Situation) ->
     factor = situation.speed.factor
     if factor == 1.0:
         return 0.0
-    where = situation.conditions
+    calibration, where = situation.calibration, situation.conditions
     slow, fast = (
         min(bounds(cell_of(calibration, config, dataclasses.replace(where, speed=speed))).values())
         for speed in (where.speed / factor, where.speed * factor)
@@ -583,7 +683,8 @@ class Agreement:
 
 def agreement(run: Run) -> Agreement | None:
     """Hold the model against the run's own trials; ``None`` where there are none."""
-    calibration = usable_calibration(run)
+    here, outside, ratios = Situation.of(run), 0, list[float]()
+    calibration = here.calibration
     seen = [
         (trial, each)
         for trial in run.completed
@@ -594,8 +695,7 @@ def agreement(run: Run) -> Agreement | None:
         return None
     alone = believe([each for _, each in seen])  # in its own light, not in the model's
     whole = {trial.config for trial, each in seen if each.whole_epochs}
-    here, outside, ratios = Situation.of(run), 0, []
-    for config, model in predictions(run, here, {trial.config for trial, _ in seen}).items():
+    for config, model in predictions(here, {trial.config for trial, _ in seen}).items():
         steady, over = model.samples_per_s, model.epoch_batches_per_s
         if config in whole and steady is not None:
             steady = None if over is None else steady.times(over / model.batches_per_s.value)

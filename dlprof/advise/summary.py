@@ -11,9 +11,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import speeds_of
+from dlprof.advise.speeds import Candidate, gather, speeds_of
 from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Recommendation, Run, Trial
 from dlprof.stats import mean_interval
@@ -71,7 +70,7 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
     with contextlib.suppress(UsageError):
         asked = Situation.of(run, advice.constraints if advice else None)
         situation = situation if asked.by_model else asked
-    speeds = speeds_of(run, situation)
+    speeds = speeds_of(situation)
     fastest = speeds.fastest(measured)
     pick = next((each for each in measured if advice and each.config == advice.config), None)
     roles = {} if situation.present is None else {situation.present: PRESENT}

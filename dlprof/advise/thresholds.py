@@ -14,7 +14,7 @@ WITHIN = f"within {(1 - NEAR) * 100:.0f}%"
 """``NEAR`` in words."""
 
 EVEN = 0.5
-"""The same among those that nobody measured: where all are known to 8 %, equals would else be taken
+"""``RISK`` among those that nobody measured: where all are known to 8 %, equals would else be taken
 for slower, and the costliest of them be recommended."""
 
 FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION = 0.02, 0.05

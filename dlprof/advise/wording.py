@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlprof.records import Estimate, Severity
+from dlprof.records import Estimate, Severity, Trial
 from dlprof.units import counted
 
 
@@ -49,6 +49,13 @@ def disturbed_text(disturbed: int, trials: int) -> str:
         return ""
     some = "all" if disturbed == trials else f"{disturbed} of"
     return f"{some} {trials} disturbed" if trials > 1 else "disturbed"
+
+
+def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
+    """The verb of a trial without figures: what can't work here was not tried."""
+    if trial.outcome != "skipped":
+        return "failed"
+    return "was skipped" if count == 1 else "were skipped"
 
 
 def times(count: int) -> str:

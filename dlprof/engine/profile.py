@@ -252,7 +252,7 @@ class _Profile(Measuring):
         if weight is None or not self.raw.trials or self.raw.trials[0].failure:
             return
         by_copy = weight.start_method not in (None, "fork")
-        heavy = weight.pickle_s + weight.unpickle_s >= 0.05
+        heavy = weight.sent_s >= 0.05
         # Each start waits for a first batch.
         if not (by_copy or heavy) or (target.batch_s or 0.0) > _TRIAL_S:
             return

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dlprof.advise.candidates import has_rate, stored_limits
+from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.engine.predicting import calibrated, levers_of, sweep_prediction
 from dlprof.engine.preparation import (
@@ -170,7 +170,7 @@ class Sweep(Measuring):
     @property
     def _kept_s(self) -> float:
         """What of the budget is kept for that: half of what is left, and nothing before a rate."""
-        if not any(has_rate(trial) for trial in self.so_far.trials):
+        if not any(trial.has_rate for trial in self.so_far.trials):
             return 0.0
         each_s = self.plan.cost.of(Config(), self.plan.trial_s)
         trials = max(0, 2 * len(self._counts) - 1)

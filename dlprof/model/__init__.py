@@ -5,55 +5,28 @@ configurations would give under any conditions, by a recursion over batches (``m
 ``bounds`` explain it.
 """
 
-from __future__ import annotations
-
-from dlprof.model.bounds import (
-    Bound,
-    binding,
-    bounds,
-    cell_of,
-    describe,
-    own_cores,
-    rate_allowed,
-)
-from dlprof.model.calibrate import cleaned, fit
-from dlprof.model.maxplus import drawn, steady_rate
-from dlprof.model.predict import (
-    EXTRAPOLATED_ERROR,
-    MODEL_ERROR,
-    cells_of,
-    needs,
-    predict_all,
-    relative_error,
-    spread_workers,
-)
-from dlprof.model.starting import first_batch_s
-from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, work_of
-
-__all__ = [
-    "EXTRAPOLATED_ERROR",
-    "MODEL_ERROR",
-    "SPEED_ERROR",
-    "Bound",
-    "Cell",
-    "Conditions",
-    "Means",
-    "Work",
-    "binding",
-    "bounds",
-    "cell_of",
-    "cells_of",
-    "cleaned",
-    "describe",
-    "drawn",
-    "first_batch_s",
-    "fit",
-    "needs",
-    "own_cores",
-    "predict_all",
-    "rate_allowed",
-    "relative_error",
-    "spread_workers",
-    "steady_rate",
-    "work_of",
-]
+from dlprof.model.bounds import Bound as Bound
+from dlprof.model.bounds import binding as binding
+from dlprof.model.bounds import bounds as bounds
+from dlprof.model.bounds import cell_of as cell_of
+from dlprof.model.bounds import describe as describe
+from dlprof.model.bounds import own_cores as own_cores
+from dlprof.model.bounds import rate_allowed as rate_allowed
+from dlprof.model.calibrate import cleaned as cleaned
+from dlprof.model.calibrate import fit as fit
+from dlprof.model.maxplus import drawn as drawn
+from dlprof.model.maxplus import steady_rate as steady_rate
+from dlprof.model.predict import EXTRAPOLATED_ERROR as EXTRAPOLATED_ERROR
+from dlprof.model.predict import MODEL_ERROR as MODEL_ERROR
+from dlprof.model.predict import cells_of as cells_of
+from dlprof.model.predict import needs as needs
+from dlprof.model.predict import predict_all as predict_all
+from dlprof.model.predict import relative_error as relative_error
+from dlprof.model.predict import spread_workers as spread_workers
+from dlprof.model.starting import first_batch_s as first_batch_s
+from dlprof.model.work import SPEED_ERROR as SPEED_ERROR
+from dlprof.model.work import Cell as Cell
+from dlprof.model.work import Conditions as Conditions
+from dlprof.model.work import Means as Means
+from dlprof.model.work import Work as Work
+from dlprof.model.work import work_of as work_of

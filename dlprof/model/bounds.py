@@ -32,8 +32,6 @@ from typing import Literal
 from dlprof.model.work import Cell, Conditions, Means, Work, means_of, work_of
 from dlprof.records import Calibration, Config
 
-_SURE = 1e-12
-
 Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
 
 _WORDS: dict[Bound, str] = {
@@ -241,6 +239,7 @@ def _slowdown(threads: int, ratio: float, cores: float, beside: float) -> tuple[
         return crowd, crowd
     weight, present, running = 1.0, 0.0, 0.0
     whole, progress = 1.0, min(1.0, cores / beside) if beside else 1.0
+    nothing = 1e-12
     for count in range(1, threads + 1):
         pace = min(1.0, cores / (count + beside))
         weight *= (threads - count + 1) * ratio / (count * pace)
@@ -248,9 +247,9 @@ def _slowdown(threads: int, ratio: float, cores: float, beside: float) -> tuple[
         progress += weight * pace
         present += weight * count
         running += weight * count * pace
-        if weight > 1 / _SURE:  # only proportions matter
+        if weight > 1 / nothing:  # only proportions matter
             whole, progress = whole / weight, progress / weight
             present, running, weight = present / weight, running / weight, 1.0
-        elif weight < _SURE * present and ratio * (threads - count) < count * pace:
+        elif weight < nothing * present and ratio * (threads - count) < count * pace:
             break
     return max(1.0, present / running), max(1.0, whole / progress)

@@ -38,9 +38,6 @@ _BATCHES = 1600
 """That the recursion goes through. With 3 % of batches 15 times as expensive, the luck of their
 order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 workers)."""
 
-_FEW = 600
-"""That show how much computing slows down."""
-
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
 
@@ -126,7 +123,8 @@ def steady_rate(cell: Cell) -> Steady:
         return Steady(batches_per_s=min(found.values()))
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
-    few = _recursion(cell, slow, _FEW)
+    so_many = 600  # batches that show how much computing slows down
+    few = _recursion(cell, slow, so_many)
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
     # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
@@ -139,7 +137,7 @@ def steady_rate(cell: Cell) -> Steady:
         # The rate would change by less than that.
         if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < 0.005:
             break
-        few = _recursion(cell, slow, _FEW)
+        few = _recursion(cell, slow, so_many)
     rate = _recursion(cell, slow, len(cell.work.rows)).rate
     return Steady(batches_per_s=min(rate, limit), held_by_order=ordered)
 

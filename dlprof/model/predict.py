@@ -41,9 +41,6 @@ _ALL = Means(cpu=1.0, io=1.0, receive_cpu=1.0, receive_io=1.0, main_cpu=1.0, pin
 _COMPUTING = Means(cpu=1.0, io=0.0, receive_cpu=1.0, main_cpu=1.0, pin=1.0)
 """What of each cost follows the speed of the cores; waiting is what it was."""
 
-_QUANTILE = 1.96
-"""Of the normal distribution: 95 % lie within so many standard deviations."""
-
 _LOADING: tuple[Bound, ...] = ("workers", "storage", "order", "cores")
 """Limits that hold back the loading of batches, so that it comes in rounds."""
 
@@ -93,12 +90,11 @@ def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
     speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in models.values()]
     best, found = max(speeds, default=0.0), []
     for (config, each), speed in zip(models.items(), speeds, strict=True):
-        steady = each.samples_per_s or each.batches_per_s
-        over = steady.value * speed / each.batches_per_s.value
+        over = each.steady.value * speed / each.batches_per_s.value
         found.append(
             PredictedCell(
                 config=config,
-                samples_per_s=steady,
+                samples_per_s=each.steady,
                 speed=speed / best,
                 bound=each.bound,
                 epoch_samples_per_s=None if each.epoch_batches_per_s is None else over,
@@ -207,6 +203,7 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
     """The rate with its 95 % interval: wider on cores or with ranks that were not calibrated."""
     if not math.isfinite(rate):
         return Estimate(value=rate)
+    quantile = 1.96  # of the normal distribution, for 95 %
     where, known = cell.conditions, calibration.available_cores
     other_cores = known is None or abs(own_cores(cell) - known) > 0.25 * known
     elsewhere = other_cores or where.ranks > 1 or where.speed != 1.0
@@ -226,9 +223,9 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
         slower = _moved(limit, cell, far * where.speed_error, _COMPUTING)
         speed = max(_moved(limit, cell, far * drift, _ALL), slower)
         handing_over = _moved(limit, cell, far * HANDSHAKE_ERROR, handshake)
-        return min(math.hypot(luck, speed, handing_over, _QUANTILE * beside), _WIDEST_LOG)
+        return min(math.hypot(luck, speed, handing_over, quantile * beside), _WIDEST_LOG)
 
-    low, high = rate * math.exp(-half(_QUANTILE)), rate * math.exp(half(-_QUANTILE))
+    low, high = rate * math.exp(-half(quantile)), rate * math.exp(half(-quantile))
     return Estimate(value=rate, low=low, high=high)
 
 

@@ -13,14 +13,6 @@ from typing import NamedTuple
 
 from dlprof.records import PIPE_BYTES, StartPhaseName, WorkerStart
 
-_MOST = 512
-"""Workers that are gone through one by one; of more, each further one takes as long."""
-
-_ROUNDS = 2
-"""Batches that each worker is asked for at once (torch's ``prefetch_factor``)."""
-
-_NOTHING_S = 1e-12
-
 
 class _Need(NamedTuple):
     """What a process needs to go on: seconds, of a core where it computes, or a word of another."""
@@ -35,7 +27,9 @@ _Life = Iterator[_Need]
 
 def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
     """Seconds from ``iter(loader)`` to the first batch."""
-    count, now_s, said = min(workers, _MOST), 0.0, set[str]()
+    # Of more workers than are gone through one by one, each further one takes as long.
+    count, now_s, said = min(workers, 512), 0.0, set[str]()
+    nothing_s = 1e-12
     needs: dict[_Life, _Need | None] = {}  # of each process; none once it has ended
     main = _main(start, count, said, needs)
     needs[main] = _Need()
@@ -46,11 +40,11 @@ def first_batch_s(start: WorkerStart, workers: int, *, cores: float) -> float:
             for life in [*needs]:
                 while (
                     (need := needs[life]) is not None
-                    and need.seconds <= _NOTHING_S
+                    and need.seconds <= nothing_s
                     and (not need.word or need.word in said)
                 ):
                     needs[life], went = next(life, None), True
-        timed = {life: n for life, n in needs.items() if n and n.seconds > _NOTHING_S}
+        timed = {life: n for life, n in needs.items() if n and n.seconds > nothing_s}
         if not needs[main] or not timed:
             return now_s * workers / count
         busy = sum(need.computes for need in timed.values())
@@ -81,7 +75,7 @@ def _worker(start: WorkerStart, number: int, said: set[str]) -> _Life:
     said.add(f"read {number}")
     yield from _lasting(start, "init")
     yield _Need(word="asked")
-    for _ in range(_ROUNDS):
+    for _ in range(2):  # batches that it is asked for at once (torch's ``prefetch_factor``)
         yield from _lasting(start, "fetch")
         said.add(f"made {number}")
 

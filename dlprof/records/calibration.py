@@ -122,6 +122,11 @@ class Prediction:
     turnover_s: float | None = None
     method: str = "maxplus"
 
+    @property
+    def steady(self) -> Estimate:
+        """Its rate in samples; in batches where a batch's samples are not known."""
+        return self.samples_per_s or self.batches_per_s
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class PredictedCell:

@@ -199,6 +199,11 @@ class Config:
                 parts.append(f"{field.name}={value}")
         return ", ".join(parts)
 
+    def differing(self, other: Config) -> list[str]:
+        """The settings in which another one is not the same."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
+
     @property
     def turnover_group(self) -> Config:
         """What configurations share whose epochs end alike: how the queues are kept matters not."""

@@ -289,6 +289,11 @@ class DatasetWeight:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
+    def sent_s(self) -> float:
+        """Seconds that sending all of it to one worker takes."""
+        return self.pickle_s + self.unpickle_s
+
+    @property
     def heaviest(self) -> AttributeWeight | None:
         """The attribute to move first; ``None`` where none weighs anything."""
         return self.attributes[0] if self.attributes else None

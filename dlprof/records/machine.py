@@ -144,6 +144,11 @@ class Machine:
         sizes = (self.memory_limit_bytes, self.memory_bytes)
         return min((size for size in sizes if size), default=None)
 
+    @property
+    def spare_cpus(self) -> float:
+        """CPUs that a quota leaves to nobody here: others' threads run on them first."""
+        return max(0.0, self.affinity_cpus - self.usable_cores)
+
     def shared_by(self, ranks: int, cpus: int | None = None) -> Machine:
         """What one of several ranks can count on beside the others.
 

@@ -341,6 +341,12 @@ class Trial:
     ranks: tuple[RankFigures, ...] = ()
 
     @property
+    def has_rate(self) -> bool:
+        """Whether it can be compared: it ended, and gave samples."""
+        rate = self.samples_per_s
+        return self.outcome == "completed" and rate is not None and rate.value > 0
+
+    @property
     def node_usage(self) -> Usage:
         """Its ``usage`` with the cores and bytes of all ranks on one machine, which share it."""
         paces = [(each.samples_per_s.value, each.host) for each in self.ranks if each.samples_per_s]

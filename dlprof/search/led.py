@@ -28,10 +28,6 @@ _TRIAL_S = 0.8
 """Longer where the cost's spread asks for it."""
 
 
-_CAP_S = 6.0
-"""Measured seconds after which calibrating ends, however much batches vary: what remains open then
-is shown by the intervals, and the final comparison sees to it."""
-
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
 
@@ -105,12 +101,15 @@ def next_calibration(
     # Windows that held nothing count, too, so that this ends.
     spent_s = sum(max(trial.measured_s, _TRIAL_S / 2) for trial in explained)
     error = calibration.standard_error if calibration is not None else None
+    # After so many measured seconds calibrating ends, however much batches vary: the intervals
+    # show what remains open then, and the final comparison sees to it.
+    left_s = 6.0 - spent_s
     # A mean batch cost that is known as well as the model is known well enough.
-    if error is None or error <= MODEL_ERROR or spent_s >= _CAP_S or not working:
+    if error is None or error <= MODEL_ERROR or left_s <= 0 or not working:
         return None
     known_s = sum(trial.measured_s for trial in explained if trial.config.num_workers) or spent_s
     wanted_s = known_s * ((error / MODEL_ERROR) ** 2 - 1)
-    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, 2.0)
+    longer_s = min(max(wanted_s, _TRIAL_S), left_s, 2.0)
     if longer_s < _TRIAL_S / 2:
         return None
     return _proposal(plan, working[-1], longer_s, done.count(working[-1]))

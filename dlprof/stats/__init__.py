@@ -1,67 +1,30 @@
 """Small-sample statistics, pure and without numpy: torch does not depend on it."""
 
-from __future__ import annotations
-
-from dlprof.stats.belief import (
-    CALIBRATED,
-    COMPUTING_LOG_SD,
-    FAR_TOO_MANY,
-    LARGEST_LOG,
-    NEAR,
-    NEAR_LOG,
-    PROBABILITY,
-    RISK,
-    SPEED_EXPONENT,
-    SPEED_EXPONENT_SD,
-    Belief,
-    Carried,
-    ExpectedRates,
-    Gap,
-    ObservedRate,
-    believe,
-    log_work,
-    near_best,
-    observe,
-    room_beside,
-    room_of,
-)
-from dlprof.stats.intervals import (
-    mean_interval,
-    median_interval,
-    ratio_interval,
-    t_quantile,
-    t_tail,
-    turnovers,
-    typical,
-)
-
-__all__ = [
-    "CALIBRATED",
-    "COMPUTING_LOG_SD",
-    "FAR_TOO_MANY",
-    "LARGEST_LOG",
-    "NEAR",
-    "NEAR_LOG",
-    "PROBABILITY",
-    "RISK",
-    "SPEED_EXPONENT",
-    "SPEED_EXPONENT_SD",
-    "Belief",
-    "Carried",
-    "ExpectedRates",
-    "Gap",
-    "ObservedRate",
-    "believe",
-    "log_work",
-    "mean_interval",
-    "median_interval",
-    "near_best",
-    "observe",
-    "ratio_interval",
-    "room_beside",
-    "room_of",
-    "t_quantile",
-    "t_tail",
-    "turnovers",
-    "typical",
-]
+from dlprof.stats.belief import CALIBRATED as CALIBRATED
+from dlprof.stats.belief import COMPUTING_LOG_SD as COMPUTING_LOG_SD
+from dlprof.stats.belief import FAR_TOO_MANY as FAR_TOO_MANY
+from dlprof.stats.belief import LARGEST_LOG as LARGEST_LOG
+from dlprof.stats.belief import NEAR as NEAR
+from dlprof.stats.belief import NEAR_LOG as NEAR_LOG
+from dlprof.stats.belief import PROBABILITY as PROBABILITY
+from dlprof.stats.belief import RISK as RISK
+from dlprof.stats.belief import SPEED_EXPONENT as SPEED_EXPONENT
+from dlprof.stats.belief import SPEED_EXPONENT_SD as SPEED_EXPONENT_SD
+from dlprof.stats.belief import Belief as Belief
+from dlprof.stats.belief import Carried as Carried
+from dlprof.stats.belief import ExpectedRates as ExpectedRates
+from dlprof.stats.belief import Gap as Gap
+from dlprof.stats.belief import ObservedRate as ObservedRate
+from dlprof.stats.belief import believe as believe
+from dlprof.stats.belief import log_work as log_work
+from dlprof.stats.belief import near_best as near_best
+from dlprof.stats.belief import observe as observe
+from dlprof.stats.belief import room_beside as room_beside
+from dlprof.stats.belief import room_of as room_of
+from dlprof.stats.intervals import mean_interval as mean_interval
+from dlprof.stats.intervals import median_interval as median_interval
+from dlprof.stats.intervals import ratio_interval as ratio_interval
+from dlprof.stats.intervals import t_quantile as t_quantile
+from dlprof.stats.intervals import t_tail as t_tail
+from dlprof.stats.intervals import turnovers as turnovers
+from dlprof.stats.intervals import typical as typical

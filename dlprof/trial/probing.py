@@ -372,7 +372,7 @@ def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerS
     method, loader = str(config.start_method), _loader(built, config)
     if method not in BY_COPY:
         return measure_start(loader, method)
-    packing_s = weight.pickle_s + weight.unpickle_s
+    packing_s = weight.sent_s
     # What is sent to a worker to see how it starts; of more it is computed what that would take.
     too_much = weight.pickled_bytes > 256 << 20 or packing_s > 5.0
     if weight.how == "at_least" or any(each.failure for each in weight.attributes):

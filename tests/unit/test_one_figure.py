@@ -69,7 +69,7 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
     for rule in advice.rules_of_thumb:
         if rule.expected_samples_per_s is not None and not rule.predicted:
             assert rule.expected_samples_per_s in known.values()
-    answer = forecast(run, None, asked(run))
+    answer = forecast(asked(run), None)
     measured = {row.config: row.measured for row in answer.rows if row.measured is not None}
     assert measured
     for chosen, seen in measured.items():
@@ -115,7 +115,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     assert pick in render_html(run)
     document = json.loads(json_document(advice, run_file=run.path))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
-    answer = forecast(run, None, asked(run))
+    answer = forecast(asked(run), None)
     rows = json.loads(predict_document(run, answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
@@ -222,7 +222,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     assert advice.basis == "predicted"
     where = asked(run, **question)
     configs = {advice.config, *(other.config for other in advice.alternatives)}
-    answer = forecast(run, None, where)
+    answer = forecast(where, None)
     rows = {row.config: row for row in answer.rows}
     assert answer.pick == advice.config
     reported = {advice.config: advice.expected} | {
@@ -245,7 +245,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
 def _slower(share: float) -> Run:
     """A run whose trials all gave a share of what the model predicts."""
     alone = calibrated()
-    models = {row.config: row.rate for row in forecast(alone, [*RATES], asked(alone)).rows}
+    models = {row.config: row.rate for row in forecast(asked(alone), [*RATES]).rows}
     rates = {each: [share * 32 * rate] * 3 for each, rate in models.items()}
     return calibrated(trials=blocks(rates, usage=WAITING))
 
@@ -255,12 +255,10 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     alone, slower = calibrated(), _slower(0.5)
     configs = [config(3), config(6)]
     for limits in ({"ranks": 2}, {"cores": 6.0}, {"machine": elsewhere(16), "speed": 1.0}):
-        before, after = (
-            forecast(each, configs, asked(each, **limits)).rows for each in (alone, slower)
-        )
+        before, after = (forecast(asked(each, **limits), configs).rows for each in (alone, slower))
         for one, two in zip(before, after, strict=True):
             assert two.rate / one.rate == pytest.approx(0.5, abs=0.04)
-    fed = forecast(slower, configs, asked(slower, step_s=0.5)).rows  # the step sets the rate
+    fed = forecast(asked(slower, step_s=0.5), configs).rows  # the step sets the rate
     assert all(row.rate == pytest.approx(2.0, rel=0.01) for row in fed)
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
 
@@ -268,16 +266,16 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
 @pytest.mark.parametrize("share", [0.8, 0.3])
 @pytest.mark.parametrize("step_s", [0.002, 0.01])
 def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share: float) -> None:
-    found = feed(slower := _slower(share), asked(slower, step_s=step_s))
+    found = feed(asked(slower := _slower(share), step_s=step_s))
     where = asked(slower, step_s=step_s, cores=found.cores.value)
-    (row,) = forecast(slower, [found.config], where).rows
+    (row,) = forecast(where, [found.config]).rows
     assert row.prediction == found.prediction
     assert row.samples_per_s == found.samples_per_s
     assert found.samples_per_s is not None
     assert found.prediction.samples_per_s is not None
     assert found.samples_per_s.value < found.prediction.samples_per_s.value  # over whole epochs
     rate = format_rate(found.samples_per_s.value)
-    answer = forecast(slower, [found.config], where)
+    answer = forecast(where, [found.config])
     for screen in (feed_report(slower, found), forecast_report(slower, answer)):
         assert rate in drawn(screen, 200)
     assert found.prediction.wait_fraction is not None
@@ -286,7 +284,7 @@ def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share
 
 def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None:
     raw, slower = calibrated(), _slower(0.8)
-    found, other = (feed(each, asked(each, step_s=0.01)) for each in (slower, raw))
+    found, other = (feed(asked(each, step_s=0.01)) for each in (slower, raw))
     assert found.workers.value > other.workers.value
 
 
@@ -299,7 +297,7 @@ def test_what_is_predicted_of_settings_does_not_follow_from_what_else_is_asked(
     where = asked(made, **limits)
 
     def rows(*workers: int) -> dict[Config, ForecastRow]:
-        found = forecast(made, [config(count) for count in workers], where).rows
+        found = forecast(where, [config(count) for count in workers]).rows
         # Its ratio is that to what is recommended of those that are asked for.
         return {row.config: dataclasses.replace(row, ratio=None) for row in found}
 
@@ -324,7 +322,7 @@ def test_rates_that_another_version_kept_are_those_of_every_question(run: Run) -
         assert each.samples_per_s == moved[each.config].samples_per_s
         ratio = each.samples_per_s.value / limited.expected.samples_per_s.value
         assert each.ratio.value == pytest.approx(ratio)
-    for row in forecast(older, [*moved], asked(older)).rows:
+    for row in forecast(asked(older), [*moved]).rows:
         assert row.samples_per_s == moved[row.config].samples_per_s
         if row.measured is not None:
             assert row.measured.samples_per_s == row.samples_per_s
@@ -337,7 +335,7 @@ def test_how_long_a_predicted_epoch_restart_takes_is_not_certain() -> None:
     """As where it was timed: by its share of an epoch."""
     short = target(length=320, batches_per_epoch=10)
     made = calibrated(target=short)
-    speeds = speeds_of(made, where := asked(made), predictions(made, where, [config(4), KEPT]))
+    speeds = speeds_of(where := asked(made), predictions(where, [config(4), KEPT]))
     ratio = speeds.ratio(KEPT.key, config(4).key)
     assert ratio.low is not None
     assert ratio.low < 0.99 * ratio.value
@@ -352,7 +350,7 @@ def test_what_was_predicted_before_epochs_were_seen_is_reported_over_them_too() 
     assert not made.prediction.epoch_log_rates
     seen = blocks({config(8): [1240, 1250]}, epoch_samples=3200, epoch_turnover_s=0.5)
     later = dataclasses.replace(made, trials=(*made.trials, *seen))
-    epochs = speeds_of(later, Situation.of(later)).epochs
+    epochs = speeds_of(Situation.of(later)).epochs
     assert all(epochs[cell.key].value < -0.01 for cell in cells)
 
 
@@ -494,11 +492,11 @@ def test_what_a_run_keeps_sets_the_level_of_the_rest(run: Run, question: dict[st
     )
     older = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=lower))
     here, there = (
-        forecast(each, [advice.config, more], asked(each, **question)).rows for each in (run, older)
+        forecast(asked(each, **question), [advice.config, more]).rows for each in (run, older)
     )
     for one, other in zip(here, there, strict=True):
         assert other.rate / one.rate == pytest.approx(0.8, rel=0.01)
-    speeds = speeds_of(older, asked(older), predictions(older, asked(older), [more]))
+    speeds = speeds_of(asked(older), predictions(asked(older), [more]))
     for against in (config(0).key, advice.config.key):
         ratio = speeds.rate(more.key).value / speeds.rate(against).value
         assert speeds.ratio(more.key, against).value == pytest.approx(ratio)

@@ -20,7 +20,7 @@ from dlprof.report.predict import feed_report, feed_text, predict_document
 
 def fed_by(costs: Calibration, max_wait: float = 0.02, **question: Any) -> Feed:
     run = calibrated(costs)
-    return feed(run, asked(run, **question), max_wait=max_wait)
+    return feed(asked(run, **question), max_wait=max_wait)
 
 
 def test_waiting_takes_workers_and_no_cores() -> None:
@@ -147,7 +147,7 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:
     costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
     machine = elsewhere() if there else None
     run = calibrated(costs)
-    found = feed(run, asked(run, machine=machine, step_s=0.01, ranks=2))
+    found = feed(asked(run, machine=machine, step_s=0.01, ranks=2))
     lines = drawn(feed_report(run, found), width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
@@ -158,7 +158,7 @@ def test_the_least_wait_is_that_of_workers_at_rest() -> None:
     """Receiving is dear only from workers that compute, and plenty of them hardly do."""
     costs = calibration(cpu=0.0125, receive=0.0002, receive_busy_s={"default": 0.0024})
     run = calibrated(costs)
-    found = feed(run, asked(run, step_s=0.005, cores=16.0))
+    found = feed(asked(run, step_s=0.005, cores=16.0))
     assert found.least_wait_fraction == pytest.approx(0.2 / 5.2, abs=0.01)
     assert found.prediction.wait_fraction is not None
     assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.005

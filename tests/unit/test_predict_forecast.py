@@ -33,7 +33,7 @@ def is_fed(row: ForecastRow) -> bool:
 
 def predicted(run: Run, **question: Any) -> Forecast:
     situation = asked(run, **question)
-    return forecast(run, wanted_configs(run, situation, {}), situation)
+    return forecast(situation, wanted_configs(situation, {}))
 
 
 def rate_of(found: Forecast, wanted: Config) -> float:
@@ -124,7 +124,7 @@ def test_what_the_run_recommends_is_among_what_is_predicted() -> None:
     odd = config(2, prefetch_factor=7)
     advice = dataclasses.replace(recommend(run), config=odd)
     run = dataclasses.replace(run, recommendation=advice)
-    found = forecast(run, None, asked(run))
+    found = forecast(asked(run), None)
     assert found.pick == odd
     assert odd in {row.config for row in found.rows}
     assert "no configuration keeps the limits" not in drawn(forecast_report(run, found), 80)
@@ -237,7 +237,7 @@ def test_what_is_not_recommended_is_near_nothing() -> None:
 def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() -> None:
     def width(costs: Calibration, speed: float | None) -> float:
         run = calibrated(costs)
-        found = forecast(run, [fed(2)], asked(run, machine=elsewhere(), speed=speed))
+        found = forecast(asked(run, machine=elsewhere(), speed=speed), [fed(2)])
         rate = found.rows[0].prediction.batches_per_s
         assert rate.low is not None
         assert rate.high is not None
@@ -251,13 +251,13 @@ def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() ->
 def test_batches_that_cost_nothing_predict_nothing() -> None:
     run = calibrated(constant())
     with pytest.raises(UsageError, match="cost no time"):
-        forecast(run, [fed(2)], asked(run))
+        forecast(asked(run), [fed(2)])
 
 
 def test_another_batch_size_is_refused() -> None:
     run = calibrated(calibration(cpu=0.01, batch_size=16))
     with pytest.raises(UsageError, match="batch_size=8"):
-        forecast(run, [fed(2, batch_size=8)], asked(run))
+        forecast(asked(run), [fed(2, batch_size=8)])
 
 
 def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:

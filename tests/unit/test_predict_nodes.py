@@ -40,7 +40,7 @@ _READS = 2e6  # bytes a batch of the made-up calibration
 def _forecast(workers: int = 8, memory: float | None = None, **question: Any) -> Forecast:
     run = question.pop("run", None) or calibrated()
     situation = asked(run, **question)
-    return forecast(run, [config(workers)], situation, memory_bytes_per_s=memory)
+    return forecast(situation, [config(workers)], memory_bytes_per_s=memory)
 
 
 def _carried(found: Forecast) -> dict[str, float]:
@@ -175,7 +175,7 @@ def test_a_storage_s_rate_is_written_in_several_ways(text: str) -> None:
 def _kept(au: float, *, costs: Calibration | None = None, **question: Any) -> Accelerators:
     run = calibrated(costs or calibration(cpu=0.05, receive=0.0005))
     situation = asked(run, **{"step_s": 0.1, **question})
-    found = forecast(run, [config(2)], situation, au=au).accelerators
+    found = forecast(situation, [config(2)], au=au).accelerators
     assert found is not None
     return found
 
@@ -198,13 +198,13 @@ def test_accelerators_that_are_kept_are_those_that_predictions_keep() -> None:
     """One more is fed by no number of workers; with as many, fewer workers feed none."""
     costs = calibration(cpu=0.004, io=0.25, receive=0.0005)
     found, run = _kept(0.9, costs=costs), calibrated(costs)
-    few = forecast(run, [config(1, 8)], asked(run, step_s=0.1, ranks=2))
+    few = forecast(asked(run, step_s=0.1, ranks=2), [config(1, 8)])
     wait = few.rows[0].prediction.wait_fraction
     assert wait is not None
     assert wait > 0.1  # one worker is too few
     assert found.config.num_workers in {3, 4}
     ranks = int(found.count.value)
-    at_most = forecast(run, [found.config], asked(run, step_s=0.1, ranks=ranks))
+    at_most = forecast(asked(run, step_s=0.1, ranks=ranks), [found.config])
     assert 1 - (at_most.rows[0].prediction.wait_fraction or 0) == pytest.approx(
         found.utilization, abs=0.02
     )
@@ -463,7 +463,7 @@ def test_accelerators_have_no_workers_where_the_dataset_raises_with_one() -> Non
     raises = Failure(kind="worker_exception", message="A worker raised KeyError.")
     trials = [trial(config(0)), failed(config(1), failure=raises)]
     run = calibrated(calibration(cpu=0.2), trials, target=target(kind="iterable"))
-    found = forecast(run, [config(0)], asked(run, step_s=0.1), au=0.9).accelerators
+    found = forecast(asked(run, step_s=0.1), [config(0)], au=0.9).accelerators
     assert found is not None
     assert (found.count.value, found.config) == (0, config(0))
 
@@ -494,7 +494,7 @@ def test_what_a_step_gave_less_than_predicted_nodes_of_the_same_step_give_less()
     trials = blocks({config(0): [120.0] * 4, pick: [600.0] * 4}, wait_fraction=0.2)
     run = calibrated(trials=trials, settings={"step_s": 0.04})
     alone, shared, longer = (
-        forecast(run, [pick], asked(run, **question)).rows[0]
+        forecast(asked(run, **question), [pick]).rows[0]
         for question in ({}, {"nodes": 2}, {"step_s": 0.4})
     )
     assert alone.prediction.batches_per_s.value == pytest.approx(600 / 32, rel=0.03)

@@ -199,8 +199,8 @@ def test_more_ranks_beside_a_crowd_lack_what_one_lacked() -> None:
     run = calibrated(known, slower, machine=machine(2), settings={"step_s": 0.02})
     one, two = asked(run), asked(run, ranks=2)
     assert one.neighbours == pytest.approx(3.0)
-    found = speeds_of(run, two, predictions(run, two, {config(2)})).rate(config(2).key)
-    assert found.value < 1.1 * speeds_of(run, one).rate(config(2).key).value
+    found = speeds_of(two, predictions(two, {config(2)})).rate(config(2).key)
+    assert found.value < 1.1 * speeds_of(one).rate(config(2).key).value
 
 
 def test_what_no_machine_has_is_refused() -> None:
@@ -329,10 +329,10 @@ def test_bursts_get_deeper_queues() -> None:
 def test_what_was_measured_is_predicted_too() -> None:
     odd = config(7, 5)
     run = calibrated(trials=[trial(odd)])
-    assert odd in wanted_configs(run, asked(run), {})
-    assert odd not in wanted_configs(run, asked(run, ranks=2), {})
-    assert odd not in wanted_configs(run, asked(run), {"num_workers": (1, 2)})
-    assert {each.num_workers for each in wanted_configs(run, asked(run), {"num_workers": (1, 2)})}
+    assert odd in wanted_configs(asked(run), {})
+    assert odd not in wanted_configs(asked(run, ranks=2), {})
+    assert odd not in wanted_configs(asked(run), {"num_workers": (1, 2)})
+    assert {each.num_workers for each in wanted_configs(asked(run), {"num_workers": (1, 2)})}
 
 
 def test_only_what_the_target_can_be_set_to_is_predicted() -> None:
@@ -340,6 +340,6 @@ def test_only_what_the_target_can_be_set_to_is_predicted() -> None:
     fixed = {"prefetch_factor": "make() takes no prefetch_factor"}
     target = dataclasses.replace(run.header.target, fixed=fixed)
     run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
-    assert {each.prefetch_factor for each in wanted_configs(run, asked(run), {})} <= {None, 2}
+    assert {each.prefetch_factor for each in wanted_configs(asked(run), {})} <= {None, 2}
     with pytest.raises(UsageError, match="prefetch_factor=4, 8 can't be predicted: make"):
-        wanted_configs(run, asked(run), {"num_workers": (2,), "prefetch_factor": (4, 8)})
+        wanted_configs(asked(run), {"num_workers": (2,), "prefetch_factor": (4, 8)})

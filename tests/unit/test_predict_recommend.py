@@ -361,7 +361,7 @@ def test_poor_runs_get_an_honest_answer(
     json.dumps(dataclasses.asdict(answer), allow_nan=False)
     if costs is not None:
         there = asked(found, **question)
-        view = forecast(found, None, there)
+        view = forecast(there, None)
         rates_there = {row.config: row.samples_per_s for row in view.rows}
         assert (view.pick, view.confidence) == (answer.config, answer.confidence)
         assert rates_there[answer.config] == rate

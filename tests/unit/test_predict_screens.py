@@ -30,7 +30,7 @@ from dlprof.units import format_rate
 def screen(run: Run, width: int, *, whole: bool = False, workers: str = "", **question: Any) -> str:
     where = asked(run, **question)
     axes = {"num_workers": parse_option("num_workers", workers)} if workers else {}
-    found = forecast(run, wanted_configs(run, where, axes) if axes else None, where)
+    found = forecast(where, wanted_configs(where, axes) if axes else None)
     return drawn(forecast_report(run, found, whole=whole), width, verbose=True)
 
 

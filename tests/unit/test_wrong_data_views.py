@@ -204,42 +204,42 @@ def test_no_machine_cores_or_ranks_are_predicted_wrong_data() -> None:
 
 def test_predictions_leave_wrong_data_out() -> None:
     found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
-    answer = forecast(found, None, asked(found))
+    answer = forecast(asked(found), None)
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
     assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
-        forecast(found, [config(4)], asked(found))
+        forecast(asked(found), [config(4)])
     assert raised.value.hint == "Fix it."
-    some = forecast(found, [config(1), config(4)], asked(found))
+    some = forecast(asked(found), [config(1), config(4)])
     assert len(some.rows) == 1
     assert some.speedup is not None  # over num_workers=0, which was not named
 
 
 def test_a_default_whose_data_is_wrong_is_compared_with_nothing() -> None:
     found = with_calibration([wrong(config(0), "truncated")])
-    answer = forecast(found, [config(1)], asked(found))
+    answer = forecast(asked(found), [config(1)])
     assert answer.speedup is None
     assert answer.unavailable["speedup"] == "num_workers=0 is neither measured nor predicted"
 
 
 def test_a_step_is_not_fed_by_wrong_data() -> None:
     found = with_calibration([wrong(config(2), "duplicated")])
-    answer = feed(found, asked(found, step_s=0.01))
+    answer = feed(asked(found, step_s=0.01))
     assert answer.config.num_workers < 2
     assert not answer.reached
     assert drawn(feed_report(found, answer), 120).lstrip().startswith(SAME)
     assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     whole = with_calibration([])
-    assert feed(whole, asked(whole, step_s=0.01)).config.num_workers > 2
+    assert feed(asked(whole, step_s=0.01)).config.num_workers > 2
 
 
 def test_more_workers_than_an_iterable_takes_are_not_predicted_either() -> None:
     found = with_calibration([trial(config(2)), raising(config(4))])
-    answer = forecast(found, None, asked(found))
+    answer = forecast(asked(found), None)
     assert max(row.config.num_workers for row in answer.rows) <= 3
     with pytest.raises(NothingMeasuredError, match="settings that fail: No samples"):
-        forecast(found, [config(8)], asked(found))
+        forecast(asked(found), [config(8)])
 
 
 def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:

@@ -44,7 +44,7 @@ def heavy(view: Evidence) -> Claim | None:
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:
         return None
-    sent_s, method = _sent_s(weight) * workers, _method(view)
+    sent_s, method = weight.sent_s * workers, _method(view)
     copied, now = workers * weight.object_bytes, method != "fork"
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
@@ -96,7 +96,7 @@ def leads_start(view: Evidence) -> bool:
     weight = view.weight
     if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
         return False
-    sent_s = _sent_s(weight) * view.workers
+    sent_s = weight.sent_s * view.workers
     # Where sending the dataset is most of what starting the workers takes, it comes before that.
     return sent_s >= max(_SENT_S, 0.4 * loader.turn(view)[0])
 
@@ -116,10 +116,6 @@ def _method(view: Evidence) -> str:
     own, weight = view.target.own_config, view.weight
     kept = own.start_method if own is not None else None
     return view.config.start_method or kept or (weight and weight.start_method) or "fork"
-
-
-def _sent_s(weight: DatasetWeight) -> float:
-    return weight.pickle_s + weight.unpickle_s
 
 
 def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:

@@ -134,8 +134,8 @@ def make_voc(rng: random.Random, directory: Path, count: int, progress: Progress
         size = picture_size(rng)
         picture = cut_picture(rng, textures, size)
         # VOC2012 has 2.4 objects a picture on average, and many pictures have one.
-        count = min(12, 1 + int(rng.expovariate(1 / 2.0)))
-        objects = [(rng.choices(VOC_CLASSES, weights)[0], _box(rng, size)) for _ in range(count)]
+        several = min(12, 1 + int(rng.expovariate(1 / 2.0)))
+        objects = [(rng.choices(VOC_CLASSES, weights)[0], _box(rng, size)) for _ in range(several)]
         for label, box in objects:
             _paste_object(rng, picture, textures, label, box)
         save_jpeg(rng, picture, directory / "JPEGImages" / f"{name}.jpg")

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
 
-from dlprof.advise.candidates import gather
 from dlprof.advise.choice import choose, judge
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.advise.speeds import rates_of, speeds_of
+from dlprof.advise.speeds import gather, rates_of, speeds_of
 from dlprof.advise.thresholds import HIGH
 from dlprof.errors import UsageError
 from dlprof.records import (
@@ -200,11 +199,11 @@ def test_equals_are_sure_too_once_repeats_show_them_to_be_that() -> None:
 def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> None:
     measured = run(blocks({W2: [100] * 3, W4: [100] * 3}))
     situation = Situation.of(measured)
-    choice = choose(gather(measured), situation, speeds_of(measured, situation))
+    choice = choose(gather(measured), situation, speeds_of(situation))
     shown = dataclasses.replace(
         certificate(measured), epsilon=epsilon, epsilon_measured=min(epsilon, 0.02)
     )
-    assert judge(choice, measured, shown) == (level, shown.text)
+    assert judge(choice, shown) == (level, shown.text)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,13 @@ def test_weights_come_from_annotations_alone(cache: Path, monkeypatch: pytest.Mo
     assert isinstance(built.parts.batching["sampler"], WeightedRandomSampler)
 
 
+def test_progress_counts_annotated_images_and_not_what_is_on_them(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    rng = random.Random(1)
+    pictures.make_voc(rng, tmp_path, 4, lambda _what, done, total: seen.append((done, total)))
+    assert seen == [(done, 4) for done in range(5)]
+
+
 def test_rare_classes_are_drawn_as_often_as_frequent_ones() -> None:
     weights = voc.balanced_weights([[1], [1], [1], [2], []])
     assert weights == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1, 0])
