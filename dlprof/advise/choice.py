@@ -377,8 +377,8 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
         f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
-        "no trial ran under such conditions: only the model predicts them": there.by_model,
-        "no trial measured settings like these: only the model predicts them": agreed is None,
+        "no trial ran under such conditions": there.by_model,
+        "no trial measured settings like these": agreed is None,
         "the model agrees with the trials, but these settings were not measured": True,
     }
     yield from (("low", text) for text in (known.doubts if known is not None else ()))

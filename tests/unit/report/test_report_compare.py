@@ -113,7 +113,10 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     assert f"{two:,.0f} samples/s" in screen
     assert "A has num_workers=2" in " ".join(screen.split())
     words = " ".join(screen.split())
-    assert "Set what the faster run has: num_workers=8. Predicted for A: 2.73x" in words
+    own = "the slower one's own report suggests num_workers=6"
+    assert f"Set what the faster run has: num_workers=8 ({own}). Predicted for A: 2.73x" in words
+    agrees = dataclasses.replace(before, diagnosis=None)
+    assert "has: num_workers=8. Pred" in drawn(comparison_report(compare(agrees, after)), 200)
     assert "each measured once" in words
     assert len(screen.splitlines()) <= 16
 
