@@ -20,12 +20,11 @@ from dlprof.advise.thresholds import SCALES
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
-    PARTS,
-    RESOURCES,
     cores_text,
     end_text,
     gain_text,
     interval_text,
+    limit_text,
     percent_text,
     rate_text,
     value_text,
@@ -146,7 +145,7 @@ def accelerators_text(found: Accelerators) -> str:
     asked, has = percent_text(found.least_utilization), percent_text(found.utilization)
     full = found.held_by in {"memory", "shm"}
     name = found.held_by if full else found.limit or found.held_by
-    limit = f"limited by {({**RESOURCES, **PARTS}).get(name, 'what is not seen')}"
+    limit = f"limited by {limit_text(name) or 'what is not seen'}"
     free = [busy for part, busy in _free(found) if part == found.limit]
     limit += f" ({percent_text(free[0].value)} without it)" if free and not full else ""
     if not found.count.value:
@@ -173,7 +172,7 @@ def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
     """What one more would have without each part of loading."""
     free = [] if found is None else [*_free(found)]
     columns = (
-        doc.Column("without", [PARTS[part] for part, _ in free], left=True),
+        doc.Column("without", [limit_text(part) for part, _ in free], left=True),
         doc.Column(
             "busy",
             [_share_text(busy) for _, busy in free],

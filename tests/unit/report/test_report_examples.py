@@ -114,7 +114,7 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
-    hint = "(the best of these, with prefetch_factor 2 or 4; of all: dlprof recommend)"
+    hint = "(with prefetch_factor 2 or 4; of all settings: dlprof recommend)"
     assert hint in screen(forecast_report(run, found, named=True))
     assert hint not in screen(forecast_report(run, found))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
