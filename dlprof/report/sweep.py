@@ -71,14 +71,6 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
-_CUT_SHORT = {
-    "budget": "the budget ran out",
-    "interrupted": "the sweep was interrupted",
-    "failed": "nothing more could be measured",
-    "decided": "the best is clear without them",
-    "complete": "the best is clear without them",
-    "noise": "noise hides what they might gain",
-}
 _CUT_OFF = {
     None: "The sweep did not end",
     "interrupted": "The sweep was interrupted",
@@ -586,7 +578,7 @@ def _unreached(run: Run) -> Iterator[str]:
     led = plan is not None and plan.search == "model"
     if not missing or run.prediction is not None or (led and not run.completed):
         return  # a model chooses what is measured, and leaves most out on purpose
-    why = "the sweep was cut off" if run.end is None else _CUT_SHORT[run.end.reason]
+    why = "the sweep was cut off" if run.end is None else END_TEXTS[run.end.reason]
     verb = "was" if len(missing) == 1 else "were"
     yield f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."
 

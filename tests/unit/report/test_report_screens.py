@@ -288,8 +288,8 @@ def test_settings_that_are_as_recommended_already_are_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("budget", "the budget ran out"),
-        ("interrupted", "the sweep was interrupted"),
+        ("budget", "the budget was used up"),
+        ("interrupted", "interrupted; what was measured is kept"),
         (None, "the sweep was cut off"),
     ],
 )
