@@ -113,7 +113,7 @@ def _answer(overview: Overview) -> Iterator[_Row]:
         used = [card.is_used for card in cards]
         free = "not known" if {*used} == {None} else f"{used.count(False)} of {len(cards)}"
         most = max(cards, key=lambda c: (c.kernel_active_fraction or 0.0, c.memory_used_bytes or 0))
-        yield "Free GPUs", f"{free}; the busiest: {', '.join(_use(most))}"
+        yield "Free GPUs", f"{free}; busiest: {', '.join(_use(most))}"
 
 
 def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
@@ -241,7 +241,7 @@ def _use(card: GpuNeighbours) -> Iterator[str]:
         yield processes_text(card.processes)
     if card.memory_used_bytes is not None:
         yield f"{format_bytes(card.memory_used_bytes)} in use"
-    yield f"kernels active {percent_text(card.kernel_active_fraction)} of the time"
+    yield f"kernels active {percent_text(card.kernel_active_fraction)}"
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}

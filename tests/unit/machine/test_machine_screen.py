@@ -138,12 +138,12 @@ def test_a_quiet_machine_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (((0, 0.0), (0, 0.0)), "2 of 2; the busiest: 0 processes, 3.0 GiB in use, kernels"),
+        (((0, 0.0), (0, 0.0)), "2 of 2; busiest: 0 processes, 3.0 GiB in use, kernels"),
         (
             ((0, 0.0), (2, 0.4)),
-            "1 of 2; the busiest: 2 processes, 3.0 GiB in use, kernels active 40%",
+            "1 of 2; busiest: 2 processes, 3.0 GiB in use, kernels active 40%",
         ),
-        (((None, None), (None, None)), "not known; the busiest: 3.0 GiB in use"),
+        (((None, None), (None, None)), "not known; busiest: 3.0 GiB in use"),
     ],
 )
 def test_cards_are_free_where_nobody_computes(
