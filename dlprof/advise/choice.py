@@ -245,11 +245,17 @@ def unmeasured(
 
 
 def judge(
-    choice: Choice, run: Run, certificate: Certificate | None, *, named: bool = False
+    choice: Choice,
+    run: Run,
+    certificate: Certificate | None,
+    *,
+    named: bool = False,
+    faster: bool = False,
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.
 
-    Of ``named`` settings it says that it is of those: of all it may be less sure.
+    Of ``named`` settings it says that it is of those: of all it may be less sure. ``faster`` is
+    whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
     which = "asked for" if named else ""
     doubt = next(_doubts(choice, run), None)
@@ -272,7 +278,9 @@ def judge(
     cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
     ends = (choice.speeds.ratio(each.key, pick.key).ends for each in cheaper)
     alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
-    return "high" if certificate.epsilon <= HIGH and not crowded else "medium", near + alike
+    high = certificate.epsilon <= HIGH and not crowded
+    alike += "; one that was not measured may be faster" if high and faster else ""
+    return "high" if high and not faster else "medium", near + alike
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:

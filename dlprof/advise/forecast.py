@@ -296,7 +296,9 @@ def forecast(
     compared = attainable(run, [Config(batch_size=size), *own], {})
     found, speeds = candidates_of(run, situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
-    pick, confidence, reason, certificate = _decided(run, configs, situation, candidates, speeds)
+    pick, confidence, reason, certificate, faster = _decided(
+        run, configs, situation, candidates, speeds
+    )
     known = {each.config for each in candidates}
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
@@ -350,7 +352,7 @@ def forecast(
         calibrated=Calibrated.of(run),
         rows=tuple(rows),
         pick=pick,
-        faster=_faster(run, configs, situation, pick, candidates, speeds),
+        faster=faster,
         others=others,
         bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
         confidence=confidence,
@@ -432,23 +434,32 @@ def _decided(
     situation: Situation,
     candidates: Sequence[Candidate],
     speeds: Speeds,
-) -> tuple[Config | None, Confidence, str, Certificate | None]:
-    """What is recommended, ``None`` where nothing keeps the limits, and how sure that is."""
+) -> tuple[Config | None, Confidence, str, Certificate | None, Config | None]:
+    """What is recommended, ``None`` where nothing keeps the limits, how sure that is, the faster.
+
+    The last was not measured and only seems so: of all settings it is what ``recommend`` says.
+    """
     kept = kept_answer(run, situation) if configs is None else None
     if kept is not None:
-        return kept.config, kept.confidence, kept.confidence_reason, kept.certificate
+        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
+        sure = kept.confidence, kept.confidence_reason, kept.certificate
+        return kept.config, *sure, next(predicted, None)
     among = None if configs is None else [each.config for each in candidates]
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, run, certify(choice, run)), None
+        return None, *judge(nothing, run, certify(choice, run)), None, None
     try:
         choice, _ = decide(run, situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(run, situation, among=[each.config for each in candidates])
     certificate = certify(choice, run, among)
-    sure = judge(choice, run, certificate, named=configs is not None)
-    return choice.pick.config, *sure, certificate if choice.pick.measured else None
+    better = perhaps_faster(choice.pick, candidates, speeds, situation)
+    faster = better.config if better else None
+    named = configs is not None
+    level, reason = judge(choice, run, certificate, named=named, faster=faster is not None)
+    shown = certificate if choice.pick.measured else None
+    return choice.pick.config, level, reason, shown, faster
 
 
 def _best_of_all(run: Run, situation: Situation) -> Config | None:
@@ -458,24 +469,6 @@ def _best_of_all(run: Run, situation: Situation) -> Config | None:
     with contextlib.suppress(DlprofError):  # nothing is
         return decide(run, situation)[0].pick.config if situation.as_measured else None
     return None
-
-
-def _faster(
-    run: Run,
-    configs: Sequence[Config] | None,
-    situation: Situation,
-    pick: Config | None,
-    candidates: Sequence[Candidate],
-    speeds: Speeds,
-) -> Config | None:
-    """What seems faster and was not measured: of all settings what ``recommend`` says."""
-    kept = kept_answer(run, situation) if configs is None else None
-    if kept is not None:
-        predicted = (a.config for a in kept.alternatives if a.relation == "predicted")
-        return next(predicted, None)
-    mine = next((each for each in candidates if each.config == pick), None)
-    better = mine and perhaps_faster(mine, candidates, speeds, situation)
-    return better.config if better else None
 
 
 def _of_trials(seen: Candidate, speeds: Speeds) -> Prediction:

@@ -104,7 +104,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
-        several = "with prefetch_factor " + " or ".join(map(str, depths)) + "; "
+        several = f"of prefetch_factor {' and '.join(map(str, depths))}; "
         several = several if others and len(depths) > 1 else ""
         among = f"  ({several}of all settings: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text

@@ -115,12 +115,23 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
-    hint = "(with prefetch_factor 2 or 4; of all settings: dlprof recommend)"
+    hint = "(of prefetch_factor 2 and 4; of all settings: dlprof recommend)"
     assert hint in screen(forecast_report(run, found, named=True))
     assert hint not in screen(forecast_report(run, found))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
     found = api.predict(profiled, num_workers=8)
     assert hint in screen(forecast_report(profiled, found, named=True))
+
+
+def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
+    run = read_run(EXAMPLES / "why.dlprof.jsonl")
+    for text in (
+        screen(recommendation_report(run, api.recommend(run))),
+        screen(forecast_report(run, api.predict(run))),
+    ):
+        assert "Faster? num_workers=7, persistent_workers=True: 1.04x" in text
+        assert "Certainty medium: of the 2 measured settings, within 1% of the best (95%); " in text
+        assert "one that was not measured may be faster" in text
 
 
 def test_named_settings_are_compared_with_the_default_that_is_not_named() -> None:
