@@ -370,13 +370,15 @@ def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence
     poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
+    crowded = 2 * sum(trial.noisy for trial in run.completed) > len(run.completed)
+    better = "on a quieter machine" if crowded else "for longer"
     grave = {
         f"{disagrees}: measure before you rely on it": poor,
         there.speed.doubt: bool(there.speed.doubt),
         f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
             there.extrapolated
         ),
-        f"its rate may be {percent(lower)} lower: measure for longer": lower > USELESS,
+        f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
     cores = known.available_cores if known is not None else None

@@ -81,7 +81,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             evidence = dataclasses.replace(evidence, script=script, ranks=local_ranks)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
         if missing and len(notes) < 3:
-            notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
+            notes.append(f"Not known why {loader.name} is waited for: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
     return _with_wrong(found, wrong) if notes or wrong else None

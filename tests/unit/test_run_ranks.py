@@ -129,7 +129,7 @@ def test_dispatch_from_rank_0_is_one_finding_ahead_of_others() -> None:
 
 def test_dispatch_from_rank_0_is_said_where_no_batch_was_traced() -> None:
     own = dataclasses.replace(LOADER, loads_for=2, waited_s=9.0, stepped_s=1.0)
-    found = Diagnosis(config=Config(), notes=("Why train.py:7 is waited for is not known: ...",))
+    found = Diagnosis(config=Config(), notes=("Not known why train.py:7 is waited for: ...",))
     script = WatchedScript(wall_s=10.0, ending="returned", rank=0, world_size=2, waited_s=9.0)
     run = dataclasses.replace(
         builders.run([]), watched=(own,), script=script, diagnosis=with_ranks(found, [own], {})
