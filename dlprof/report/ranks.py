@@ -196,7 +196,7 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     share = "" if late is None else percent_text(late.waits_fraction)
     cause = f" (because of {late.cause.partition(':')[0]})" if late and late.cause else ""
     if late is None:
-        which = f"all {len(ranks)} wait"
+        which = "both wait" if len(ranks) == 2 else f"all {len(ranks)} wait"
         if len(waits) < len(ranks):  # as where one of them validates
             name = next((each.loader for each in ranks if each.loader), "a loader")
             one = len(waits) == 1
