@@ -429,11 +429,16 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
 
 
 def judge(
-    choice: Choice, certificate: Certificate | None, *, named: bool = False
+    choice: Choice,
+    certificate: Certificate | None,
+    *,
+    named: bool = False,
+    faster: bool = False,
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.
 
-    Of ``named`` settings it says that it is of those: of all it may be less sure.
+    Of ``named`` settings it says that it is of those: of all it may be less sure. ``faster`` is
+    whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
     which = "asked for" if named else ""
     doubt = next(_doubts(choice), None)
@@ -456,7 +461,9 @@ def judge(
     cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
     ends = (choice.speeds.ratio(each.key, pick.key).ends for each in cheaper)
     alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
-    return "high" if certificate.epsilon <= HIGH and not crowded else "medium", near + alike
+    high = certificate.epsilon <= HIGH and not crowded
+    alike += "; one that was not measured may be faster" if high and faster else ""
+    return "high" if high and not faster else "medium", near + alike
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
@@ -548,13 +555,15 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
+    crowded = 2 * sum(trial.noisy for trial in run.completed) > len(run.completed)
+    better = "on a quieter machine" if crowded else "for longer"
     grave = {
         f"{disagrees}: measure before you rely on it": poor,
         there.speed.doubt: bool(there.speed.doubt),
         f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
             there.extrapolated
         ),
-        f"its rate may be {percent(lower)} lower: measure for longer": lower > USELESS,
+        f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
     cores = known.available_cores if known is not None else None
@@ -563,8 +572,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was calibrated, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
-        "no trial ran under such conditions: only the model predicts them": there.by_model,
-        "no trial measured settings like these: only the model predicts them": agreed is None,
+        "no trial ran under such conditions": there.by_model,
+        "no trial measured settings like these": agreed is None,
         "the model agrees with the trials, but these settings were not measured": True,
     }
     yield from (("low", text) for text in (known.doubts if known is not None else ()))

@@ -342,7 +342,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         b=info_b,
         pairing=how,
         ratio=ratio,
-        verdict=" ".join([*wrong, _verdict(ratio, parts, alike=alike)]),
+        verdict=" ".join([*wrong, _verdict(ratio, parts, (info_a, info_b), alike=alike)]),
         parts=tuple(parts),
         unknown={  # with the first reason of either side
             KINDS[code].title: f"{name} has no record of it: {why}."
@@ -350,7 +350,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
             for code, why in side.unknown.items()
         },
         doubts=tuple(doubts(one, two)),
-        findings=() if unclear else _findings(parts, slow, fast),
+        findings=() if unclear else _findings(parts, slow, fast, a if slow is info_a else b),
     )
 
 
@@ -389,8 +389,10 @@ def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen, *, by_form:
     )
 
 
-def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
-    text = _difference(ratio, alike=alike)
+def _verdict(
+    ratio: Estimate, parts: Sequence[Part], sides: tuple[SideInfo, SideInfo], *, alike: bool
+) -> str:
+    text = _difference(ratio, sides, alike=alike)
     total = math.log(ratio.value)
     towards = [part for part in parts if part.log_ratio.value * total > 0]
     towards.sort(key=lambda part: -abs(part.log_ratio.value))
@@ -410,7 +412,7 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
     return f"{text} {most} {named}. {biggest.explanation}"
 
 
-def _difference(ratio: Estimate, *, alike: bool) -> str:
+def _difference(ratio: Estimate, sides: tuple[SideInfo, SideInfo], *, alike: bool) -> str:
     figures = f"{ratio.value:.2f}x, each measured once"
     if ratio.low is not None and ratio.high is not None:
         figures = f"{ratio.value:.2f}x, 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
@@ -420,7 +422,10 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         if not alike:
             ends = " to ".join(f"{end:.2f}x" for end in ratio.ends)
             text = f"B is {than} than A, {ends} as fast (95%): too noisy for one figure"
-        return f"{text} (measure both with a longer --budget)."
+        sided = zip("AB", sides, strict=True)
+        noisy = " and ".join(n for n, side in sided if 2 * side.noisy > len(side.trials))
+        more = f"{noisy} on a quieter machine" if noisy else "both with a longer --budget"
+        return f"{text} (measure {more})."
     if alike:
         return f"No measurable difference between B and A ({figures})."
     if ratio.value >= 2:
@@ -428,13 +433,18 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
 
 
-def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Finding, ...]:
+def _findings(
+    parts: Sequence[Part], slow: SideInfo, fast: SideInfo, run: Run
+) -> tuple[Finding, ...]:
+    """What slows the slower side, of which the run is."""
+    fixes = (each.fix.dataloader_kwargs for each in run.findings if each.fix is not None)
+    own = next(filter(None, fixes), dict[str, Any]())
     sign = 1 if sum(part.log_ratio.value for part in parts) > 0 else -1
     found = []
     for part in parts:
         loss = sign * part.log_ratio.value
         cost = 1 - math.exp(-max(0.0, loss))
-        cause = _cause(part, slow.config, fast.config)
+        cause = _cause(part, slow.config, fast.config, own)
         if cost < at.SAME_RATE or cause is None:
             continue
         gain = part.factor if sign > 0 else part.factor.inverse
@@ -454,8 +464,11 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
     return tuple(sorted(found, key=lambda each: -each.cost))
 
 
-def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | None:
-    """The code and what would fix it; ``None`` for what no code is about."""
+def _cause(part: Part, slow: Config, fast: Config, own: Figures) -> tuple[FindingCode, Fix] | None:
+    """The code and what would fix it; ``None`` for what no code is about.
+
+    ``own`` is what the report of the slower run sets.
+    """
     if part.code in {"settings", "wait"}:  # what a script's settings make is in its waiting
         fewer = slow.num_workers < fast.num_workers
         shallow = (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0)
@@ -465,8 +478,12 @@ def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | 
             code = "too_few_workers" if fewer else "too_many_workers"
         size = None if slow.batch_size == fast.batch_size else fast.batch_size
         wanted = dataclasses.replace(fast, batch_size=size)
-        text = f"Set what the faster run has: {wanted.text}."
-        return code and (code, Fix(text=text, dataloader_kwargs=fast.dataloader_kwargs()))
+        settings = fast.dataloader_kwargs()
+        text = f"Set what the faster run has: {wanted.text}"
+        if any(settings.get(name) != value for name, value in own.items()):
+            others = ", ".join(f"{name}={value!r}" for name, value in own.items())
+            text += f" (the slower one's own report suggests {others})"
+        return code and (code, Fix(text=f"{text}.", dataloader_kwargs=settings))
     if part.code == "receive":
         pin, receive = (
             abs((part.b[name] or 0.0) - (part.a[name] or 0.0))

@@ -457,10 +457,11 @@ def _decided(
     except NothingMeasuredError:  # without a trial, the model alone answers
         choice, _ = decide(situation, among=[each.config for each in candidates])
     certificate = certify(choice, among)
-    level, reason = judge(choice, certificate, named=configs is not None)
     better = perhaps_faster(choice.pick, candidates, speeds, situation)
+    faster, named = better.config if better else None, configs is not None
+    level, reason = judge(choice, certificate, named=named, faster=faster is not None)
     shown = certificate if choice.pick.measured else None
-    return choice.pick.config, level, reason, shown, better.config if better else None
+    return choice.pick.config, level, reason, shown, faster
 
 
 def _best_of_all(situation: Situation) -> Config | None:

@@ -103,7 +103,8 @@ def recommend(
     wrong, found = data_findings(run), () if situation.extrapolated else run.findings
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate = certify(choice)
-    confidence, confidence_reason = judge(choice, certificate)
+    faster = tuple(_perhaps_faster(choice))
+    confidence, confidence_reason = judge(choice, certificate, faster=bool(faster))
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(
@@ -114,7 +115,7 @@ def recommend(
         confidence_reason=confidence_reason,
         certificate=certificate,
         reasons=(*present_failure(run), *_reasons(choice, limit_reasons, cases)),
-        alternatives=(*_alternatives(choice), *_perhaps_faster(choice)),
+        alternatives=(*_alternatives(choice), *faster),
         rates=_rates(choice, limit_reasons),
         constraints=situation.constraints,
         rules_of_thumb=tuple(rules_of_thumb(choice)),

@@ -42,13 +42,15 @@ def background_text(neighbours: float) -> str:
 def disturbed_text(disturbed: int, trials: int) -> str:
     """How many of some trials were disturbed; empty for none.
 
-    >>> disturbed_text(5, 5), disturbed_text(3, 5), disturbed_text(1, 1)
-    ('all 5 disturbed', '3 of 5 disturbed', 'disturbed')
+    >>> disturbed_text(5, 5), disturbed_text(2, 2), disturbed_text(3, 5), disturbed_text(1, 1)
+    ('all 5 disturbed', 'both disturbed', '3 of 5 disturbed', 'disturbed')
     """
     if not disturbed:
         return ""
+    if disturbed == trials < 3:
+        return "both disturbed" if trials == 2 else "disturbed"
     some = "all" if disturbed == trials else f"{disturbed} of"
-    return f"{some} {trials} disturbed" if trials > 1 else "disturbed"
+    return f"{some} {trials} disturbed"
 
 
 def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:

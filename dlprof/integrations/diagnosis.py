@@ -66,8 +66,8 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     # Batches given again are no part of the script as it runs otherwise.
     wall_s = own_s(wall_s, loaders)
     # Below this share of the script's time the report says that no loader holds the script up.
-    costly = [each for each in loaders if _cost_s(each) >= 0.05 * wall_s and each.batches]
-    costly.sort(key=_cost_s, reverse=True)
+    costly = [each for each in loaders if each.cost_s >= 0.05 * wall_s and each.batches]
+    costly.sort(key=lambda each: each.cost_s, reverse=True)
     traced = {each.trial_id: each for each in explanations}
     notes: list[str] = []
     for loader in costly:
@@ -81,7 +81,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             evidence = dataclasses.replace(evidence, script=script, ranks=local_ranks)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
         if missing and len(notes) < 3:
-            notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
+            notes.append(f"Not known why {loader.name} is waited for: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
     return _with_wrong(found, wrong) if notes or wrong else None
@@ -145,16 +145,6 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
         outcome="crashed",
         failure=Failure(kind=kind, message=message),
     )
-
-
-def _cost_s(loader: WatchedLoader) -> float:
-    """Its waits outside of another loader's, those for copies, and what slows its step down."""
-    copied_s = 0.0 if loader.copies is None else loader.copies.exposed_s or 0.0
-    slowed_s = 0.0
-    if loader.headroom is not None:
-        slowed_s = loader.headroom.slowed_fraction.value * loader.headroom.period_s
-    each_s = copied_s + max(0.0, slowed_s)
-    return loader.waited_s - loader.nested_s + each_s * loader.batches
 
 
 _UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"

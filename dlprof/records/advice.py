@@ -236,7 +236,7 @@ class Certificate:
 
     @property
     def text(self) -> str:
-        """It in words: ``within 4% of the best of 75 settings (95%)``."""
+        """It in words: ``within 4% of the best of 75 settings (95%), 6 measured``."""
         return self.text_of("")
 
     def text_of(self, which: str) -> str:
@@ -250,7 +250,7 @@ class Certificate:
         if self.epsilon > USELESS or self.measured == self.configurations:
             rest = "; the others are too uncertain" if self.epsilon > USELESS else ""
             return f"of the {self.measured} measured settings, {near} {sure}{rest}"
-        some = f", {self.measured} of them measured" if self.measured else ""
+        some = f", {self.measured} measured" if self.measured else ""
         return f"{near} of {self.configurations} settings {sure}{some}"
 
 

@@ -193,6 +193,17 @@ class WatchedLoader:
     last_s: float | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def cost_s(self) -> float:
+        """Seconds that a perfect loader would save: it has no waits, no copies, slows no step.
+
+        Waits inside of another loader's are that one's.
+        """
+        copied_s = 0.0 if self.copies is None else self.copies.exposed_s or 0.0
+        found = self.headroom
+        slowed_s = 0.0 if found is None else found.slowed_fraction.value * found.period_s
+        return self.waited_s - self.nested_s + (copied_s + max(0.0, slowed_s)) * self.batches
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class TriedSetting:

@@ -76,9 +76,7 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        change = _change(finding.fix, sharded=sharded)
-        which = f" for rank {finding.evidence['rank']}" if "rank" in finding.evidence else ""
-        change = f"{change}{which}" if change else finding.fix.text
+        change = _change(finding.fix, sharded=sharded) or finding.fix.text
         known = wait is not None and workers is not None and not sharded
         more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
         yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change

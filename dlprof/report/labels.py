@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
@@ -27,34 +27,20 @@ END_TEXTS = {
 """Why a sweep ended, by ``RunEnd.reason``."""
 
 
-PARTS: Mapping[str, str] = {
-    "storage": "storage",
+_LIMITS = {
     "host_cpu": "host CPU",
     "main_process": "main process",
-    "barrier": "barrier",
-    "memory": "memory",
-}
-"""The parts of loading, by ``WithoutPart.part``."""
-
-
-LIMITS: Mapping[str, str] = {
-    "step": "step",
-    "workers": "workers",
-    "cores": "cores",
     "main": "main process",
     "pin": "pin thread",
-    "storage": "storage",
-    "order": "order",
-}
-"""What limits a rate, by ``Prediction.bound``."""
-
-RESOURCES: Mapping[str, str] = {
-    **LIMITS,
-    "memory": "memory",
     "shm": "shared memory",
     "bandwidth": "memory bandwidth",
 }
-"""What runs out as ranks are added, by ``Resource.name``."""
+"""Those that are called otherwise than in the records."""
+
+
+def limit_text(name: str) -> str:
+    """What limits a rate or runs out: a bound, a resource or a part of loading by its name."""
+    return _LIMITS.get(name, name)
 
 
 def whole_text(estimate: Estimate) -> str:

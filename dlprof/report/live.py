@@ -222,12 +222,11 @@ class QuietListener:
         """
         plan = None if self._state.header is None else self._state.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
-        text = f"{counted(predicted, 'configuration')} predicted"
-        if predicted < planned:
-            text = f"{predicted} of {counted(planned, 'configuration')} predicted (the others have "
-            text += "more workers than can help, or than the budget can start)"
-        self._state.planned = f"{text}, {len(prediction.race)} to measure"
-        self._show(self._state.planned)
+        left = planned - predicted
+        text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
+        self._state.planned = f"{text} predicted, {len(prediction.race)} to measure"
+        why = f"; the other {left} have more workers than can help, or than the budget can start"
+        self._show(self._state.planned + (why if left > 0 else ""))
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float

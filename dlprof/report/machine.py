@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.thresholds import SHARED
 from dlprof.machine.doctor import Check
+from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
@@ -109,10 +110,10 @@ def _answer(overview: Overview) -> Iterator[_Row]:
     yield "Shared memory", unknown if machine.shm_bytes is None else shared
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     if cards := neighbours.gpus:
-        used = sum(bool(card.processes) for card in cards)
-        active = [c.kernel_active_fraction for c in cards if c.kernel_active_fraction is not None]
-        most = f", kernels active at most {percent_text(max(active))} of the time" if active else ""
-        yield "GPU use", f"{used} of {len(cards)} run processes{most}"
+        used = [card.is_used for card in cards]
+        free = "not known" if {*used} == {None} else f"{used.count(False)} of {len(cards)}"
+        most = max(cards, key=lambda c: (c.kernel_active_fraction or 0.0, c.memory_used_bytes or 0))
+        yield "Free GPUs", f"{free}; busiest: {', '.join(_use(most))}"
 
 
 def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
@@ -232,11 +233,15 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
     why = neighbours.unavailable.get("cpu_pressure_fraction", MISSING)
     yield "Time delayed", ", ".join(known) or why
     for card in neighbours.gpus:
-        parts = [] if card.processes is None else [processes_text(card.processes)]
-        if card.memory_used_bytes is not None:
-            parts.append(f"{format_bytes(card.memory_used_bytes)} in use")
-        parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
-        yield "GPU", f"{card.index} {card.name}: {', '.join(parts)}"
+        yield "GPU", f"{card.index} {card.name}: {', '.join(_use(card))}"
+
+
+def _use(card: GpuNeighbours) -> Iterator[str]:
+    if card.processes is not None:
+        yield processes_text(card.processes)
+    if card.memory_used_bytes is not None:
+        yield f"{format_bytes(card.memory_used_bytes)} in use"
+    yield f"kernels active {percent_text(card.kernel_active_fraction)}"
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}

@@ -19,15 +19,14 @@ from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
-    LIMITS,
     MOST_BARS,
-    RESOURCES,
     Rated,
     cores_text,
     count_text,
     default_named,
     evenly,
     interval_text,
+    limit_text,
     percent_text,
     rate_text,
     rates_chart,
@@ -105,11 +104,11 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
-        several = ", with prefetch_factor " + " or ".join(map(str, depths))
+        several = f"of prefetch_factor {' and '.join(map(str, depths))}; "
         several = several if others and len(depths) > 1 else ""
-        among = f"  (the best of these{several}; of all: dlprof recommend)" if others else ""
+        among = f"  ({several}of all settings: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text
-        label = "Asked" if others else "Recommended"  # which is said of all settings
+        label = "Best asked" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
         only_one = run.prediction is None and is_alone(run, picked.config, rated)
         alone = only_one and picked.measured is not None and not others
@@ -177,7 +176,7 @@ def _shares(forecast: Forecast) -> bool:
 def _runs_out(forecast: Forecast) -> str:
     """Which resource runs out first as ranks are added, and beyond how many."""
     found = forecast.resources[0]
-    name = RESOURCES[found.name]
+    name = limit_text(found.name)
     if found.ranks is None:
         return f"each is limited by its own {name}, busy {percent_text(found.used)} of the time"
     run, are = ("run", "are") if found.name == "cores" else ("runs", "is")
@@ -208,7 +207,7 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
     enough = [_whole_number(each.ranks.value) if each.ranks else MISSING for each in found]
     yield doc.Table(
         (
-            doc.Column("", [RESOURCES[each.name] for each in found], left=True),
+            doc.Column("", [limit_text(each.name) for each in found], left=True),
             doc.Column("a rank takes", [shown[each.name](each.each) for each in found]),
             doc.Column("there is", [shown[each.name](each.total) for each in found], 10),
             doc.Column("for ranks", enough),
@@ -303,7 +302,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
         doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
         doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
         doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17, note=waited),
-        doc.Column("bottleneck", [LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
+        doc.Column("bottleneck", [limit_text(p.bound) for p in found], 15, left=True),
         doc.Column("cores", [cores_text(each.cores) for each in found], 8),
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),

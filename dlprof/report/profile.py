@@ -23,13 +23,13 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import (
-    PARTS,
     STAGES,
     about_file,
     cores_text,
     count_text,
     gpu_text,
     interval_text,
+    limit_text,
     percent_text,
     rate_text,
     ratio_text,
@@ -192,7 +192,7 @@ def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> 
     rates = [each.gain.times(rate.value) for each in found]
     yield doc.Table(
         (
-            doc.Column("without", [PARTS[each.part] for each in found], left=True),
+            doc.Column("without", [limit_text(each.part) for each in found], left=True),
             doc.Column(unit, [value_text(each) for each in rates]),
             doc.Column("95% CI", [interval_text(each) for each in rates]),
             doc.Column("gain", [ratio_text(each.gain.value) for each in found], note=_IF_FREE),

@@ -21,12 +21,11 @@ from dlprof.advise.thresholds import SCALES
 from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
-    PARTS,
-    RESOURCES,
     cores_text,
     end_text,
     gain_text,
     interval_text,
+    limit_text,
     percent_text,
     rate_text,
     value_text,
@@ -147,7 +146,7 @@ def accelerators_text(found: Accelerators) -> str:
     asked, has = percent_text(found.least_utilization), _kept_text(found, found.utilization)
     full = found.held_by in {"memory", "shm"}
     name = found.held_by if full else found.limit or found.held_by
-    limit = f"limited by {({**RESOURCES, **PARTS}).get(name, 'what is not seen')}"
+    limit = f"limited by {limit_text(name) or 'what is not seen'}"
     free = [busy for part, busy in _free(found) if part == found.limit]
     limit += f" ({percent_text(free[0].value)} without it)" if free and not full else ""
     if not found.count.value:
@@ -181,7 +180,7 @@ def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
     """What one more would have without each part of loading."""
     free = [] if found is None else [*_free(found)]
     columns = (
-        doc.Column("without", [PARTS[part] for part, _ in free], left=True),
+        doc.Column("without", [limit_text(part) for part, _ in free], left=True),
         doc.Column(
             "busy",
             [_share_text(busy) for _, busy in free],
@@ -205,7 +204,7 @@ def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     share = "" if late is None else percent_text(late.waits_fraction)
     cause = f" (because of {late.cause.partition(':')[0]})" if late and late.cause else ""
     if late is None:
-        which = f"all {len(ranks)} wait"
+        which = "both wait" if len(ranks) == 2 else f"all {len(ranks)} wait"
         if len(waits) < len(ranks):  # as where one of them validates
             name = next((each.loader for each in ranks if each.loader), "a loader")
             one = len(waits) == 1

@@ -314,8 +314,12 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
     whole_s = slowest.waited_s + slowest.stepped_s
     begun = begun_s / whole_s if whole_s > 0 else 0.0
     if begun >= NOTABLE:
-        within = max(0, round(100 * share) - round(100 * begun))
+        within, config = max(0, round(100 * share) - round(100 * begun)), slowest.config
         sentence += f": {within}% in epochs, {percent_text(begun)} starting them"
+        if slowest.epochs == 1:
+            sentence += " (less in longer ones)"
+        elif config and config.num_workers and not config.persistent_workers and slowest.made == 1:
+            sentence += " (persistent_workers=True starts workers once)"
     sentence += "."
     if slowest.background_s > slowest.waited_s / 2:
         sentence += " That is in a background thread; the main one need not wait for it."

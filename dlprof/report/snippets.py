@@ -16,8 +16,6 @@ from dlprof.units import counted, format_bytes
 
 _INDENT = "    "
 _TORCH_LOADER = "from torch.utils.data import DataLoader"
-_DEFAULTS = {"prefetch_factor": 2, "persistent_workers": False, "pin_memory": False}
-"""PyTorch's own, beside ``num_workers``, which is always named."""
 
 
 def loader_call(
@@ -33,7 +31,7 @@ def difference(config: Config, present: Config | None, call: LoaderCall | None =
 
     The call is where the target sets them; ``None`` is a plain DataLoader.
     """
-    base = _DEFAULTS | ({} if present is None else present.dataloader_kwargs())
+    base = Config(num_workers=1).dataloader_kwargs() | (present or Config()).dataloader_kwargs()
     wanted = config.dataloader_kwargs()
     changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
     code = (call or LoaderCall()).assigned(changed, _worker_init(config))

@@ -72,14 +72,6 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
-_CUT_SHORT = {
-    "budget": "the budget ran out",
-    "interrupted": "the sweep was interrupted",
-    "failed": "nothing more could be measured",
-    "decided": "the best is clear without them",
-    "complete": "the best is clear without them",
-    "noise": "noise hides what they might gain",
-}
 _CUT_OFF = {
     None: "The sweep did not end",
     "interrupted": "The sweep was interrupted",
@@ -239,7 +231,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         wide = compared[0][0].ratio.is_wide
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
-        again = _more(run)
+        noisy = [trial.noisy for trial in run.completed if trial.config == pick]
+        # More of what others disturb is no surer.
+        again = "sweep again on a quieter machine" if 2 * sum(noisy) > len(noisy) else _more(run)
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
@@ -352,13 +346,16 @@ def _is_elsewhere(asked: Constraints) -> bool:
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     pick, present = advice.config, present_of(run)
     estimated = advice.basis == "measured" and not advice.in_trials
+    unsure = any(each.samples_per_s.is_wide for each in advice.rates)
     shown = []
     for each in advice.rates:
         rate = each.samples_per_s
         notes = [*beyond_limit(each.beyond)]
         notes += [] if each.measured or estimated else ["predicted"]
         notes += alike(each.config, pick, each.ratio)
-        notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
+        # Beside one that is too wide for a figure, that of what is recommended is, too.
+        about = rate.is_wide or (unsure and each.config == pick and rate.low is not None)
+        notes += [f"95% CI {interval_text(rate)}"] if about else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
     unit = "samples/s a rank" if advice.constraints.ranks > 1 else "samples/s"
     return rates_chart(shown, pick, present, unit=f"{unit}, estimated" if estimated else unit)
@@ -596,7 +593,7 @@ def _unreached(run: Run) -> Iterator[str]:
     led = plan is not None and plan.search == "model"
     if not missing or run.prediction is not None or (led and not run.completed):
         return  # a model chooses what is measured, and leaves most out on purpose
-    why = "the sweep was cut off" if run.end is None else _CUT_SHORT[run.end.reason]
+    why = "the sweep was cut off" if run.end is None else END_TEXTS[run.end.reason]
     verb = "was" if len(missing) == 1 else "were"
     yield f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."
 

@@ -123,7 +123,10 @@ def _world() -> int:
 def _too_tight(workers: int, max_workers: int | None) -> str:
     """Why the limits allow nothing to be tried; empty where they do."""
     if max_workers is None:
-        said = "num_workers=0, and only max_workers=… says that it may have workers"
+        said = (
+            "only you know whether its dataset may be read by workers; if so, set num_workers=1, "
+            "or call dlprof.tune(loader, max_workers=8)"
+        )
         return "" if workers else said
     few = max_workers < max(1, workers)
     return f"max_workers={max_workers} allows nothing to be tried" if few else ""
@@ -171,11 +174,15 @@ class Tuning:
 
     def summary(self) -> str:
         """One sentence."""
-        kept = sum(each.kept for each in self.changes)
-        said = f"{len(self.changes)} changes tried, {kept} kept; now {self._control.kept}"
-        idle = self._control.idle or "it takes more batches to decide"
-        why = f"off: {self.off}" if self.off else "" if self.changes else idle
-        return f"dlprof.tune: {said}" + (f"; {why}" if why else "")
+        now, tried = self._control.kept, len(self.changes)
+        if not tried:
+            why = self.off or self._control.idle or "it takes more batches to decide"
+            return f"dlprof.tune: {now} stays: {why}"
+        kept, off = (
+            sum(each.kept for each in self.changes),
+            f"; off: {self.off}" if self.off else "",
+        )
+        return f"dlprof.tune: {tried} changes tried, {kept} kept; now {now}{off}"
 
     def __str__(self) -> str:
         rows = [_row(each) for each in self.tried()]

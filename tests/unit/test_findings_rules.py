@@ -10,6 +10,7 @@ from builders import config, failed, machine, target, trial
 from finding_cases import QUIET, Loader, codes, evidence, failing
 
 from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE
 from dlprof.records import (
     LENGTH_SIGN,
@@ -427,6 +428,11 @@ def test_fixes_name_only_what_changes() -> None:
     blocked = find(_blocked())[0]
     assert blocked.fix is not None
     assert blocked.fix.dataloader_kwargs == {"in_order": False}
+    none, two = Config(), Config(num_workers=2, prefetch_factor=2)
+    assert changed(none, two) == "num_workers=2"  # the rest is torch's default
+    kept = dataclasses.replace(two, persistent_workers=True, prefetch_factor=4)
+    assert changed(none, kept) == "num_workers=2, prefetch_factor=4, persistent_workers=True"
+    assert changed(kept, two) == "prefetch_factor=2, persistent_workers=False"
 
 
 def test_a_stated_target_length_bounds_the_workers() -> None:

@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 from model_calibrations import tailed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
+from dlprof.advise.choice import decide, judge
 from dlprof.advise.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
-from dlprof.records import Calibration, Config, Constraints, Recommendation, Run, Usage
+from dlprof.records import (
+    Calibration,
+    Certificate,
+    Config,
+    Constraints,
+    Estimate,
+    Recommendation,
+    Run,
+    Usage,
+)
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.report.snippets import render_python
 from dlprof.report.sweep import recommendation_report
@@ -93,6 +103,25 @@ def test_another_machine_is_extrapolated_with_low_confidence() -> None:
     assert answer.extrapolated
     assert answer.confidence == "low"
     assert answer.constraints.machine == "server"
+
+
+@pytest.mark.parametrize(("noisy", "more"), [(True, "on a quieter machine"), (False, "for longer")])
+def test_what_was_disturbed_is_to_be_measured_on_a_quieter_machine(
+    *, noisy: bool, more: str
+) -> None:
+    class Wide:
+        def rate(self, key: str) -> Estimate:
+            return Estimate(value=100.0, low=10.0, high=200.0)
+
+    run_ = calibrated(trials=[trial(config(2), 1450.0, noisy=noisy)])
+    choice, _ = decide(asked(run_, ranks=2))
+    wide: Any = Wide()
+    sure = Certificate(
+        epsilon=0.1, epsilon_measured=0.1, probability=0.95, configurations=9, measured=0
+    )
+    level, reason = judge(dataclasses.replace(choice, speeds=wide), sure)
+    assert level == "low"
+    assert reason.startswith(f"its rate may be 90% lower: measure {more}; by the model within 10% ")
 
 
 def test_both_cases_are_predicted() -> None:

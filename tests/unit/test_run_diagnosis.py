@@ -173,7 +173,7 @@ def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     assert fewer is not None
     assert fewer.findings == ()
     only = "only 5 batches could be traced, and 10 are needed"
-    assert fewer.notes == (f"Why train.py:3 is waited for is not known: {only}.",)
+    assert fewer.notes == (f"Not known why train.py:3 is waited for: {only}.",)
 
 
 UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
@@ -193,7 +193,7 @@ def test_what_could_not_be_followed_is_not_explained_but_said(
     found = diagnosed(told=dataclasses.replace(TOLD, **change))
     assert found is not None
     assert found.findings == ()
-    assert found.notes == (f"Why train.py:3 is waited for is not known: {why}.",)
+    assert found.notes == (f"Not known why train.py:3 is waited for: {why}.",)
 
 
 def test_what_has_no_timed_wait_is_not_explained() -> None:
@@ -212,7 +212,7 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     )
     assert found is not None
     assert found.findings
-    assert found.notes[0] == "Why own.py:1 is waited for is not known: Own refused the hooks."
+    assert found.notes[0] == "Not known why own.py:1 is waited for: Own refused the hooks."
     assert found.notes[1].startswith("Diagnosis of train.py:3 from 150 traced batches")
 
 

@@ -424,7 +424,14 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
     assert verdict([quick, slow]) == "train.py:31 spends 38% of its time waiting for data."
     late = dataclasses.replace(slow, startup_s=8.4)  # and 2.6 s of restarts, of 100 s
-    assert verdict([quick, late]).endswith(" data: 27% in epochs, 11% starting them.")
+    starting = " data: 27% in epochs, 11% starting them"
+    assert verdict([quick, late]).endswith(
+        f"{starting} (persistent_workers=True starts workers once)."
+    )
+    for more in ({"config": Config()}, {"made": 3}):  # no workers, or none that could persist
+        assert verdict([dataclasses.replace(late, **more)]).endswith(f"{starting}.")
+    one = dataclasses.replace(late, epochs=1)
+    assert verdict([one]).endswith(f"{starting} (less in longer ones).")
     assert verdict([quick]).startswith("No DataLoader bottleneck")
     aside = loader("a.py:1", 0.5, background_s=50.0)
     assert "in a background thread" in verdict([aside])

@@ -129,7 +129,7 @@ def test_dispatch_from_rank_0_is_one_finding_ahead_of_others() -> None:
 
 def test_dispatch_from_rank_0_is_said_where_no_batch_was_traced() -> None:
     own = dataclasses.replace(LOADER, loads_for=2, waited_s=9.0, stepped_s=1.0)
-    found = Diagnosis(config=Config(), notes=("Why train.py:7 is waited for is not known: ...",))
+    found = Diagnosis(config=Config(), notes=("Not known why train.py:7 is waited for: ...",))
     script = WatchedScript(wall_s=10.0, ending="returned", rank=0, world_size=2, waited_s=9.0)
     run = dataclasses.replace(
         builders.run([]), watched=(own,), script=script, diagnosis=with_ranks(found, [own], {})
@@ -246,7 +246,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
     # Not 1.11x, by its own wait of 10%.
-    assert "Fix num_workers=4 for rank 1 Speed-up not known; at most 1.67x, without any " in text
+    assert "Fix num_workers=4 Speed-up not known; at most 1.67x, without any " in text
 
 
 def test_a_step_is_not_the_limit_of_a_rank_whose_data_others_wait_for() -> None:
@@ -277,7 +277,7 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     assert "rank 0's batches come last" in text
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.
-    assert "Fix num_workers=4 for rank 0 Speed-up 1.67x for the whole job at most, an" in text
+    assert "Fix num_workers=4 Speed-up 1.67x for the whole job at most, an" in text
 
 
 def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
@@ -329,7 +329,7 @@ def test_ranks_that_do_not_go_step_by_step_wait_for_themselves() -> None:
 
 def test_ranks_that_wait_alike_are_said_to() -> None:
     _, text = shown({0: rank_run(0, came(0.3)), 1: rank_run(1, came(0.31))})
-    assert "all 2 wait 30% to 31% of the time for data" in text
+    assert "both wait 30% to 31% of the time for data" in text
     assert "; 1 of 3 are not compared (elsewhere, or not ended)" in text
     _, text = shown({0: rank_run(0, came(0.3))})
     assert "Ranks" not in text

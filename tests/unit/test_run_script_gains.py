@@ -13,8 +13,10 @@ from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import (
     Config,
     Diagnosis,
+    Estimate,
     Explanation,
     Finding,
+    Headroom,
     Usage,
     WatchedLoader,
     WatchedScript,
@@ -61,6 +63,37 @@ def test_a_script_gains_less_than_its_loop() -> None:
     assert first.script_gain.value == pytest.approx(16.0 / after_s, rel=0.03)
     assert first.script_gain.low is not None
     assert 1 < first.script_gain.low < first.script_gain.value
+
+
+def test_no_fix_brings_more_than_a_perfect_loader() -> None:
+    """A step of 28 ms behind a wait of 12 ms: 1.43x without it, whatever two runs differ by."""
+    loader = dataclasses.replace(
+        LOADER,
+        waited_s=1.8,
+        stepped_s=4.2,
+        wait=durations(0.012, BATCHES - 1),
+        step=durations(0.028, BATCHES),
+        startup_s=0.04,
+    )
+    stages = (*(s for s in WAITING.stages if s.name != "step"), stage("step", 0.028, 0.001))
+    first = diagnosed(loader, dataclasses.replace(WAITING, stages=stages)).findings[0]
+    assert first.predicted_gain is not None
+    assert first.script_gain is not None
+    assert 1.3 < first.predicted_gain.value < first.predicted_gain.ends[1] == pytest.approx(6 / 4.2)
+    assert 1.1 < first.script_gain.value < first.script_gain.ends[1] == pytest.approx(16 / 14.2)
+    slowed = Headroom(
+        rounds=8,
+        live_batches=80,
+        replayed_batches=80,
+        extra_steps=160,
+        extra_s=0.0,
+        period_s=0.04,
+        step_s=0.024,
+        speedup=Estimate(value=1.67, low=1.6, high=1.7),
+        waiting_fraction=Estimate(value=0.3, low=0.29, high=0.31),
+        slowed_fraction=Estimate(value=0.1, low=0.09, high=0.11),
+    )
+    assert dataclasses.replace(loader, headroom=slowed).cost_s == pytest.approx(1.8 + 0.004 * 150)
 
 
 def test_one_change_of_settings_is_one_finding() -> None:

@@ -331,7 +331,9 @@ def changed(now: Config, config: Config) -> str:
 
 
 def _changes(now: Config, config: Config) -> dict[str, Any]:
-    before, after = now.dataloader_kwargs(), config.dataloader_kwargs()
+    after = config.dataloader_kwargs()
+    # Without workers their arguments are at torch's defaults.
+    before = Config(num_workers=1).dataloader_kwargs() | now.dataloader_kwargs()
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
@@ -374,7 +376,12 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
         for factor, starting in zip(factors, startings, strict=True)
     )
     widened = math.exp(0.15)  # two runs of one script differ by as much
-    return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
+    low, high = min(low, value / widened), max(high, value * widened)
+    if config.num_workers >= now.num_workers:  # fewer may leave cores to the step
+        # No settings bring more than a perfect loader, whatever two runs differ by.
+        most = now_s / max(1e-9, now_s - script.loader.cost_s)
+        high = max(value, min(high, most))
+    return Estimate(value=value, low=low, high=high)
 
 
 def competes(view: Evidence, config: Config) -> bool:

@@ -209,8 +209,8 @@ def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> Non
 @pytest.mark.parametrize(
     ("epsilon", "of_measured", "text"),
     [
-        (0.0, 0.0, "within 1% of the best of 75 settings (95%), 6 of them measured"),
-        (0.031, 0.01, "within 4% of the best of 75 settings (95%), 6 of them measured"),
+        (0.0, 0.0, "within 1% of the best of 75 settings (95%), 6 measured"),
+        (0.031, 0.01, "within 4% of the best of 75 settings (95%), 6 measured"),
         (
             0.7,
             0.04,

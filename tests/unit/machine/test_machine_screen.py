@@ -135,6 +135,30 @@ def test_a_quiet_machine_is_called_so() -> None:
     assert "not visible" not in text
 
 
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (((0, 0.0), (0, 0.0)), "2 of 2; busiest: 0 processes, 3.0 GiB in use, kernels"),
+        (
+            ((0, 0.0), (2, 0.4)),
+            "1 of 2; busiest: 2 processes, 3.0 GiB in use, kernels active 40%",
+        ),
+        (((None, None), (None, None)), "not known; busiest: 3.0 GiB in use"),
+    ],
+)
+def test_cards_are_free_where_nobody_computes(
+    use: tuple[tuple[int | None, float | None], ...], said: str
+) -> None:
+    overview = _shared_server()
+    cards = tuple(
+        dataclasses.replace(card, processes=processes, kernel_active_fraction=active)
+        for card, (processes, active) in zip(overview.neighbours.gpus, use, strict=True)
+    )
+    shown = dataclasses.replace(overview.neighbours, gpus=cards)
+    text = drawn(machine_report(dataclasses.replace(overview, neighbours=shown)), 200)
+    assert f"Free GPUs      {said}" in text
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_profile(width: int) -> None:
     profile = read_profile(_PROFILES / "8x-titan-rtx-shared.toml")

@@ -18,6 +18,7 @@ from dlprof.report.documents import json_document
 from dlprof.store.reading import read_run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+EARLIER = Path(__file__).parents[2] / "data" / "runs"
 
 
 def _comparison() -> Comparison:
@@ -71,9 +72,13 @@ def test_what_reads_as_no_factor_has_no_bar() -> None:
 
 
 def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
-    a, b = (read_run(EXAMPLES / f"{n}.dlprof.jsonl") for n in ("single-box", "shared-server"))
+    a, b = (read_run(EARLIER / f"{n}.dlprof.jsonl") for n in ("single-box", "shared-server"))
     found = compare(a, b)
-    assert found.verdict.startswith("B is slower than A, 0.41x to 0.89x as fast (95%): too noisy")
+    noisy = "B is slower than A, 0.41x to 0.89x as fast (95%): too noisy for one figure (measure"
+    assert found.verdict.startswith(f"{noisy} B on a quieter machine). ")
+    few = tuple(dataclasses.replace(trial, noisy=False) for trial in b.trials[:4])
+    quiet = compare(a, dataclasses.replace(b, trials=few)).verdict
+    assert "too noisy for one figure (measure both with a longer --budget). " in quiet
     one = dataclasses.replace(found, b=dataclasses.replace(found.b, noisy=3))
     assert "3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
 
@@ -113,7 +118,10 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     assert f"{two:,.0f} samples/s" in screen
     assert "A has num_workers=2" in " ".join(screen.split())
     words = " ".join(screen.split())
-    assert "Set what the faster run has: num_workers=8. Predicted for A: 2.73x" in words
+    own = "the slower one's own report suggests num_workers=6"
+    assert f"Set what the faster run has: num_workers=8 ({own}). Predicted for A: 2.73x" in words
+    agrees = dataclasses.replace(before, diagnosis=None)
+    assert "has: num_workers=8. Pred" in drawn(comparison_report(compare(agrees, after)), 200)
     assert "each measured once" in words
     assert len(screen.splitlines()) <= 16
 

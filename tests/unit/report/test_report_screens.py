@@ -143,6 +143,36 @@ def test_a_bar_says_in_what_it_differs_from_the_recommended_settings() -> None:
     ]
 
 
+@pytest.mark.parametrize("noisy", [True, False])
+def test_beside_a_rate_that_is_not_known_the_recommended_one_has_its_interval_too(
+    *, noisy: bool
+) -> None:
+    """And more of what was disturbed is no surer: a longer budget isn't advised then."""
+    measured = example_run_without_advice()
+    trials = tuple(dataclasses.replace(trial, noisy=noisy) for trial in measured.trials)
+    measured = dataclasses.replace(measured, trials=trials)
+    advice = recommend(measured)
+    assert (
+        "95% CI" not in drawn(recommendation_report(measured, advice), 80).partition("workers ")[2]
+    )
+    unsure = Estimate(value=400.0, low=200.0, high=900.0)
+    rates = tuple(
+        dataclasses.replace(
+            each, samples_per_s=unsure, ratio=Estimate(value=0.3, low=0.1, high=0.6)
+        )
+        if not each.config.num_workers
+        else each
+        for each in advice.rates
+    )
+    text = drawn(recommendation_report(measured, dataclasses.replace(advice, rates=rates)), 80)
+    bars = {line.split()[0]: line for line in text.splitlines() if "█" in line}
+    assert "95% CI 200-900" in bars["0"]
+    assert "95% CI 1," in bars["4"]
+    assert "95% CI" not in bars.get("8", "")
+    more = "on a quieter machine" if noisy else "with --budget"
+    assert f"too noisy for more (sweep again {more}" in " ".join(text.split())
+
+
 def test_a_run_without_a_recommendation_is_given_one() -> None:
     assert roles(sweep_report(example_run_without_advice())).count("recommended") == 1
 
@@ -258,8 +288,8 @@ def test_settings_that_are_as_recommended_already_are_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("reason", "why"),
     [
-        ("budget", "the budget ran out"),
-        ("interrupted", "the sweep was interrupted"),
+        ("budget", "the budget was used up"),
+        ("interrupted", "interrupted; what was measured is kept"),
         (None, "the sweep was cut off"),
     ],
 )
