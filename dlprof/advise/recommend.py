@@ -42,6 +42,7 @@ from dlprof.advise.reasons import (
     neighbours,
     unchecked,
 )
+from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
@@ -129,6 +130,7 @@ def recommend(
         cases=cases,
         least_loss=least_loss,
         measure_there=() if measured and situation.as_measured else tuple(_checks(run, choice)),
+        numa_binding=numa_binding(run, choice.pick.config) if situation.as_measured else None,
     )
 
 
