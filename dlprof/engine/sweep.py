@@ -322,7 +322,7 @@ class Sweep(Measuring):
         )
         if found is None:
             return False
-        binding = NumaBinding().mode if cpus else ""
+        binding = NumaBinding().mode if cpus else None
         trial = dataclasses.replace(found[0], purpose=purpose, numa_binding=binding)
         message = found[1]
         explanation = explanation_of(message, trial)

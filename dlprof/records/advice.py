@@ -11,6 +11,7 @@ from dlprof import late
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Finding
 from dlprof.records.record import record
+from dlprof.records.trial import NumaMode
 
 _Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
@@ -268,7 +269,7 @@ class NumaBinding:
         unavailable: Why ``gain`` is ``None``; empty otherwise.
     """
 
-    mode: str = "node"
+    mode: NumaMode = "node"
     gain: Estimate | None = None
     pays: bool = False
     trials: tuple[str, ...] = ()

@@ -10,6 +10,9 @@ from dlprof.records.config import Config, Estimate
 from dlprof.records.record import record
 
 Purpose = Literal["measure", "explain", "cold", "lever", "scaling", "binding"]
+NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+"""What ``torchrun --numa-binding`` takes."""
+
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -309,7 +312,7 @@ class Trial:
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
         ranks: What each of several ranks did; empty where one loader was measured by itself.
         numa_binding: What ranks and their workers were bound to, as ``torchrun --numa-binding``
-            names it (``node``); empty where they were not.
+            names it; ``None`` where they were not.
     """
 
     id: str
@@ -342,7 +345,7 @@ class Trial:
     whole_epochs: bool = False
     copies: Copies | None = None
     ranks: tuple[RankFigures, ...] = ()
-    numa_binding: str = ""
+    numa_binding: NumaMode | None = None
 
     @property
     def node_usage(self) -> Usage:

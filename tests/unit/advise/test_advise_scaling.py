@@ -471,7 +471,7 @@ def with_binding(*pairs: tuple[float, float], spread: float = 0.005, **about: An
     tried = [
         trial(PICK, rate, repetition=block, spread=spread, numa_binding=mode, **shown)
         for block, pair in enumerate(pairs)
-        for rate, mode in zip(pair, ("", "node"), strict=True)
+        for rate, mode in zip(pair, (None, "node"), strict=True)
     ]
     plain = [*blocks({config(0): (50.0, 51.0), PICK: (100.0, 101.0)}), *tried]
     about = {"machine": machine(numa_nodes=2), "settings": SETTINGS, **about}
