@@ -510,13 +510,19 @@ def test_binding_is_recommended_where_it_surely_pays(
 
 def test_of_binding_that_was_not_compared_the_reason_is_given() -> None:
     left = LeftOut(setting="--numa-binding=node", reason="there is no GPU")
-    late = "the sweep did not come to it: give more time with --budget"
+    late = "the sweep did not come to it: --resume it with a larger --budget"
     for left_out, why in (((left,), left.reason), ((), late)):
         made = with_binding(left_out=left_out)
         advice = recommend(made, stored_limits(made.header.settings))
         assert advice.numa_binding == NumaBinding(unavailable=why)
         screen = " ".join(plain_text(recommendation_report(made, advice), width=100).split())
         assert f"torchrun --numa-binding=node not compared: {why}" in screen
+
+
+def test_of_other_settings_than_those_that_were_tried_the_gain_is_not_known() -> None:
+    made = with_binding((100.0, 120.0), (90.0, 108.0))
+    found = recommend(made, Constraints(ranks=2, max_workers=0)).numa_binding
+    assert found == NumaBinding(unavailable="it was tried with num_workers=2")
 
 
 @pytest.mark.parametrize(
