@@ -60,9 +60,9 @@ class Noted(Waits):
 
 
 class Placed(Waits):
-    """Writes down which CPUs its process may use; it waits four times as long on one, or on more.
+    """Writes down which CPUs its process may use; it waits 15 times as long on one, or on more.
 
-    As if memory were near or far from there.
+    As if memory were near or far from there, by more than other processes may hide.
     """
 
     def __init__(self, place: str, slow_where_bound: bool) -> None:
@@ -78,7 +78,7 @@ class Placed(Waits):
             with (self.place / f"rank{RANK}-{process}").open("a") as file:
                 file.write(f"{','.join(map(str, cpus))}\n")
         if (len(cpus) == 1) == self.slow_where_bound:
-            time.sleep(3 * self.wait_s)
+            time.sleep(14 * self.wait_s)
         return super().__getitem__(index)
 
 
@@ -103,7 +103,7 @@ def noted(folder: str) -> DataLoader[Tensor]:
 
 
 def placed(folder: str, slow: str = "free") -> DataLoader[Tensor]:
-    return DataLoader(Placed(folder, slow == "bound"), batch_size=4)
+    return DataLoader(Placed(folder, slow == "bound"), batch_size=1)
 
 
 def asking() -> DataLoader[Tensor]:

@@ -17,13 +17,15 @@ import pytest
 import dlprof
 from dlprof.engine.ranks import launched, numa_cpus
 from dlprof.machine import inspect_machine
-from dlprof.records import GpuInfo, Machine, NumaBinding, Run
+from dlprof.records import GpuInfo, Machine, NumaBinding, Run, Trial, Usage
 from dlprof.report.documents import brief_document, sweep_document
 from dlprof.report.snippets import render_torchrun
 from dlprof.report.sweep import sweep_report
 from dlprof.report.terminal import plain_text
 from dlprof.store import read_run
 from dlprof.trial.nodes import Ranks
+from dlprof.trial.protocol import Message
+from dlprof.trial.runner import TrialRunner
 
 CPUS = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 NODES = {node: (cpu,) for node, cpu in enumerate((*CPUS[-1:], *CPUS[:1]))}
@@ -36,7 +38,10 @@ TARGET = f"{Path(__file__).parent / 'rank_targets.py'}:placed"
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """This machine with a GPU on each of the two nodes."""
+    """This machine with a GPU on each of the two nodes, and with nobody else on it.
+
+    What other tests take of it is left out of the records: it must not decide how sure they are.
+    """
     cards = tuple(
         GpuInfo(index=node, name="Pretended", uuid=f"GPU-{node}", numa_node=node, cuda_index=node)
         for node in NODES
@@ -44,6 +49,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = dataclasses.replace(inspect_machine(), numa_nodes=2, gpus=cards)
     monkeypatch.setattr("dlprof.engine.sweep.inspect_machine", lambda: found)
     monkeypatch.setattr("dlprof.engine.ranks.node_cpus", lambda: NODES)
+    explain = TrialRunner.explain
+
+    def alone(*asked: Any, **more: Any) -> tuple[Trial, Message]:
+        trial, sent = explain(*asked, **more)
+        usage = Usage(own_cpu_cores=0.1, available_cpu_cores=2.0)
+        return dataclasses.replace(trial, usage=usage, noisy=False), sent
+
+    monkeypatch.setattr(TrialRunner, "explain", alone)
     return found
 
 
@@ -51,7 +64,7 @@ def swept(place: Path, slow: str) -> Run:
     (place / "seen").mkdir()
     return dlprof.sweep(
         TARGET,
-        arg={"folder": place / "seen", "slow": slow},
+        arg={"folder": str(place / "seen"), "slow": slow},
         output=place / "run.dlprof.jsonl",
         launch_ranks=2,
         num_workers=(1, 2),
@@ -79,9 +92,9 @@ def test_binding_that_pays_is_recommended_with_the_command_that_does_it(
     assert [each.numa_binding for each in tried] == [None, "node", "node", None]
     assert {len(each.ranks) for each in tried} == {2}
     assert found.trials == tuple(each.id for each in tried)
-    assert found.pays
     assert found.gain is not None
-    assert found.gain.value == pytest.approx(4.0, rel=0.4)
+    assert found.gain.value > 3
+    assert found.pays
     assert run.header.machine == machine
     for rank, (cpu,) in NODES.items():
         for worker in range(2):
@@ -112,7 +125,7 @@ def test_binding_that_costs_is_not_recommended(tmp_path: Path) -> None:
     found = binding(run)
     assert not found.pays
     assert found.gain is not None
-    assert found.gain.value == pytest.approx(0.25, rel=0.4)
+    assert found.gain.value < 1 / 3
     assert run.recommendation is not None
     assert "--numa-binding" not in render_torchrun(run, run.recommendation)
     screen = " ".join(plain_text(sweep_report(run), width=100).split())

@@ -484,7 +484,7 @@ def with_binding(*pairs: tuple[float, float], spread: float = 0.005, **about: An
         ([(100.0, 120.0), (90.0, 108.0), (104.0, 124.8)], 1.2, True),  # whatever drifts
         ([(100.0, 103.0), (90.0, 92.7), (104.0, 107.1)], 1.03, False),  # sure, and not worth it
         ([(100.0, 80.0), (90.0, 72.0), (104.0, 83.2)], 0.8, False),
-        ([(100.0, 150.0), (100.0, 80.0), (100.0, 106.0)], 1.08, False),  # it may be chance
+        ([(100.0, 140.0), (100.0, 95.0), (100.0, 115.0)], 1.15, False),  # it may be chance
     ],
 )
 def test_binding_is_recommended_where_it_surely_pays(
