@@ -73,6 +73,8 @@ class Sweep(Measuring):
     earlier_s: float
     faults: Mapping[Config, Failure]
     numa_cpus: tuple[tuple[int, ...], ...] = ()
+    kept_s: float | None = dataclasses.field(default=None, init=False)
+    """What of the budget the search leaves, once that is known."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Traced trials of this session that showed nothing, and would not if they were run again."""
 
@@ -178,12 +180,19 @@ class Sweep(Measuring):
 
     @property
     def _kept_s(self) -> float:
-        """What of the budget is kept for that: half of what is left, and nothing before a rate."""
-        if not any(has_rate(trial) for trial in self.so_far.trials):
+        """What of the budget is kept for trials of the recommended configuration after the search.
+
+        No more than half of what was left when there was a first rate, and nothing before: of what
+        is left later, it would be half of ever less.
+        """
+        took_s = [trial.wall_s for trial in self.so_far.trials if has_rate(trial)]
+        if not took_s:
             return 0.0
-        each_s = self.plan.cost.of(Config(), self.plan.trial_s)
-        trials = max(0, 2 * len(self._counts) - 1) + (2 if self.numa_cpus else 0)
-        return min(SCALING_BLOCKS * trials * each_s, self.deadline.left_s / 2)
+        if self.kept_s is None:
+            each_s = max(self.plan.cost.of(Config(), self.plan.trial_s), min(took_s))
+            trials = max(0, 2 * len(self._counts) - 1) + (2 if self.numa_cpus else 0)
+            self.kept_s = min(SCALING_BLOCKS * trials * each_s, self.deadline.left_s / 2)
+        return self.kept_s
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""
