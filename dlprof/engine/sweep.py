@@ -239,7 +239,8 @@ class Sweep(Measuring):
             gain = None if found is None or block < MIN_REPEATS else found.gain
             over = gain is not None and gain.ends[1] < WORTH_TRYING
             pair = self._again(pick, block, trials=2 * (blocks - block))
-            if over or 2 * pair.expected_s > self.deadline.left_s:
+            due = max(1, MIN_REPEATS - block)  # one pair alone would show nothing
+            if over or 2 * due * pair.expected_s > self.deadline.left_s:
                 return
             for bound in (False, True) if block % 2 == 0 else (True, False):
                 done = self._try(pair, "binding", cpus=self.numa_cpus if bound else ())
