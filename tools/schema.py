@@ -306,7 +306,7 @@ def _brief(version: Mapping[str, _Schema], file: Mapping[str, _Schema]) -> _Sche
             **_fields(RunEnd, ended="reason"),
             **_fields(CheckReport, "state", "explanation"),
             "targets": {"type": "array", "items": target},
-            **_fields(Recommendation, *kept),
+            **_fields(Recommendation, *kept, "numa_binding"),
             "reasons": _of(tuple[str, ...]),
             "findings": {"type": "array", "items": finding},
             **_fields(Diagnosis, "stalls"),

@@ -404,7 +404,8 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
         return []
-    found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
+    faults = (t for t in run.trials if t.failure is not None and t.numa_binding is None)
+    found, failed = Integrity.of(run), {trial.config for trial in faults}
     limits = situation.constraints
     most = math.inf if limits.max_workers is None else limits.max_workers
     if run.header.target.kind == "iterable":

@@ -833,7 +833,8 @@ def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[Witho
     """The same without the barrier, as trials of as many ranks waited there, or nearly as many."""
     groups = dict[int, list[Trial]]()
     for trial in run.trials:
-        if trial.has_rate and any(each.barrier_fraction for each in trial.ranks):
+        free = trial.has_rate and not trial.numa_binding
+        if free and any(each.barrier_fraction for each in trial.ranks):
             groups.setdefault(len(trial.ranks), []).append(trial)
     if groups:
         most = 1 / max(1e-9, utilization)

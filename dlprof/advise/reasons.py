@@ -29,6 +29,7 @@ from dlprof.records import (
     WHILE_MEASURED,
     Config,
     Integrity,
+    NumaBinding,
     PinCosts,
     PinGain,
     PredictedCase,
@@ -134,7 +135,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
         if not {config.key, pick.key} <= {each.key for each in seen}:
             continue
         name, ratio = changed[0], believe(seen).ratio(config.key, pick.key)
-        if ratio.value >= at.WORTH_TRYING and ratio.low is not None and ratio.low > 1:
+        if at.is_gain(ratio):
             value = f"{name}={getattr(config, name)!r}"
             claim = f"{value} is {as_fast(ratio)}{between(ratio)}; {CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
@@ -395,13 +396,15 @@ def _ranks(choice: Choice) -> Iterator[Reason]:
 
 
 def _placement(choice: Choice) -> Iterator[Reason]:
-    """What places the ranks, where the machine has several NUMA nodes: torch goes by the GPU's."""
-    machine = choice.situation.machine
-    nodes, ranks = machine.numa_nodes or 1, choice.situation.constraints.ranks
-    if nodes > 1 and ranks > 1 and machine.gpus:
+    """What places ranks that did not load at once: a sweep that launches them tries that."""
+    situation = choice.situation
+    machine, ranks = situation.machine, situation.constraints.ranks
+    nodes, tried = machine.numa_nodes or 1, situation.as_measured and situation.launched > 1
+    if nodes > 1 and ranks > 1 and machine.gpus and not tried:
         claim = (
-            f"{nodes} NUMA nodes: torchrun --numa-binding=node would keep each rank on the cores "
-            "of its GPU's node; sweep with and without it to see whether that pays"
+            f"{nodes} NUMA nodes: torchrun {NumaBinding().option} would bind each rank to the "
+            f"cores of its GPU's node; a sweep with --launch-ranks {ranks} there tries whether "
+            "that pays"
         )
         yield Reason(claim=claim, evidence={"numa_nodes": nodes})
 

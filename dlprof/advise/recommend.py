@@ -36,6 +36,7 @@ from dlprof.advise.reasons import (
     neighbours,
     unchecked,
 )
+from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import Candidate, candidates_of, gather, predictions
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
@@ -125,6 +126,7 @@ def recommend(
         cases=cases,
         least_loss=least_loss,
         measure_there=() if measured and situation.as_measured else tuple(_checks(choice)),
+        numa_binding=numa_binding(run, choice.pick.config) if situation.as_measured else None,
     )
 
 

@@ -14,7 +14,15 @@ from typing import Final, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import measured_step
-from dlprof.records import Config, Estimate, RankFigures, Run, StepTimes, Trial
+from dlprof.records import (
+    Config,
+    Estimate,
+    NumaBinding,
+    RankFigures,
+    Run,
+    StepTimes,
+    Trial,
+)
 from dlprof.records.record import record
 from dlprof.stats import Belief, believe, observe, t_quantile, typical
 
@@ -464,6 +472,31 @@ def scaling_law(run: Run) -> ScalingLaw | None:
         cause="" if cause == NOT_SEEN else cause,
     )
 
+
+def numa_binding(run: Run, config: Config) -> NumaBinding | None:
+    """What binding the ranks of a configuration to NUMA nodes brings.
+
+    Returns:
+        ``None`` where one rank loaded, or the machine has one node.
+    """
+    tried = [each for each in run.trials if each.purpose == "binding"]
+    mine = [each for each in tried if each.config == config]
+    found = NumaBinding(trials=tuple(each.id for each in mine))
+    rates = ((each.numa_binding or _FREE, each, each.samples_per_s) for each in mine)
+    fit = _believed(run, (each for each in rates if _measured(each[1])))
+    whys = [each.failure.message for each in mine if each.failure is not None]
+    if fit is not None and {_FREE, found.mode} == fit.log_rates.keys() and not whys:
+        gain = fit.ratio(found.mode, _FREE)
+        return dataclasses.replace(found, gain=gain, pays=at.is_gain(gain))
+    whys += [each.reason for each in run.header.left_out if each.setting == found.option]
+    whys += [f"it was tried with {each.config.text}" for each in tried if each.config != config]
+    if not whys and (run.header.launched < 2 or (run.header.machine.numa_nodes or 1) < 2):
+        return None
+    return dataclasses.replace(found, unavailable=[*whys, _NOT_REACHED][0])
+
+
+_FREE: Final = "free"
+_NOT_REACHED: Final = "the sweep did not come to it: --resume it with a larger --budget"
 
 _Groups = Mapping[tuple[int, int], Sequence[Trial]]
 """Trials of the recommended configuration by numbers of ranks and of workers of each."""

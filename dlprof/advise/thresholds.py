@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dlprof.records import Estimate
 from dlprof.stats import NEAR
 
 WITHIN = f"within {(1 - NEAR) * 100:.0f}%"
@@ -31,6 +32,12 @@ HIGH, MEDIUM = 0.05, 0.15
 WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
 that gains less than the second, not worth what it costs in memory or order."""
+
+
+def is_gain(ratio: Estimate) -> bool:
+    """Whether a change surely gains, and enough to be worth a word, by its rate over the other."""
+    return ratio.value >= WORTH_TRYING and ratio.low is not None and ratio.low > 1
+
 
 SAME_STEP, SAME_CORES = 0.05, 0.01
 """Steps within 5 % of the measured one, and cores within 0.01 of them, count as measured."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -25,9 +26,10 @@ from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.inspection import node_cpus
 from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory
-from dlprof.records import Usage
+from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.launch import LocalRank
@@ -515,6 +517,48 @@ def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings,
             "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
         )
     return settings, ranks
+
+
+def numa_cpus(ranks: Ranks, machine: Machine) -> tuple[tuple[int, ...], ...] | LeftOut:
+    """The CPUs that ``torchrun --numa-binding=node`` binds each rank to, by rank.
+
+    As ``torch.numa.binding`` has them: of the NUMA node of the GPU whose CUDA index is the rank's
+    local one, those that it may run on. That module asks CUDA, which would have to be started here;
+    the GPU's node is the same in ``/sys``.
+
+    Returns:
+        Nothing for a rank by itself, and on a machine of one node. What is left out where torchrun
+        could not bind them, or it would change nothing.
+    """
+    nodes, free = node_cpus(), os.sched_getaffinity(0) if ranks.local else set[int]()
+    if len(ranks.local) < 2 or len(nodes) < 2:
+        return ()
+    cards = {gpu.cuda_index: gpu.numa_node for gpu in machine.gpus}
+    found, whys, change = list[tuple[int, ...]](), list[str](), False
+    for rank in sorted(ranks.local, key=lambda each: each.rank):
+        node, allowed = cards.get(int(rank.environ["LOCAL_RANK"])), rank.cpus or free
+        near = () if node is None else nodes.get(node, ())
+        found.append(tuple(sorted(allowed.intersection(near))))
+        change = change or len(found[-1]) < len(allowed)
+        if node is None:
+            known = f"that of rank {rank.rank} is not known" if machine.gpus else "there is none"
+            whys.append(f"torchrun goes by the NUMA node of each rank's GPU, and {known}")
+        elif not found[-1]:
+            whys.append(f"rank {rank.rank} may use no CPU of node {node}, where its GPU is")
+    if not change:
+        whys.append("each rank may only use CPUs of its GPU's node as it is")
+    if ranks.nodes.links:
+        whys.insert(0, "it is tried with ranks of one machine only")
+    if not _torchrun_binds():
+        whys.insert(0, "the torchrun that is installed can't: torch 2.9 brought it")
+    return LeftOut(setting=NumaBinding().option, reason=whys[0]) if whys else tuple(found)
+
+
+def _torchrun_binds() -> bool:
+    """Whether this torch has ``torch.numa.binding``, which is not loaded for that."""
+    torch = importlib.util.find_spec("torch")
+    places = [] if torch is None else torch.submodule_search_locations or []
+    return any(Path(place, "numa", "binding.py").exists() for place in places)
 
 
 def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:

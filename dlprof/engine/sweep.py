@@ -8,6 +8,8 @@ from pathlib import Path
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
+from dlprof.advise.scaling import numa_binding
+from dlprof.advise.thresholds import WORTH_TRYING
 from dlprof.engine.predicting import calibrated, levers_of, sweep_prediction
 from dlprof.engine.preparation import (
     SweepListener,
@@ -18,7 +20,7 @@ from dlprof.engine.preparation import (
     opened_runner,
     plan_sweep,
 )
-from dlprof.engine.ranks import resolve_ranks
+from dlprof.engine.ranks import numa_cpus, resolve_ranks
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
 from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
@@ -28,6 +30,8 @@ from dlprof.records import (
     Config,
     Failure,
     Integrity,
+    LeftOut,
+    NumaBinding,
     Plan,
     Purpose,
     Recommendation,
@@ -38,7 +42,7 @@ from dlprof.records import (
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import final_plan, next_calibration, next_lever
-from dlprof.search.space import fails_everywhere, refuse_budget, still_useful
+from dlprof.search.space import MIN_REPEATS, fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
@@ -60,11 +64,17 @@ SCALING_BLOCKS = 2
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Sweep(Measuring):
-    """The measuring part of a sweep."""
+    """The measuring part of a sweep.
+
+    ``numa_cpus`` are what ``torchrun --numa-binding`` would bind each rank to, where that is tried.
+    """
 
     plan: Plan
     earlier_s: float
     faults: Mapping[Config, Failure]
+    numa_cpus: tuple[tuple[int, ...], ...] = ()
+    kept_s: float | None = dataclasses.field(default=None, init=False)
+    """What of the budget the search leaves, once that is known."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Traced trials of this session that showed nothing, and would not if they were run again."""
 
@@ -77,6 +87,7 @@ class Sweep(Measuring):
         try:
             reason: EndReason = self._measure()
             self._try_scaling()
+            self._try_binding()
             if self._is_hopeless:
                 self.listener.message(_RAISES)
         except KeyboardInterrupt:
@@ -169,12 +180,19 @@ class Sweep(Measuring):
 
     @property
     def _kept_s(self) -> float:
-        """What of the budget is kept for that: half of what is left, and nothing before a rate."""
-        if not any(trial.has_rate for trial in self.so_far.trials):
+        """What of the budget is kept for trials of the recommended configuration after the search.
+
+        No more than half of what was left when there was a first rate, and nothing before: of what
+        is left later, it would be half of ever less.
+        """
+        took_s = [trial.wall_s for trial in self.so_far.trials if trial.has_rate]
+        if not took_s:
             return 0.0
-        each_s = self.plan.cost.of(Config(), self.plan.trial_s)
-        trials = max(0, 2 * len(self._counts) - 1)
-        return min(SCALING_BLOCKS * trials * each_s, self.deadline.left_s / 2)
+        if self.kept_s is None:
+            each_s = max(self.plan.cost.of(Config(), self.plan.trial_s), min(took_s))
+            trials = max(0, 2 * len(self._counts) - 1) + (2 if self.numa_cpus else 0)
+            self.kept_s = min(SCALING_BLOCKS * trials * each_s, self.deadline.left_s / 2)
+        return self.kept_s
 
     def _try_scaling(self) -> None:
         """The recommended configuration by fewer ranks and by all, interleaved."""
@@ -189,15 +207,44 @@ class Sweep(Measuring):
             each += [(count, dataclasses.replace(pick, num_workers=n)) for count, n in shared]
         for block in range(SCALING_BLOCKS):
             for count, config in each if block % 2 == 0 else reversed(each):
-                cost_s = self.plan.cost.of(config, self.plan.trial_s)
-                proposal = Proposal(
-                    config=config,
-                    repetition=block,
-                    trial_s=self.plan.trial_s,
-                    expected_s=cost_s,
-                    expected_rest_s=cost_s,
-                )
-                if not self._try(proposal, "scaling", ranks=count):
+                if not self._try(self._again(config, block), "scaling", ranks=count):
+                    return
+
+    def _again(self, config: Config, block: int, *, trials: int = 1) -> Proposal:
+        """One more trial of a configuration, of so many that are to come."""
+        cost_s = self.plan.cost.of(config, self.plan.trial_s)
+        return Proposal(
+            config=config,
+            repetition=block,
+            trial_s=self.plan.trial_s,
+            expected_s=cost_s,
+            expected_rest_s=trials * cost_s,
+        )
+
+    def _try_binding(self) -> None:
+        """The recommended configuration with ranks bound to NUMA nodes and without, interleaved.
+
+        Until what that brings, if anything, is not worth a word: an end that only a gain would
+        bring on would make gains of chance.
+        """
+        pick = self._pick() if self.numa_cpus and not self._is_hopeless else None
+        if pick is None:
+            return
+        blocks = max(MIN_REPEATS, self.plan.max_repeats)
+        tried = [t for t in self.so_far.trials if t.purpose == "binding" and t.config == pick]
+        if any(trial.failure is not None for trial in tried):
+            return
+        for block in range(len(tried) // 2, blocks):
+            found = numa_binding(self.so_far, pick)
+            gain = None if found is None or block < MIN_REPEATS else found.gain
+            over = gain is not None and gain.ends[1] < WORTH_TRYING
+            pair = self._again(pick, block, trials=2 * (blocks - block))
+            due = max(1, MIN_REPEATS - block)  # one pair alone would show nothing
+            if over or 2 * due * pair.expected_s > self.deadline.left_s:
+                return
+            for bound in (False, True) if block % 2 == 0 else (True, False):
+                done = self._try(pair, "binding", cpus=self.numa_cpus if bound else ())
+                if not done or self.so_far.trials[-1].failure is not None:
                     return
 
     def _calibrate(self) -> bool:
@@ -260,7 +307,11 @@ class Sweep(Measuring):
         return tried and fails_everywhere(self.so_far.trials, self.plan.configs)
 
     def _try(
-        self, proposal: Proposal, purpose: Purpose = "measure", ranks: int | None = None
+        self,
+        proposal: Proposal,
+        purpose: Purpose = "measure",
+        ranks: int | None = None,
+        cpus: tuple[tuple[int, ...], ...] = (),
     ) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         config = proposal.config
@@ -270,7 +321,7 @@ class Sweep(Measuring):
             for trial in self.so_far.trials
         )
         request = self.request(
-            config, proposal.trial_s, turnover=not timed, explain=purpose == "explain"
+            config, proposal.trial_s, turnover=not timed, explain=purpose == "explain", cpus=cpus
         )
         found = self.measured(
             request,
@@ -281,7 +332,9 @@ class Sweep(Measuring):
         )
         if found is None:
             return False
-        trial, message = dataclasses.replace(found[0], purpose=purpose), found[1]
+        binding = NumaBinding().mode if cpus else None
+        trial = dataclasses.replace(found[0], purpose=purpose, numa_binding=binding)
+        message = found[1]
         explanation = explanation_of(message, trial)
         self.keep(trial, explanation)
         if explanation is None and purpose == "explain":
@@ -351,11 +404,13 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
+        cpus = numa_cpus(ranks, machine)
         outlook = look_at(runner, settings, machine, lambda: deadline.cut_s)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)
-            left_out = (*outlook.space.left_out, *no_room)
+            unbound = (cpus,) if isinstance(cpus, LeftOut) else ()
+            left_out = (*outlook.space.left_out, *no_room, *unbound)
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
         else:
@@ -380,6 +435,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 before=before,
                 earlier_s=_spent_s(before),
                 faults=outlook.faults,
+                numa_cpus=() if isinstance(cpus, LeftOut) else cpus,
             )
             with runner.load(
                 settings.make_load,

@@ -16,6 +16,7 @@ from dlprof.records.advice import ConfigRate as ConfigRate
 from dlprof.records.advice import Constraints as Constraints
 from dlprof.records.advice import Expected as Expected
 from dlprof.records.advice import LeastLoss as LeastLoss
+from dlprof.records.advice import NumaBinding as NumaBinding
 from dlprof.records.advice import PredictedCase as PredictedCase
 from dlprof.records.advice import Reason as Reason
 from dlprof.records.advice import Recommendation as Recommendation

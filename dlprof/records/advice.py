@@ -11,6 +11,7 @@ from dlprof import late
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Finding
 from dlprof.records.record import record
+from dlprof.records.trial import NumaMode
 
 _Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
@@ -255,6 +256,32 @@ class Certificate:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class NumaBinding:
+    """What ``torchrun --numa-binding`` brings, which binds each rank to the CPUs of a NUMA node.
+
+    Attributes:
+        mode: As torchrun names it. ``node``, that of the rank's GPU, is what torch advises where
+            in doubt, and the only one that is tried.
+        gain: Rate of the ranks with it over that without, by trials that were interleaved; ``None``
+            where these don't show it.
+        pays: Whether it is recommended: it surely gains, and enough to be worth a word.
+        trials: Ids of those trials.
+        unavailable: Why ``gain`` is ``None``; empty otherwise.
+    """
+
+    mode: NumaMode = "node"
+    gain: Estimate | None = None
+    pays: bool = False
+    trials: tuple[str, ...] = ()
+    unavailable: str = ""
+
+    @property
+    def option(self) -> str:
+        """It on torchrun's command line."""
+        return f"--numa-binding={self.mode}"
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """Settings to use, and why.
 
@@ -282,6 +309,8 @@ class Recommendation:
             it was measured.
         least_loss: What loses least in both of them; ``None`` where there is only one.
         measure_there: What to measure on the machine in question to be sure.
+        numa_binding: Whether its ranks are to be bound to NUMA nodes; ``None`` for one rank, one
+            node, or other conditions than those that were measured.
     """
 
     config: Config
@@ -301,6 +330,7 @@ class Recommendation:
     cases: tuple[PredictedCase, ...] = ()
     least_loss: LeastLoss | None = None
     measure_there: tuple[ToMeasure, ...] = ()
+    numa_binding: NumaBinding | None = None
 
     @property
     def in_trials(self) -> bool:

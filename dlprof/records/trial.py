@@ -9,7 +9,10 @@ from typing import Literal
 from dlprof.records.config import Config, Estimate
 from dlprof.records.record import record
 
-Purpose = Literal["measure", "explain", "cold", "lever", "scaling"]
+Purpose = Literal["measure", "explain", "cold", "lever", "scaling", "binding"]
+NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
+"""What ``torchrun --numa-binding`` takes."""
+
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -272,7 +275,8 @@ class Trial:
             trial, which tracing slows down; ``cold`` for one without the page cache in a run whose
             others have it; ``lever`` for a setting beside the swept ones, and the recommended
             configuration, interleaved with it; ``scaling`` for the recommended configuration by
-            another number of ranks.
+            another number of ranks; ``binding`` for it with ranks bound to NUMA nodes, and without,
+            interleaved.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
@@ -307,6 +311,8 @@ class Trial:
             cover whole epochs, restarts included.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
         ranks: What each of several ranks did; empty where one loader was measured by itself.
+        numa_binding: What ranks and their workers were bound to, as ``torchrun --numa-binding``
+            names it; ``None`` where they were not.
     """
 
     id: str
@@ -339,6 +345,7 @@ class Trial:
     whole_epochs: bool = False
     copies: Copies | None = None
     ranks: tuple[RankFigures, ...] = ()
+    numa_binding: NumaMode | None = None
 
     @property
     def has_rate(self) -> bool:

@@ -127,6 +127,7 @@ _BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
     "confidence": None,
     "confidence_reason": None,
     "certificate": None,
+    "numa_binding": None,
     "reasons": lambda reasons: [each["claim"] for each in reasons[:_MOST]],
     "findings": lambda findings: [_finding(each) for each in findings[:_MOST]],
     "stalls": None,

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
 from dlprof.advise.wording import loss_text
-from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Usage
+from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Trial, Usage
 from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
@@ -185,6 +185,21 @@ def used_text(usage: Usage) -> str:
 def step_text(step_s: float, spread: str | None) -> str:
     """A step, such as ``50 ms``, or ``50 ms (normal:50ms,5ms)`` where steps differ."""
     return format_duration(step_s) + (f" ({spread})" if spread else "")
+
+
+_PURPOSES = {
+    "explain": "traced",
+    "cold": "without the page cache",
+    "lever": "extra setting",
+    "binding": "unbound ranks",
+}
+
+
+def purpose_text(trial: Trial) -> str:
+    """What a trial is for, where not for a figure that is compared with all others."""
+    if trial.numa_binding:
+        return f"--numa-binding={trial.numa_binding}"
+    return _PURPOSES.get(trial.purpose, trial.purpose)
 
 
 def about_file(run: Run, *notes: str) -> tuple[Block, ...]:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from dlprof.advise.summary import best_so_far
 from dlprof.records import Config, RunHeader, SweepPrediction, Trial, Usage
-from dlprof.report.labels import cores_text, percent_text, rate_text
+from dlprof.report.labels import cores_text, percent_text, purpose_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
 
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from dlprof.gate import NextLook
     from dlprof.records.gate import Series
 
-_PURPOSES = {
-    "explain": "traced",
-    "cold": "without the page cache",
-    "lever": "extra setting",
-    "scaling": "scaling",
-}
 _LABEL_WIDTH = len("machine ")
 
 
@@ -84,7 +78,8 @@ def trial_line(trial: Trial) -> str:
     settings = clean(trial.config.text)
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
-    words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
+    words = [] if trial.purpose == "measure" else [purpose_text(trial)]
+    words += ["noisy"] if trial.noisy else []
     about = f" ({', '.join(words)})" if words else ""
     each = f", each of {len(trial.ranks)} ranks" if trial.ranks else ""
     return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{each}{about}"

@@ -29,6 +29,7 @@ from dlprof.report.labels import (
     interval_text,
     percent_text,
     processes_text,
+    purpose_text,
     rate_text,
     value_text,
 )
@@ -268,13 +269,12 @@ def _trials(run: Run) -> Iterator[doc.Block]:
         return
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]
     usages = [trial.usage for trial in shown]
-    purposes = {"explain": "traced", "lever": "extra setting"}
     outcomes = [t.outcome + (f": {t.failure.message}" if t.failure else "") for t in shown]
     yield doc.Table(
         (
             doc.Column("trial", [trial.id for trial in shown], left=True),
             doc.Column("settings", [trial.config.text for trial in shown], left=True),
-            doc.Column("purpose", [purposes.get(t.purpose, t.purpose) for t in shown], left=True),
+            doc.Column("purpose", [purpose_text(trial) for trial in shown], left=True),
             doc.Column("outcome", outcomes, left=True),
             doc.Column("rate", [value_text(rate) for rate in rates]),
             doc.Column("95% CI", [interval_text(rate) for rate in rates]),

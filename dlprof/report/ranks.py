@@ -18,7 +18,7 @@ from dlprof.advise.scaling import (
     straggler_of,
 )
 from dlprof.advise.thresholds import SCALES
-from dlprof.records import Config, Estimate, Run
+from dlprof.records import Config, Estimate, NumaBinding, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
     cores_text,
@@ -56,6 +56,14 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
             text, limit = f"{text}, bends at {_ranks_text(law.bend)}", law.cause
         text += f", limited by {limit.partition(':')[0]}" if limit not in {"", NOT_SEEN} else ""
     yield "Ranks", text
+
+
+def binding_text(found: NumaBinding) -> str:
+    """Whether ranks are to be bound to NUMA nodes, and what that brings."""
+    if found.gain is None:
+        return f"torchrun {found.option} not compared: {found.unavailable}"
+    advice = "use it" if found.pays else "not worth it"
+    return f"torchrun {found.option}: {gain_text(found.gain, 'unbound ranks')}; {advice}"
 
 
 def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
-from dlprof.report.labels import cores_text, rate_text
+from dlprof.report.labels import cores_text, gain_text, rate_text
 from dlprof.report.text import clean, clean_lines
 from dlprof.stats import typical
 from dlprof.units import counted, format_bytes
@@ -196,8 +196,10 @@ def _cpus(recommendation: Recommendation) -> int:
 
 
 def _torchrun(recommendation: Recommendation, *, slurm: bool = False) -> str:
-    limits = recommendation.constraints
+    limits, bound = recommendation.constraints, recommendation.numa_binding
     each = f"torchrun --nproc-per-node={limits.ranks}"
+    if bound is not None and bound.pays:
+        each += f" {bound.option}"
     if limits.nodes == 1:
         return f"{each} --standalone {_SCRIPT}"
     head, job = ("$HEAD", "$SLURM_JOB_ID") if slurm else ("HOST", "JOB")
@@ -216,10 +218,13 @@ def _job_lines(run: Run, recommendation: Recommendation) -> list[str]:
     queued = recommendation.expected.shm_bytes
     full = "not known" if queued is None else format_bytes(queued)
     code = difference(config, None, run.header.target.call.checked())
+    bound = recommendation.numa_binding
+    gain = gain_text(bound.gain) if bound is not None and bound.pays and bound.gain else ""
     return [
         *_comment_lines(run, recommendation),
         f"# {counted(limits.nodes, 'node')} of {counted(limits.ranks, 'rank')}, {cores}.",
         *([f"# /dev/shm that a rank's full queues take: {full}."] if config.num_workers else []),
+        *([f"# {bound.option}: {gain}; torch needs numactl for it."] if bound and gain else []),
         f"# Each rank of {_SCRIPT} sets:",
         *(f"#   {clean(line)}".rstrip() for line in code.splitlines()),
     ]

@@ -53,6 +53,7 @@ from dlprof.report.labels import (
 from dlprof.report.ranks import (
     accelerators_sections,
     accelerators_text,
+    binding_text,
     ranks_facts,
     ranks_sections,
 )
@@ -198,6 +199,8 @@ def _answer(
         yield how, "; ".join(known) or f"from {source} on {measured}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
+    if advice.numa_binding is not None:
+        yield "NUMA binding", binding_text(advice.numa_binding)
     yield from _utilization(accelerators())
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)

@@ -161,15 +161,34 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     answer_with_stacks()
     tie_forked()
     session = Session(channel)
-    channel.send({"event": "born", "pid": os.getpid()})
     try:
         try:
+            _bind(request)  # first, as the observer reads where it may run
+            channel.send({"event": "born", "pid": os.getpid()})
             _run(request, builder, session)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
             session.fail(error)
     except BaseException as error:  # noqa: BLE001 - the death of a second worker, in the midst of that
         session.fail(error)
     session.await_supervisor()
+
+
+def _bind(request: TrialRequest) -> None:
+    """Bind this process to the CPUs of its rank, and so all threads and workers to come.
+
+    Raises:
+        TargetError: It may not run on any of them.
+    """
+    if request.cpus:
+        cpus = request.cpus[request.rank]
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError as error:
+            raise TargetError(
+                f"It can't be bound to the CPUs of its NUMA node ({cpus[0]} to {cpus[-1]}): "
+                f"{error.strerror}.",
+                hint="See which CPUs the job may still use, and sweep again.",
+            ) from None
 
 
 def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Session) -> None:

@@ -77,6 +77,7 @@ class TrialRequest:
         rank: Whose loader this is, of those that load at once.
         ranks: How many load at once.
         step_barrier: Whether all of them pass each step together.
+        cpus: What each of them is bound to with its workers, by rank; free where it is empty.
     """
 
     config: Config
@@ -97,6 +98,7 @@ class TrialRequest:
     rank: int = 0
     ranks: int = 1
     step_barrier: bool = False
+    cpus: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,29 @@ class Noted(Waits):
         return super().__getitem__(index)
 
 
+class Placed(Waits):
+    """Writes down which CPUs its process may use; it waits 15 times as long on one, or on more.
+
+    As if memory were near or far from there, by more than other processes may hide.
+    """
+
+    def __init__(self, place: str, slow_where_bound: bool) -> None:
+        super().__init__()
+        self.place, self.slow_where_bound = Path(place), slow_where_bound
+        self.known: list[int] = []
+
+    def __getitem__(self, index: int) -> Tensor:
+        cpus, worker = sorted(os.sched_getaffinity(0)), get_worker_info()
+        if cpus != self.known:
+            self.known = cpus
+            process = "main" if worker is None else f"worker{worker.id}"
+            with (self.place / f"rank{RANK}-{process}").open("a") as file:
+                file.write(f"{','.join(map(str, cpus))}\n")
+        if (len(cpus) == 1) == self.slow_where_bound:
+            time.sleep(14 * self.wait_s)
+        return super().__getitem__(index)
+
+
 def even() -> DataLoader[Tensor]:
     return DataLoader(Waits(), batch_size=4)
 
@@ -77,6 +100,10 @@ def stopped() -> DataLoader[Tensor]:
 
 def noted(folder: str) -> DataLoader[Tensor]:
     return DataLoader(Noted(folder), batch_size=4, shuffle=True)
+
+
+def placed(folder: str, slow: str = "free") -> DataLoader[Tensor]:
+    return DataLoader(Placed(folder, slow == "bound"), batch_size=1)
 
 
 def asking() -> DataLoader[Tensor]:

@@ -104,6 +104,37 @@ def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     assert not first & second
 
 
+def test_bound_ranks_and_their_workers_run_on_their_cpus_alone(tmp_path: Path) -> None:
+    place = tmp_path / "placed"
+    place.mkdir()
+    free = sorted(os.sched_getaffinity(0))
+    first, last = free[0], free[-1]
+    with ranks(tmp_path, "placed", folder=str(place)) as runner:
+        bound = [trial(runner, workers, cpus=((first,), (last,))) for workers in (0, 2)]
+        seen = {each.name: each.read_text().split() for each in place.iterdir()}
+        for each in place.iterdir():
+            each.unlink()
+        trial(runner, 1)
+        later = {each.name: each.read_text().split() for each in place.iterdir()}
+        lost = trial(runner, cpus=((first,), (4096,)))
+
+    assert [each.failure for each in bound] == [None, None]
+    processes = ("main", "worker0", "worker1")
+    assert {name: {*cpus} for name, cpus in seen.items()} == {
+        f"rank{rank}-{process}": {str(cpu)}
+        for rank, cpu in enumerate((first, last))
+        for process in processes
+    }
+    whole = {",".join(map(str, free))}
+    assert {name: {*cpus} for name, cpus in later.items()} == {
+        "rank0-worker0": whole,
+        "rank1-worker0": whole,
+    }
+    assert lost.failure is not None
+    assert lost.failure.message.startswith("Rank 1 of 2 on ")
+    assert "can't be bound to the CPUs of its NUMA node" in lost.failure.message
+
+
 @pytest.mark.parametrize(
     ("target", "word"),
     [pytest.param("killed", "SIGKILL", marks=pytest.mark.slow), ("stopped", "is stopped")],

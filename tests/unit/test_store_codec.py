@@ -91,7 +91,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
         fields |= WITHIN_BOUNDS.get(hint, {})
         make: Any = hint
         return st.builds(make, **fields)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter of None and a Literal
         return st.none() | strategy(arguments[0])
     if origin is Literal:
         return st.sampled_from(arguments)

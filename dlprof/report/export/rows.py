@@ -28,6 +28,7 @@ _REST = (
     "window_batches",
     "samples_per_batch",
     "batch_bytes",
+    "numa_binding",
 )
 _NUMBERS = (int, float, bool)
 

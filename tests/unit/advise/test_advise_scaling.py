@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import around, blocks, config, machine, run, trial
+from builders import WAITING, around, blocks, config, machine, run, trial
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
@@ -32,6 +32,8 @@ from dlprof.records import (
     Constraints,
     Estimate,
     GpuInfo,
+    LeftOut,
+    NumaBinding,
     RankFigures,
     Run,
     Trial,
@@ -470,6 +472,80 @@ def test_what_places_ranks_is_said_where_there_are_nodes(
     made = run(blocks({PICK: (100.0, 101.0)}), machine=machine(numa_nodes=nodes, gpus=cards))
     claims = [each.claim for each in recommend(made, Constraints(ranks=ranks)).reasons]
     assert any("--numa-binding=node" in claim for claim in claims) is named
+
+
+def with_binding(*pairs: tuple[float, float], spread: float = 0.005, **about: Any) -> Run:
+    """A run of two ranks whose pick was tried unbound and bound, pair by pair."""
+    shown: dict[str, Any] = {"ranks": figures(1.0, 1.0), "purpose": "binding", "usage": WAITING}
+    tried = [
+        trial(PICK, rate, repetition=block, spread=spread, numa_binding=mode, **shown)
+        for block, pair in enumerate(pairs)
+        for rate, mode in zip(pair, (None, "node"), strict=True)
+    ]
+    plain = [*blocks({config(0): (50.0, 51.0), PICK: (100.0, 101.0)}), *tried]
+    about = {"machine": machine(numa_nodes=2), "settings": SETTINGS, **about}
+    return run(plain, **about)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "gain", "pays"),
+    [
+        ([(100.0, 120.0), (90.0, 108.0), (104.0, 124.8)], 1.2, True),  # whatever drifts
+        ([(100.0, 103.0), (90.0, 92.7), (104.0, 107.1)], 1.03, False),  # sure, and not worth it
+        ([(100.0, 80.0), (90.0, 72.0), (104.0, 83.2)], 0.8, False),
+        ([(100.0, 140.0), (100.0, 95.0), (100.0, 115.0)], 1.15, False),  # it may be chance
+    ],
+)
+def test_binding_is_recommended_where_it_surely_pays(
+    pairs: list[tuple[float, float]], gain: float, pays: bool
+) -> None:
+    made = with_binding(*pairs)
+    advice = recommend(made, stored_limits(made.header.settings))
+    found = advice.numa_binding
+    assert found is not None
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(gain, rel=0.02)
+    assert found.pays is pays
+    assert len(found.trials) == 2 * len(pairs)
+    assert advice.config == PICK
+    # Nothing else takes bound trials for its own.
+    assert rank_speeds(made, PICK) == ()
+    assert scales(made) == ()
+    screen = " ".join(plain_text(recommendation_report(made, advice), width=100).split())
+    assert ("use it" in screen) is pays
+    assert ("not worth it" in screen) is not pays
+    assert not any("numa-binding" in each.claim for each in advice.reasons)
+
+
+def test_of_binding_that_was_not_compared_the_reason_is_given() -> None:
+    left = LeftOut(setting="--numa-binding=node", reason="there is no GPU")
+    late = "the sweep did not come to it: --resume it with a larger --budget"
+    for left_out, why in (((left,), left.reason), ((), late)):
+        made = with_binding(left_out=left_out)
+        advice = recommend(made, stored_limits(made.header.settings))
+        assert advice.numa_binding == NumaBinding(unavailable=why)
+        screen = " ".join(plain_text(recommendation_report(made, advice), width=100).split())
+        assert f"torchrun --numa-binding=node not compared: {why}" in screen
+
+
+def test_of_other_settings_than_those_that_were_tried_the_gain_is_not_known() -> None:
+    made = with_binding((100.0, 120.0), (90.0, 108.0))
+    found = recommend(made, Constraints(ranks=2, max_workers=0)).numa_binding
+    assert found == NumaBinding(unavailable="it was tried with num_workers=2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "about"),
+    [
+        (Constraints(ranks=8), {}),  # others than those that loaded
+        (Constraints(ranks=2), {"machine": machine()}),
+        (Constraints(ranks=1), {"settings": {}}),
+    ],
+)
+def test_of_other_ranks_of_one_node_and_of_one_rank_nothing_is_said_of_binding(
+    asked: Constraints, about: dict[str, Any]
+) -> None:
+    assert recommend(with_binding(**about), asked).numa_binding is None
 
 
 def measured(**settings: Any) -> Any:

@@ -14,6 +14,7 @@ from dlprof.records import (
     Cost,
     Expected,
     LeftOut,
+    NumaBinding,
     Reason,
     Recommendation,
     RuleOfThumb,
@@ -166,5 +167,6 @@ def hostile_run() -> Run:
             reasons=(Reason(claim=HOSTILE, evidence={"trials": [HOSTILE]}),),
             rules_of_thumb=(RuleOfThumb(name=HOSTILE, config=NONE, unavailable=HOSTILE),),
             constraints=Constraints(machine=HOSTILE),
+            numa_binding=NumaBinding(unavailable=HOSTILE),
         ),
     )

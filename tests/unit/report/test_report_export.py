@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
+from dlprof.records.trial import NumaMode
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
+from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.terminal import plain_text
@@ -214,6 +216,19 @@ def test_the_loaders_of_a_script_are_reported() -> None:
     assert "10 are not shown." in page
     assert not _ACTING.search(page)
     assert "train.py:12" in render_as(run, "markdown").decode()
+
+
+def test_trials_of_bound_and_of_unbound_ranks_are_marked_in_the_table_of_trials() -> None:
+    plain = example_run()
+    modes: tuple[NumaMode | None, ...] = (None, "node")
+    tried = [
+        dataclasses.replace(each, purpose="binding", numa_binding=mode)
+        for each, mode in zip(plain.trials, modes, strict=False)
+    ]
+    page = render_html(dataclasses.replace(plain, trials=(*plain.trials, *tried)))
+    assert page.count(">unbound ranks<") == page.count(">--numa-binding=node<") == 1
+    assert trial_line(tried[0]).endswith("(unbound ranks)")
+    assert trial_line(tried[1]).endswith("(--numa-binding=node)")
 
 
 def test_rates_of_tracing_passes_are_marked_in_the_table_of_trials() -> None:
