@@ -13,6 +13,7 @@ from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
     ONE_BATCH_SIGN,
+    OPENED_EACH,
     SHARE_OUT,
     WHOLE_EPOCHS,
     Config,
@@ -34,6 +35,13 @@ _SHARDED = Fix(
     first, step = (worker.id, worker.num_workers) if worker else (0, 1)
     for sample in itertools.islice(self.samples(), first, None, step):
         yield sample""",
+)
+_OPENED = Fix(
+    text=OPENED_EACH,
+    code="""def __getitem__(self, index):
+    if self.file is None:  # in each worker once; self.file = None in __init__
+        self.file = open(self.path, "rb")
+    ...""",
 )
 _DUPLICATED = "Workers yield the same samples"
 _UNSHARED = "Workers may yield the same samples"
@@ -82,6 +90,11 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
     def ids(kind: FailureKind) -> list[str]:
         return [trial.id for trial in failed_by(trials, kind)]
 
+    if found.shared is not None:
+        wrong_now = now > 1 and found.fault(Config(num_workers=now)) is found.shared
+        title, cost = "Forked workers share a file's position", 1.0 if wrong_now else 0.0
+        shown = ids("shared_file")
+        yield finding("data.shared_file", title, found.shared.message, _OPENED, cost, trials=shown)
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
         faults = [trial.failure for trial in seen if trial.failure is not None]

@@ -30,6 +30,7 @@ FailureKind = Literal[
     "empty",
     "duplicated",
     "truncated",
+    "shared_file",
     "inconsistent_batches",
 ]
 

@@ -127,12 +127,14 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
     {
         *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
         *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
-        "workers.unfed",
+        *("data.shared_file", "workers.unfed"),
     }
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
-WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
+WRONG_DATA: frozenset[FindingCode] = frozenset(
+    {"data.shared_file", "data.duplicated", "data.truncated"}
+)
 _IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
 
@@ -233,12 +235,13 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     found = [each for each in stated if view.integrity.allows(each[1], view.config)]
     for each in found_in(view.trials(), view.integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which
-            place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
-            found.append((place, each))
+            wrong = each.code in WRONG_DATA and each.cost > 0  # else it is of other settings
+            found.append((Place.BROKEN if wrong else Place.FAULT, each))
     codes = {finding.code for _, finding in found}
+    broken = {finding.code for place, finding in found if place is Place.BROKEN}
     if "workers.unfed" in codes:  # which is why there are too many
         found = [each for each in found if each[1].code != "too_many_workers"]
-    if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
+    if "consumer" not in codes and not broken.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
