@@ -38,6 +38,9 @@ from dlprof.targets.open_files import (
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
+_MOST_FILES = 64
+"""Open files that are looked at around a ``next()``, each for some 2 µs."""
+
 LEAST_BATCHES = 10
 """Followed batches that may show a cause."""
 
@@ -92,7 +95,7 @@ class SharedFiles:
         files: tuple[OpenFile, ...] = ()
         with contextlib.suppress(Exception):  # a class of the user's may answer with anything
             if self._left and is_forked(loader) and _samplers_of_torch(loader):
-                files = open_files()
+                files = open_files()[:_MOST_FILES]
         return functools.partial(self._looked_at, loader, files) if files else lambda take: take
 
     def _looked_at(self, loader: Any, files: Sequence[OpenFile], take: Take) -> Take:

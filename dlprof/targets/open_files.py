@@ -62,14 +62,15 @@ def _looked_at(descriptor: int) -> OpenFile | None:
     if descriptor <= 2:  # the standard streams
         return None
     try:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        about, flags = os.fstat(descriptor), fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND
+        if not reads or not stat.S_ISREG(about.st_mode):
+            return None
         path = str(Path(f"{_FOLDER}/{descriptor}").readlink())
-        about = os.fstat(descriptor)
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
     except OSError:  # by which the folder was listed, or one that has no position
         return None
-    reads = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND
-    if not reads or not stat.S_ISREG(about.st_mode) or path.startswith(_OF_THE_KERNEL):
+    if path.startswith(_OF_THE_KERNEL):
         return None
     return OpenFile(descriptor, path, position, _identity(about))
 
@@ -131,20 +132,46 @@ def moved_by_workers(loader: Any, files: Sequence[OpenFile]) -> tuple[OpenFile, 
 def have_own_positions(files: Sequence[OpenFile], watched_from: int = 0) -> None:
     """Open files again, so that this process shares their positions with no other.
 
-    Descriptors stay what they are. From the number ``watched_from`` on each file gets another one,
-    as the user's code may close the first, or take its number for another file.
+    Descriptors stay what they are, and those of one position among themselves keep one. From the
+    number ``watched_from`` on each file gets another descriptor, as the user's code may close the
+    first, or take its number for another file.
     """
     import fcntl  # where there is /proc
 
-    for place, each in enumerate(files):
+    for those in _by_position(files):
         with contextlib.suppress(OSError):  # it may not be opened again: it stays shared
-            flags = fcntl.fcntl(each.descriptor, fcntl.F_GETFL)
-            own = os.open(f"{_FOLDER}/{each.descriptor}", flags | os.O_CLOEXEC)
-            os.lseek(own, each.position, os.SEEK_SET)
-            if watched_from:
-                fcntl.fcntl(own, fcntl.F_DUPFD_CLOEXEC, watched_from + place)
-            os.dup2(own, each.descriptor, os.get_inheritable(each.descriptor))
+            one = files[those[0]]
+            flags = fcntl.fcntl(one.descriptor, fcntl.F_GETFL)
+            own = os.open(f"{_FOLDER}/{one.descriptor}", flags | os.O_CLOEXEC)
+            os.lseek(own, one.position, os.SEEK_SET)
+            for place in those:
+                descriptor = files[place].descriptor
+                if watched_from:
+                    fcntl.fcntl(own, fcntl.F_DUPFD_CLOEXEC, watched_from + place)
+                os.dup2(own, descriptor, os.get_inheritable(descriptor))
             os.close(own)
+
+
+def _by_position(files: Sequence[OpenFile]) -> list[list[int]]:
+    """Places of files by the position that they have in common, as of a descriptor and its copy."""
+    found: list[list[int]] = []
+    alike = collections.defaultdict[object, list[list[int]]](list)
+    for place, each in enumerate(files):
+        groups = alike[each.identity, each.position]
+        those = next((those for those in groups if _is_one(files[those[0]], each)), None)
+        if those is None:
+            groups.append(those := [])
+            found.append(those)
+        those.append(place)
+    return found
+
+
+def _is_one(one: OpenFile, other: OpenFile) -> bool:
+    """Whether two descriptors have one position, by moving it; nobody else may read meanwhile."""
+    os.lseek(one.descriptor, one.position + 1, os.SEEK_SET)
+    is_one = _position(other.descriptor) == one.position + 1
+    os.lseek(one.descriptor, one.position, os.SEEK_SET)
+    return is_one
 
 
 class _Apart:
