@@ -92,7 +92,7 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
 
     if found.shared is not None:
         wrong_now = now > 1 and found.fault(Config(num_workers=now)) is found.shared
-        title, cost = "Forked workers share a file's position", 1.0 if wrong_now else 0.0
+        title, cost = "Workers share an open file", 1.0 if wrong_now else 0.0
         shown = ids("shared_file")
         yield finding("data.shared_file", title, found.shared.message, _OPENED, cost, trials=shown)
     if found.duplicated is not None:
@@ -150,6 +150,8 @@ def said_first(run: Run) -> list[str]:
     used = [each.num_workers for each in (present, chosen) if each is not None]
     diagnosed = () if run.diagnosis is None else run.diagnosis.findings
     for each in data_findings(run):
+        if not each.cost and any(finding.code == each.code for finding in diagnosed):
+            continue  # it is of other settings than those that were profiled
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
         if (fed := each.evidence.get("fed_workers")) is not None:
             if used and max(used) <= fed:

@@ -16,7 +16,7 @@ import itertools
 import random
 import threading
 import time
-import weakref
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,9 @@ class SharedFiles:
         return functools.partial(self._looked_at, loader, files) if files else lambda take: take
 
     def _looked_at(self, loader: Any, files: Sequence[OpenFile], take: Take) -> Take:
-        its = weakref.ref(loader)
+        # What the iterator holds, too: the loader itself may go before it does.
+        names = ("dataset", "collate_fn", "worker_init_fn")
+        parts = types.SimpleNamespace(**{name: getattr(loader, name, None) for name in names})
 
         def looking(advance: Callable[[Any], Any], iterator: Any) -> Any:
             if not self._left:
@@ -110,7 +112,7 @@ class SharedFiles:
             finally:  # a worker may have raised by what it read
                 self._left -= 1
                 if moving := moved(files, before):
-                    self.found, self._left = named(moving, its()), 0
+                    self.found, self._left = named(moving, parts), 0
 
         return looking
 

@@ -495,7 +495,7 @@ def shared_position(files: Sequence[str]) -> Failure | None:
     named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     was = "were" if len(files) > 1 else "was"
     message = (
-        f"Forked workers share the read position of {named}, which {was} open before they "
+        f"Forked workers move one read position of {named}, which {was} open before they "
         "started. Where one seeks, another reads: samples come back wrong, or fail."
     )
     return Failure(kind="shared_file", message=message, hint=OPENED_EACH)

@@ -209,7 +209,7 @@ def named(files: Sequence[OpenFile], loader: Any) -> tuple[str, ...]:
         for descriptor, holder in _held_files(loader):
             held.setdefault(descriptor, holder)
     return tuple(
-        f"{held[each.descriptor]} of {Path(each.path).name}"
+        f"{held[each.descriptor]}{Path(each.path).name})"
         if each.descriptor in held
         else f"the open file {each.path}"
         for each in files
@@ -217,7 +217,7 @@ def named(files: Sequence[OpenFile], loader: Any) -> tuple[str, ...]:
 
 
 def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
-    """Descriptors that Python objects hold, with the way to each from the dataset.
+    """Descriptors that Python objects hold, and what: the beginning of its words.
 
     Where an object of a library holds the file, as a ``ZipFile`` does, that one is named.
     """
@@ -236,7 +236,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
         seen.add(id(value))
         if kind.__module__ in {"_io", "tempfile"}:
             with contextlib.suppress(Exception):  # it is closed, or in memory
-                yield value.fileno(), holder or f"{name} (open file)"
+                yield value.fileno(), holder or f"{name} ("
             continue
         inside: Iterable[tuple[str, Any]]
         if issubclass(kind, _CONTAINERS):
@@ -245,7 +245,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
             inside = [(f"{name}[{key!r}]"[:60], each) for key, each in some]
         else:
             if not holder and kind.__module__.partition(".")[0] in _LIBRARIES:
-                holder = f"{name} ({kind.__module__}.{kind.__qualname__})"
+                holder = f"{name} ({kind.__module__}.{kind.__qualname__} of "
             below = f"{name}." if name else ""
             inside = [(below + key, each) for key, each in own_attributes(value).items()]
         waiting.extend((way, each, holder) for way, each in inside)

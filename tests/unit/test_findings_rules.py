@@ -175,7 +175,7 @@ def _duplicated() -> Evidence:
 
 def _shared_file() -> Evidence:
     chosen = config(2)
-    lost = failed(chosen, failure=shared_position(["file (zipfile.ZipFile) of a.zip"]))
+    lost = failed(chosen, failure=shared_position(["file (zipfile.ZipFile of a.zip)"]))
     return failing(chosen, lost)
 
 

@@ -76,7 +76,7 @@ def test_one_duplicated_trial_says_it_of_every_several_workers() -> None:
     assert Integrity.of(found).most_workers == 1
 
 
-SHARED = ("file (zipfile.ZipFile) of a.zip",)
+SHARED = ("file (zipfile.ZipFile of a.zip)",)
 
 
 def test_files_that_forked_workers_share_are_wrong_with_several_of_them() -> None:
@@ -87,7 +87,7 @@ def test_files_that_forked_workers_share_are_wrong_with_several_of_them() -> Non
     assert known.fault(config(4, start_method="spawn")) is None  # whose dataset can't be pickled
     assert known.most_workers == 1
     (said,) = said_first(found)
-    assert "share the read position of file (zipfile.ZipFile) of a.zip, which was open" in said
+    assert "move one read position of file (zipfile.ZipFile of a.zip), which was open" in said
 
 
 def test_a_rate_of_several_workers_that_share_a_file_is_none() -> None:
@@ -100,9 +100,9 @@ def test_a_rate_of_several_workers_that_share_a_file_is_none() -> None:
 
 
 def test_many_shared_files_are_not_all_named() -> None:
-    failure = shared_position([f"files[{number}] (open file) of a.bin" for number in range(5)])
+    failure = shared_position([f"files[{number}] (a.bin)" for number in range(5)])
     assert failure is not None
-    assert "files[2] (open file) of a.bin and 2 more, which were open" in failure.message
+    assert "files[2] (a.bin) and 2 more, which were open" in failure.message
     assert "files[3]" not in failure.message
 
 

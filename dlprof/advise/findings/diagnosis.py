@@ -235,13 +235,15 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     found = [each for each in stated if view.integrity.allows(each[1], view.config)]
     for each in found_in(view.trials(), view.integrity, view.workers):
         if each.code != "workers.unfed":  # a rule of its own knows which
-            wrong = each.code in WRONG_DATA and each.cost > 0  # else it is of other settings
-            found.append((Place.BROKEN if wrong else Place.FAULT, each))
+            place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
+            if each.code == "data.shared_file" and not each.cost:
+                place = Place.BEHIND  # with these settings nothing is wrong
+            found.append((place, each))
     codes = {finding.code for _, finding in found}
-    broken = {finding.code for place, finding in found if place is Place.BROKEN}
+    wrong = any(place is Place.BROKEN and each.code in WRONG_DATA for place, each in found)
     if "workers.unfed" in codes:  # which is why there are too many
         found = [each for each in found if each[1].code != "too_many_workers"]
-    if "consumer" not in codes and not broken.isdisjoint(WRONG_DATA):
+    if "consumer" not in codes and wrong:
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
