@@ -91,10 +91,10 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         return [trial.id for trial in failed_by(trials, kind)]
 
     if found.shared is not None:
-        wrong_now = now > 1 and found.fault(Config(num_workers=now)) is found.shared
-        title, cost = "Workers share an open file", 1.0 if wrong_now else 0.0
-        shown = ids("shared_file")
-        yield finding("data.shared_file", title, found.shared.message, _OPENED, cost, trials=shown)
+        files, title = [*found.shared_files], f"Workers share an open file: {found.shared_files[0]}"
+        text, cost = found.shared.message, 1.0 if now > 1 else 0.0
+        those = ids("shared_file")
+        yield finding("data.shared_file", title, text, _OPENED, cost, files=files, trials=those)
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
         faults = [trial.failure for trial in seen if trial.failure is not None]

@@ -102,6 +102,7 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
     seen = _data_trial(loader)
     if seen is None or loader.config is None:
         return ()
+    target = dataclasses.replace(target, shared_files=loader.shared_files)
     found = find(Evidence.of_trial(machine, target, seen, "the script"))
     message = "" if seen.failure is None else seen.failure.message
 

@@ -97,7 +97,7 @@ class Integrity:
     """What the trials of a run say of the data of any configuration.
 
     Attributes:
-        shared: How several forked workers read a file by one position; ``None`` if they don't.
+        shared_files: As in ``Target``: of which several forked workers move one position.
         duplicated: How several workers give the same samples; ``None`` if they don't.
         fewest: The fewest workers that were seen to do so.
         right: The most workers of which nothing speaks against their data, fewer than those.
@@ -114,7 +114,7 @@ class Integrity:
         shared_out: ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
     """
 
-    shared: Failure | None = None
+    shared_files: tuple[str, ...] = ()
     duplicated: Failure | None = None
     fewest: int = 0
     right: int = 1
@@ -162,9 +162,8 @@ class Integrity:
         # How shares are cut may leave workers without one where more of them all get some.
         most = max((some for some, _ in fed), default=0)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
-        one_position = (f for _, f in faults if f.kind == "shared_file")
         return cls(
-            shared=shared_position(target.shared_files) or next(one_position, None),
+            shared_files=target.shared_files,
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
@@ -179,13 +178,18 @@ class Integrity:
         )
 
     @property
+    def shared(self) -> Failure | None:
+        """How several forked workers read files by one position; ``None`` if they don't."""
+        return shared_position(self.shared_files)
+
+    @property
     def most_workers(self) -> int | None:
         """With more workers the data is wrong, they fail or get none; ``None`` for no such limit.
 
         Epochs that end early with fewer than that are left to ``fault``.
         """
         caps = [] if self.duplicated is None else [max(1, self.right, *self.shared_out)]
-        caps += [1] if self.shared is not None else []  # what is open can't be pickled either
+        caps += [1] if self.shared_files else []  # what is open can't be pickled either
         caps += [count - 1 for count in self.refused]
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
@@ -204,7 +208,7 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
-        if self.shared is not None and workers > 1 and config.start_method in {None, "fork"}:
+        if self.shared_files and workers > 1 and config.start_method in {None, "fork"}:
             return self.shared
         right = workers <= max(1, self.right) or workers in self.shared_out
         if self.duplicated is not None and not right:

@@ -175,7 +175,8 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     (first,) = found["findings"]
     assert (first["code"], first["severity"]) == ("data.shared_file", "high")
-    assert "file (samples.bin)" in first["explanation"]
+    assert first["title"] == "Workers share an open file: file (samples.bin)"
+    assert first["evidence"]["files"] == ["file (samples.bin)"]
     assert "self.file = open" in first["fix"]["code"]
     assert found["trials"][0]["outcome"] == "skipped"
 
@@ -224,6 +225,8 @@ def test_a_script_names_the_loader_that_shares(tmp_path: Path) -> None:
     shared, lazily = found["loaders"]
     assert shared["shared_files"] == ["file (samples.bin)"]
     assert lazily["shared_files"] == []
+    said = "is wrong: Workers share an open file: file (samples.bin)"
+    assert said in " ".join(done.stderr.split())
     codes = [each["code"] for each in found["findings"]]
     assert codes[0] == "data.shared_file"
     assert codes.count("data.shared_file") == 1

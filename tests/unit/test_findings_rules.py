@@ -175,8 +175,9 @@ def _duplicated() -> Evidence:
 
 def _shared_file() -> Evidence:
     chosen = config(2)
-    lost = failed(chosen, failure=shared_position(["file (zipfile.ZipFile of a.zip)"]))
-    return failing(chosen, lost)
+    files = ("file (zipfile.ZipFile of a.zip)",)
+    lost = failed(chosen, failure=shared_position(files))
+    return failing(chosen, lost, target_fields={"shared_files": files})
 
 
 def _truncated() -> Evidence:

@@ -83,7 +83,7 @@ def test_files_that_forked_workers_share_are_wrong_with_several_of_them() -> Non
     found = run([trial(config(0)), trial(config(1))], target=target(shared_files=SHARED))
     known = Integrity.of(found)
     assert faulty(found, 0, 1, 2, 16) == [2, 16]
-    assert known.fault(config(4, start_method="fork")) is known.shared
+    assert known.fault(config(4, start_method="fork")) == known.shared
     assert known.fault(config(4, start_method="spawn")) is None  # whose dataset can't be pickled
     assert known.most_workers == 1
     (said,) = said_first(found)
