@@ -93,8 +93,8 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
     if found.shared is not None:
         files, title = [*found.shared_files], f"Workers share an open file: {found.shared_files[0]}"
         text, cost = found.shared.message, 1.0 if now > 1 else 0.0
-        those = ids("shared_file")
-        yield finding("data.shared_file", title, text, _OPENED, cost, files=files, trials=those)
+        shown = ids("shared_file")
+        yield finding("data.shared_file", title, text, _OPENED, cost, files=files, trials=shown)
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
         faults = [trial.failure for trial in seen if trial.failure is not None]
