@@ -39,6 +39,7 @@ NAMES = (
         "strangers",
         "heavy",
         "shard_faults",
+        "shared_files",
         "head_to_head",
         "attached",
         "certificate",

@@ -18,6 +18,7 @@ import re
 import tempfile
 import threading
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -661,6 +662,48 @@ def shm_custom() -> DataLoader[Any]:
     return DataLoader(
         Timed(wait_ms=1, shape=(1024, 1024)), batch_size=2, num_workers=3, collate_fn=_as_they_are
     )
+
+
+# data.shared_file
+
+
+class Records(Dataset[torch.Tensor]):
+    """Records of one file, which is open before workers are forked."""
+
+    def __init__(self, *, packed: bool = False) -> None:
+        folder = Path(tempfile.gettempdir())
+        self.packed = packed
+        records = [bytes([number]) * 4096 for number in range(256)]
+        if packed:
+            path = folder / "dlprof-planted-records.zip"
+            with zipfile.ZipFile(path, "w") as archive:
+                for number, record in enumerate(records):
+                    archive.writestr(str(number), record)
+            self.archive = zipfile.ZipFile(path)
+        else:
+            path = folder / "dlprof-planted-records.bin"
+            path.write_bytes(b"".join(records))
+            self.file = path.open("rb")
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        burn(0.5)
+        if self.packed:
+            record = self.archive.read(str(index))
+        else:
+            self.file.seek(index * 4096)
+            record = self.file.read(4096)
+        return torch.frombuffer(bytearray(record), dtype=torch.uint8)
+
+
+def shared_handle() -> DataLoader[Any]:
+    return DataLoader(Records(), batch_size=8, num_workers=2)
+
+
+def shared_zip() -> DataLoader[Any]:
+    return DataLoader(Records(packed=True), batch_size=8, num_workers=3)
 
 
 # data.duplicated

@@ -94,7 +94,9 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
             trial_s=0.8 * trial_s,
         )
         for config in few
-        if config.num_workers != now.num_workers and not evidence.why_fixed(config)
+        if config.num_workers != now.num_workers
+        and not evidence.why_fixed(config)
+        and evidence.integrity.fault(config) is None
     ]
     longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=2.0 * trial_s)
     return [

@@ -13,6 +13,7 @@ from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
     ONE_BATCH_SIGN,
+    OPENED_EACH,
     SHARE_OUT,
     WHOLE_EPOCHS,
     Config,
@@ -34,6 +35,13 @@ _SHARDED = Fix(
     first, step = (worker.id, worker.num_workers) if worker else (0, 1)
     for sample in itertools.islice(self.samples(), first, None, step):
         yield sample""",
+)
+_OPENED = Fix(
+    text=OPENED_EACH,
+    code="""def __getitem__(self, index):
+    if self.file is None:  # in each worker once; self.file = None in __init__
+        self.file = open(self.path, "rb")
+    ...""",
 )
 _DUPLICATED = "Workers yield the same samples"
 _UNSHARED = "Workers may yield the same samples"
@@ -60,7 +68,9 @@ def data_findings(run: Run) -> tuple[Finding, ...]:
     return tuple(found_in(run.trials, Integrity.of(run), now))
 
 
-def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Finding]:
+def found_in(  # noqa: C901 - a branch for each fault
+    trials: Sequence[Trial], found: Integrity, now: int
+) -> Iterator[Finding]:
     """What all trials of a target show of wrong data, and of workers without any.
 
     What is wrong with settings of other workers than ``now`` costs nothing now.
@@ -82,6 +92,11 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
     def ids(kind: FailureKind) -> list[str]:
         return [trial.id for trial in failed_by(trials, kind)]
 
+    if found.shared is not None:
+        files, title = [*found.shared_files], f"Workers share an open file: {found.shared_files[0]}"
+        text, cost = found.shared.message, 1.0 if now > 1 else 0.0
+        shown = ids("shared_file")
+        yield finding("data.shared_file", title, text, _OPENED, cost, files=files, trials=shown)
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
         faults = [trial.failure for trial in seen if trial.failure is not None]
@@ -142,6 +157,8 @@ def said_first(run: Run) -> list[str]:
     used = [each.num_workers for each in (present, chosen) if each is not None]
     diagnosed = () if run.diagnosis is None else run.diagnosis.findings
     for each in data_findings(run):
+        if not each.cost and any(finding.code == each.code for finding in diagnosed):
+            continue  # it is of other settings than those that were profiled
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
         if (fed := each.evidence.get("fed_workers")) is not None:
             if used and max(used) <= fed:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dlprof.records import BY_COPY, Config, Failure, Machine, Target
+from dlprof.records import BY_COPY, Config, Failure, Machine, Target, shared_position
 from dlprof.settings import SweepSettings
 from dlprof.trial import failures
 from dlprof.trial.protocol import record_of
@@ -49,6 +49,7 @@ class Preflight:
         open_files: Soft limit of a process.
         unsendable: Why no worker can send a batch.
         unstartable: Why no worker can be started by spawn or forkserver.
+        shared: Why the data of several forked workers is wrong.
     """
 
     batch_size: int | None
@@ -62,6 +63,7 @@ class Preflight:
     open_files: int | None
     unsendable: Failure | None = None
     unstartable: Failure | None = None
+    shared: Failure | None = None
 
     @classmethod
     def of(
@@ -88,6 +90,7 @@ class Preflight:
             ),
             open_files=machine.open_files_limit,
             unsendable=record_of(Failure, probe["batch_failure"]),
+            shared=shared_position(target.shared_files),
         )
 
     def starts_by_copy(self, config: Config) -> bool:
@@ -104,6 +107,8 @@ class Preflight:
             return None
         if self.starts_by_copy(config) and self.unstartable is not None:
             return self.unstartable
+        if self.shared is not None and config.num_workers > 1 and self.method(config) == "fork":
+            return self.shared
         return (
             self.unsendable
             or _shared_memory(config, self)

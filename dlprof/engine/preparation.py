@@ -94,6 +94,9 @@ class SweepListener(RunnerListener, Protocol):
         """A trial is in the run file."""
 
 
+_TWO_WORKERS = Config(num_workers=2, persistent_workers=True)
+"""By which it shows what workers share; they stay, so that it can be seen what they have moved."""
+
 _COPIED = (
     "Workers start by {method} here where no setting says otherwise, so each of them gets the "
     "dataset pickled."
@@ -147,6 +150,10 @@ def look_at(
             be one, or nothing of many can work here.
     """
     target, accelerator, probe = _probed(runner, settings, machine, left_s())
+    two = target.attainable(_TWO_WORKERS, has_accelerator=False)
+    if probe.get("moved_files") and two.num_workers > 1:
+        shared = runner.shared_files(two, left_s=left_s())
+        target = dataclasses.replace(target, shared_files=shared)
     has = accelerator is not None
     if one:
         named = single_config(settings, target, has_accelerator=has)

@@ -27,6 +27,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
     own_s,
+    shared_position,
 )
 from dlprof.units import counted
 
@@ -101,6 +102,7 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
     seen = _data_trial(loader)
     if seen is None or loader.config is None:
         return ()
+    target = dataclasses.replace(target, shared_files=loader.shared_files)
     found = find(Evidence.of_trial(machine, target, seen, "the script"))
     message = "" if seen.failure is None else seen.failure.message
 
@@ -128,7 +130,8 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     short = promised is not None and whole and exact and loader.batches < promised - spare
     more = promised is not None and loader.batches > promised + spare
     empty = loader.epochs_empty
-    if not (loader.duplicated or short or more or empty):
+    shared = shared_position(loader.shared_files)
+    if not (shared or loader.duplicated or short or more or empty):
         return None
     message = "Workers yield the same samples."
     if empty:
@@ -143,7 +146,7 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
         config=loader.config,
         repetition=0,
         outcome="crashed",
-        failure=Failure(kind=kind, message=message),
+        failure=shared or Failure(kind=kind, message=message),
     )
 
 

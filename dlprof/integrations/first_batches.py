@@ -16,6 +16,7 @@ import itertools
 import random
 import threading
 import time
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,20 @@ from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
+from dlprof.targets.open_files import (
+    OpenFile,
+    is_forked,
+    moved,
+    named,
+    open_files,
+    positions,
+)
 
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
+
+_MOST_FILES = 64
+"""Open files that are looked at around a ``next()``, each for some 2 µs."""
 
 LEAST_BATCHES = 10
 """Followed batches that may show a cause."""
@@ -62,6 +74,57 @@ def looked_at(take: Take, samples: WorkerSamples) -> Take:
     return looking
 
 
+class SharedFiles:
+    """Notices that the workers of one loader move the position of files that they share.
+
+    In ``next()`` the main process runs torch's own code alone where the samplers are torch's: what
+    moves meanwhile is moved by workers.
+
+    Attributes:
+        found: Those that were moved, each in words.
+    """
+
+    def __init__(self, config: Config | None) -> None:
+        several = config is not None and config.num_workers > 1
+        # Until each worker has made some batches, and none of what was read before the fork.
+        self._left = 4 * config.batches_in_flight if config is not None and several else 0
+        self.found: tuple[str, ...] = ()
+
+    def looking_at(self, loader: Any) -> Callable[[Take], Take]:
+        """What makes ``IterationTimer.take`` look, of the workers that are forked from now on."""
+        files: tuple[OpenFile, ...] = ()
+        with contextlib.suppress(Exception):  # a class of the user's may answer with anything
+            if self._left and is_forked(loader) and _samplers_of_torch(loader):
+                files = open_files()[:_MOST_FILES]
+        return functools.partial(self._looked_at, loader, files) if files else lambda take: take
+
+    def _looked_at(self, loader: Any, files: Sequence[OpenFile], take: Take) -> Take:
+        # What the iterator holds, too: the loader itself may go before it does.
+        names = ("dataset", "collate_fn", "worker_init_fn")
+        parts = types.SimpleNamespace(**{name: getattr(loader, name, None) for name in names})
+
+        def looking(advance: Callable[[Any], Any], iterator: Any) -> Any:
+            if not self._left:
+                return take(advance, iterator)
+            before = positions(files)
+            try:
+                return take(advance, iterator)
+            finally:  # a worker may have raised by what it read
+                self._left -= 1
+                if moving := moved(files, before):
+                    self.found, self._left = named(moving, parts), 0
+
+        return looking
+
+
+def _samplers_of_torch(loader: Any) -> list[Any]:
+    """What orders a loader's samples, where that is torch's own code alone; else empty."""
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    known = [each for each in samplers if each is not None]
+    own = all(type(each).__module__.startswith("torch.utils.data") for each in known)
+    return known if own else []
+
+
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
@@ -74,10 +137,8 @@ def promised_batches(loader: Any) -> int | None:
     if length is not None:
         size = loader.batch_size or 1
         return length // size if loader.drop_last else -(-length // size)
-    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
-    known = [each for each in samplers if each is not None]
-    own = (type(each).__module__.startswith("torch.utils.data") for each in known)
-    if not known or not all(own):
+    known = _samplers_of_torch(loader)
+    if not known:
         return None
     return None if type(known[0]).__name__ == OF_ITERABLES else len(loader)
 

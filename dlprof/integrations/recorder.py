@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dlprof.integrations.first_batches import (
     Follower,
+    SharedFiles,
     compared_workers,
     looked_at,
     promised_batches,
@@ -54,6 +55,7 @@ class _Seen:
     known: WatchedLoader  # what was known of it when it was first iterated
     # Its dataset, while that lives; ``None`` where that isn't known, as of a list.
     dataset: weakref.ref[Any] | None
+    shared: SharedFiles  # looks for files that its workers share
     made: int = 0  # loader objects that count as this one
     follower: Follower | None = None  # follows its first batches; ``None`` where that isn't done
     compared: int = 0  # workers whose first batches are compared; 0 where that isn't done
@@ -167,11 +169,15 @@ class LoaderRecorder:
             reasons["headroom"] = seen.headroom.why_not
         if seen.duplicated:
             reasons["samples_per_s"] = "its workers yield the same samples"
+        asks = None if seen.asks is None else seen.asks()
+        # Workers that know their number may have a file each.
+        certain = seen.known.sampler != OF_ITERABLES or asks is False
         record = dataclasses.replace(
             filled,
             made=seen.made,
             duplicated=seen.duplicated,
-            asks_worker=None if seen.asks is None else seen.asks(),
+            shared_files=seen.shared.found if certain else (),
+            asks_worker=asks,
             headroom=headroom,
             samples_per_s=None if seen.duplicated else filled.samples_per_s,
             unavailable=reasons,
@@ -251,8 +257,10 @@ class LoaderRecorder:
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
+        looking = seen.shared.looking_at(loader)
         reading, _ = seen.statistics.open(make)
         take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
+        take = looking(take)
         if seen.headroom is not None:
             take = seen.headroom.replaying(take, reading)
         with self.guarded("how many batches a loader promises could not be seen"):
@@ -299,7 +307,7 @@ class LoaderRecorder:
             if self._others is None:
                 why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
                 known = WatchedLoader(name=_OTHERS, unavailable=why)
-                self._others = _Seen(self._new_statistics(), known, None)
+                self._others = _Seen(self._new_statistics(), known, None, SharedFiles(None))
             return self._others
         first, called = (line_of(place, which, self._folder) for which in range(2))
         name, taken = first or known.kind, {seen.known.name for seen in self._seen}
@@ -308,7 +316,8 @@ class LoaderRecorder:
             name = next(each for each in numbered if each not in taken)
         named = dataclasses.replace(known, name=name, place=first, called_from=called)
         compared = compared_workers(named, dataset)
-        seen = _Seen(self._new_statistics(), named, _reference(dataset), compared=compared)
+        statistics, shared = self._new_statistics(), SharedFiles(named.config)
+        seen = _Seen(statistics, named, _reference(dataset), shared, compared=compared)
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:

@@ -51,6 +51,7 @@ from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
 from dlprof.records.integrity import NEVER_ASKED as NEVER_ASKED
 from dlprof.records.integrity import ONCE as ONCE
 from dlprof.records.integrity import ONE_BATCH_SIGN as ONE_BATCH_SIGN
+from dlprof.records.integrity import OPENED_EACH as OPENED_EACH
 from dlprof.records.integrity import SHARE_OUT as SHARE_OUT
 from dlprof.records.integrity import SHARED_SIGN as SHARED_SIGN
 from dlprof.records.integrity import SOME_SHARED as SOME_SHARED
@@ -61,6 +62,7 @@ from dlprof.records.integrity import Integrity as Integrity
 from dlprof.records.integrity import checked as checked
 from dlprof.records.integrity import doubled as doubled
 from dlprof.records.integrity import is_guessed as is_guessed
+from dlprof.records.integrity import shared_position as shared_position
 from dlprof.records.machine import CoreSpeeds as CoreSpeeds
 from dlprof.records.machine import GpuInfo as GpuInfo
 from dlprof.records.machine import Machine as Machine

@@ -32,6 +32,7 @@ FindingCode = Literal[
     "memory.growth",
     "memory.limit",
     "memory.shm",
+    "data.shared_file",
     "data.duplicated",
     "data.truncated",
     "data.unshared",

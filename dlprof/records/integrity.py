@@ -21,7 +21,7 @@ from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
 from dlprof.records.trial import Failure, FailureKind, Trial
 
-DATA_FAULTS: tuple[FailureKind, ...] = ("duplicated", "truncated")
+DATA_FAULTS: tuple[FailureKind, ...] = ("duplicated", "truncated", "shared_file")
 """Kinds of failures in which a loader works and its data is wrong."""
 
 SHARE_OUT = (
@@ -35,6 +35,12 @@ WHOLE_EPOCHS = (
     "samples."
 )
 """What to do about epochs that end early."""
+
+OPENED_EACH = (
+    "Open the file in each worker, at its first sample, not in __init__: keep its path, and no "
+    "open file."
+)
+"""What to do about files that are open when workers are forked."""
 
 ONCE = (
     "what orders or makes its samples can be iterated once, as a generator can. Make it again in "
@@ -91,6 +97,7 @@ class Integrity:
     """What the trials of a run say of the data of any configuration.
 
     Attributes:
+        shared_files: As in ``Target``: of which several forked workers move one position.
         duplicated: How several workers give the same samples; ``None`` if they don't.
         fewest: The fewest workers that were seen to do so.
         right: The most workers of which nothing speaks against their data, fewer than those.
@@ -107,6 +114,7 @@ class Integrity:
         shared_out: ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
     """
 
+    shared_files: tuple[str, ...] = ()
     duplicated: Failure | None = None
     fewest: int = 0
     right: int = 1
@@ -155,6 +163,7 @@ class Integrity:
         most = max((some for some, _ in fed), default=0)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
+            shared_files=target.shared_files,
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
@@ -169,12 +178,18 @@ class Integrity:
         )
 
     @property
+    def shared(self) -> Failure | None:
+        """How several forked workers read files by one position; ``None`` if they don't."""
+        return shared_position(self.shared_files)
+
+    @property
     def most_workers(self) -> int | None:
         """With more workers the data is wrong, they fail or get none; ``None`` for no such limit.
 
         Epochs that end early with fewer than that are left to ``fault``.
         """
         caps = [] if self.duplicated is None else [max(1, self.right, *self.shared_out)]
+        caps += [1] if self.shared_files else []  # what is open can't be pickled either
         caps += [count - 1 for count in self.refused]
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
@@ -193,6 +208,8 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
+        if self.shared_files and workers > 1 and config.start_method in {None, "fork"}:
+            return self.shared
         right = workers <= max(1, self.right) or workers in self.shared_out
         if self.duplicated is not None and not right:
             if workers < self.fewest:
@@ -473,6 +490,19 @@ def _compared_text(trial: Trial, fewer: Sequence[Trial]) -> str:
         f"num_workers={trial.config.num_workers}, and {statistics.median(_counts(fewer)):,.0f} "
         "with fewer workers"
     )
+
+
+def shared_position(files: Sequence[str]) -> Failure | None:
+    """The failure of forked workers that read files, each in words, by one position."""
+    if not files:
+        return None
+    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    was = "were" if len(files) > 1 else "was"
+    message = (
+        f"Forked workers move one read position of {named}, which {was} open before they "
+        "started. Where one seeks, another reads: samples come back wrong, or fail."
+    )
+    return Failure(kind="shared_file", message=message, hint=OPENED_EACH)
 
 
 def doubled(workers: int, seen: Failure | None = None) -> Failure:

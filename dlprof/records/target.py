@@ -106,6 +106,8 @@ class Target:
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
         batch_cpu_s: CPU time of that; the rest of ``batch_s`` is blocked time.
+        shared_files: Files that were open when workers were forked and whose position several of
+            them moved, each in words: their data is wrong.
         reads_files: Whether the dataset's attributes name files, so that a cold page cache matters;
             ``None`` where that isn't known.
         notes: What to know about how dlprof takes the target.
@@ -129,6 +131,7 @@ class Target:
     batch_tensors: int | None = None
     batch_s: float | None = None
     batch_cpu_s: float | None = None
+    shared_files: tuple[str, ...] = ()
     reads_files: bool | None = None
     notes: tuple[str, ...] = ()
 

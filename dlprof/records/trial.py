@@ -33,6 +33,7 @@ FailureKind = Literal[
     "empty",
     "duplicated",
     "truncated",
+    "shared_file",
     "inconsistent_batches",
 ]
 

@@ -142,6 +142,9 @@ class WatchedLoader:
             samplers or the script had asked for it; ``None`` elsewhere.
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
+        shared_files: Files that were open when workers were forked and whose position these moved,
+            each in words: their data is wrong. Not seen with samplers of the user's own, nor of an
+            iterable dataset of whose workers one asked which it is.
         loads_for: Ranks of the job that get its batches: more than 1 where accelerate dispatches
             them from rank 0, on each of its ranks.
         asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
@@ -185,6 +188,7 @@ class WatchedLoader:
     headroom: Headroom | None = None
     promised_batches: int | None = None
     duplicated: bool | None = None
+    shared_files: tuple[str, ...] = ()
     asks_worker: bool | None = None
     loads_for: int = 1
     failures: int = 0

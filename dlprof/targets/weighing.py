@@ -535,14 +535,14 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
         if type(state) is not dict:
             return [("__getstate__()", state)], ""
         return [(str(name), each) for name, each in state.items()], ""
-    held = _held(value)
+    held = own_attributes(value)
     with contextlib.suppress(AttributeError):
         object.__getattribute__(value, "__dict__")
         return list(held.items()), ""
     return list(held.items()) or None, ""  # a class written in C may hold more
 
 
-def _held(value: Any) -> dict[str, Any]:
+def own_attributes(value: Any) -> dict[str, Any]:
     """An object's own attributes, past all properties."""
     held: dict[str, Any] = {}
     with contextlib.suppress(AttributeError, TypeError):
@@ -566,14 +566,14 @@ def shards_of(dataset: Any) -> int | None:
     if type(dataset).__module__.partition(".")[0] == "datasets":
         found = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
         return found if type(found) is int else None
-    held = _held(dataset)
+    held = own_attributes(dataset)
     for name in ("num_shards", "n_shards"):
         if type(held.get(name)) is int and held[name] > 0:
             return int(held[name])
     stages = held.get("pipeline")
     if _is(stages, list) and stages and type(dataset).__module__.startswith("webdataset"):
         source = stages[0]
-        urls = _held(source).get("urls")
+        urls = own_attributes(source).get("urls")
         resampled = "Resampled" in type(source).__name__
         return len(urls) if isinstance(urls, list | tuple) and not resampled else None
     return None

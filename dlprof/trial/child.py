@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.open_files import have_own_positions, open_files
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
@@ -160,6 +161,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     mark_processes(request.temporary)
     answer_with_stacks()
     tie_forked()
+    have_own_positions(open_files())  # else a trial would move those of the trials after it
     session = Session(channel)
     try:
         try:

@@ -42,6 +42,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
         worker, else ``None``; ``data_files`` (how many the dataset names, up to a few);
+        ``moved_files`` (of how many open files the batches moved the position);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -52,9 +53,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.counting import count_bytes, count_tensors
     from dlprof.targets.files import dataset_files
     from dlprof.targets.loader import EpochGate, make_loader
+    from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
-    gate = EpochGate()
+    files = open_files()
+    places, gate = positions(files), EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
     with _loaders_started() as started:
         iterator = iter(loader)
@@ -69,6 +72,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     _refuse_a_loader(built, started)
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
+    moving = moved(files, places)
     sent = try_batch(first, batch)
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
@@ -102,6 +106,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
         "data_files": data_files,
+        "moved_files": len(moving),
         "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": strategy,
@@ -144,9 +149,23 @@ def _loaders_started() -> Iterator[list[Any]]:
 
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """Whether workers of a configuration can be started at all: ``failure``, or ``None`` for it."""
-    failure = try_start(_loader(built, request.config), request.config)
-    return {"failure": None if failure is None else dataclasses.asdict(failure)}
+    """What is wrong with workers of a configuration, before any trial of it.
+
+    Returns:
+        ``failure``: why none can be started, or ``None``; ``shared_files``: those of which several
+        forked workers move the position that they share, in words.
+    """
+    from dlprof.targets.open_files import is_forked, moved_by_workers, named, open_files
+
+    loader, files = _loader(built, request.config), open_files()
+    failure = try_start(loader, request.config)
+    shared: tuple[str, ...] = ()
+    if request.config.num_workers > 1 and hasattr(loader, "num_workers") and is_forked(loader):
+        shared = named(moved_by_workers(loader, files), loader)
+    return {
+        "failure": None if failure is None else dataclasses.asdict(failure),
+        "shared_files": list(shared),
+    }
 
 
 def _samples_per_batch(

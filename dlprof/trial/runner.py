@@ -216,6 +216,19 @@ class TrialRunner:
             return None
         return record_of(Failure, answer["failure"])
 
+    def shared_files(self, config: Config, *, left_s: float) -> tuple[str, ...]:
+        """Files whose position several forked workers of a configuration move, in words.
+
+        None where that isn't known, as where a worker dies, or all takes longer than a trial may be
+        without a batch or a quarter of ``left_s``, which is left of the budget.
+        """
+        stall_s = min(self._stall_s(config), max(_LEAST_PROBE_S, left_s / 4))
+        try:
+            answer = self.look(TrialRequest(config=config), limit_s=stall_s, stall_s=stall_s)
+        except DlprofError:
+            return ()
+        return tuple(map(str, answer["shared_files"]))
+
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
     ) -> Message:

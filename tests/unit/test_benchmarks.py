@@ -25,7 +25,8 @@ SCRIPTS = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
-    *("planted", "planted_beside", "beside", "heavy", "shard_faults", "head_to_head", "attached"),
+    *("planted", "planted_beside", "beside", "heavy", "shard_faults", "shared_files"),
+    *("head_to_head", "attached"),
     *("differential", "trainings", "tuning", "dlio", "gpu", "mutation"),
 )
 WHERE: dict[str, Any] = {

@@ -21,6 +21,7 @@ from dlprof.records import (
     GpuUsage,
     TransformCost,
     Usage,
+    shared_position,
 )
 from dlprof.trial import data_checks
 
@@ -173,6 +174,13 @@ def _duplicated() -> Evidence:
     return failing(chosen, lost)
 
 
+def _shared_file() -> Evidence:
+    chosen = config(2)
+    files = ("file (zipfile.ZipFile of a.zip)",)
+    lost = failed(chosen, failure=shared_position(files))
+    return failing(chosen, lost, target_fields={"shared_files": files})
+
+
 def _truncated() -> Evidence:
     chosen = config(2)
     lost = failed(chosen, failure=Failure(kind="truncated", message="10 of 20 batches came."))
@@ -253,6 +261,7 @@ CASES: dict[str, list[Any]] = {
     "memory.growth": [_growing],
     "memory.limit": [_out_of_memory],
     "memory.shm": [_too_little_shm, _projected_shm],
+    "data.shared_file": [_shared_file],
     "data.duplicated": [_duplicated],
     "data.truncated": [_truncated, _lying_length],
     "transfer.pageable": [_pageable],
@@ -279,7 +288,7 @@ def test_a_busy_device_is_reported_behind_what_slows_the_loader() -> None:
 def test_the_table_has_every_code_once() -> None:
     listed = [row.code for row in TABLE]
     # Of wrong data any run tells by itself.
-    by_any_run = ["data.duplicated", "data.truncated", "data.unshared"]
+    by_any_run = ["data.duplicated", "data.shared_file", "data.truncated", "data.unshared"]
     assert sorted([*listed, *by_any_run]) == sorted(get_args(FindingCode))
 
 

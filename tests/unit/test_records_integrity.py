@@ -32,6 +32,7 @@ from dlprof.records import (
     SweepPrediction,
     Trial,
     checked,
+    shared_position,
 )
 from dlprof.search.space import still_useful
 from dlprof.store import RunWriter, read_run
@@ -73,6 +74,36 @@ def test_one_duplicated_trial_says_it_of_every_several_workers() -> None:
     assert "num_workers=4 each comes up to 4 times" in fault.message
     assert fault.hint == "Fix it."
     assert Integrity.of(found).most_workers == 1
+
+
+SHARED = ("file (zipfile.ZipFile of a.zip)",)
+
+
+def test_files_that_forked_workers_share_are_wrong_with_several_of_them() -> None:
+    found = run([trial(config(0)), trial(config(1))], target=target(shared_files=SHARED))
+    known = Integrity.of(found)
+    assert faulty(found, 0, 1, 2, 16) == [2, 16]
+    assert known.fault(config(4, start_method="fork")) == known.shared
+    assert known.fault(config(4, start_method="spawn")) is None  # whose dataset can't be pickled
+    assert known.most_workers == 1
+    (said,) = said_first(found)
+    assert "move one read position of file (zipfile.ZipFile of a.zip), which was open" in said
+
+
+def test_a_rate_of_several_workers_that_share_a_file_is_none() -> None:
+    found = run([trial(config(0)), trial(config(4))], target=target(shared_files=SHARED))
+    alone, four = checked(found).trials
+    assert alone.samples_per_s is not None
+    assert (four.outcome, four.samples_per_s) == ("crashed", None)
+    assert four.failure is not None
+    assert four.failure.kind == "shared_file"
+
+
+def test_many_shared_files_are_not_all_named() -> None:
+    failure = shared_position([f"files[{number}] (a.bin)" for number in range(5)])
+    assert failure is not None
+    assert "files[2] (a.bin) and 2 more, which were open" in failure.message
+    assert "files[3]" not in failure.message
 
 
 def test_a_truncated_trial_says_it_of_as_many_workers_only() -> None:

@@ -127,12 +127,14 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
     {
         *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
         *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
-        "workers.unfed",
+        *("data.shared_file", "workers.unfed"),
     }
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
-WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
+WRONG_DATA: frozenset[FindingCode] = frozenset(
+    {"data.shared_file", "data.duplicated", "data.truncated"}
+)
 _IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
 
@@ -239,6 +241,8 @@ def find(view: Evidence) -> tuple[Finding, ...]:
                 # That more workers would be wrong is what keeps one or none from more, and no cause
                 # of anything with several that are right.
                 place = Place.BROKEN if wrong or view.workers < 2 else Place.BEHIND
+            if each.code == "data.shared_file" and not each.cost:
+                place = Place.BEHIND  # with these settings nothing is wrong
             found.append((place, each))
     codes = {finding.code for _, finding in found}
     if "workers.unfed" in codes:  # which is why there are too many

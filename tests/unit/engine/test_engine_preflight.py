@@ -45,6 +45,13 @@ def preflight(
     return dataclasses.replace(found, unstartable=unstartable)
 
 
+def test_several_forked_workers_that_share_a_file_are_skipped() -> None:
+    found = Preflight.of(SweepSettings(), target(shared_files=("file of a.zip",)), machine(), PROBE)
+    assert [found.fault(config(workers)) is None for workers in (0, 1, 2)] == [True, True, False]
+    assert fault(found, config(2)).kind == "shared_file"
+    assert found.fault(config(2, start_method="spawn")) is None
+
+
 def fault(found: Preflight, tried: Config) -> Failure:
     failure = found.fault(tried)
     assert failure is not None

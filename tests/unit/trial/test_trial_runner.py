@@ -202,6 +202,14 @@ def test_a_probe_that_a_signal_ended_is_tried_again(make: Make) -> None:
     assert (len(world.left_s), world.launchers) == (2, 1)
 
 
+def test_what_workers_share_is_not_known_where_the_process_dies(make: Make) -> None:
+    bench, _ = make((1.0, TargetError("It died.")), (1.0, ProbeTimeoutError("It hangs.")))
+    bench.build(LIMITS)
+
+    assert bench.shared_files(REQUEST.config, left_s=60.0) == ()
+    assert bench.shared_files(REQUEST.config, left_s=60.0) == ()
+
+
 def test_no_second_attempt_without_time(make: Make) -> None:
     bench, world = make(dies(30.0), (2.0, None), builds=[WELL, WELL])
     bench.build(LIMITS)

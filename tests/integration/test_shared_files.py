@@ -1,0 +1,270 @@
+"""Files whose position forked workers share: planted faults and sound datasets, really forked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.integrations.first_batches import SharedFiles
+from dlprof.integrations.loaders import config_of
+from dlprof.store import read_run
+from dlprof.targets.open_files import moved_by_workers, named, open_files
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+cases: Any = importlib.import_module("shared_files")
+sys.path.remove(str(BENCHMARKS))
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="workers are forked, and seen by /proc"
+)
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+READ_IN_A_SCRIPT = (
+    *("open, seek and read", "a text file", "a descriptor", "zipfile", "a part of it"),
+    *("a file of the transform", "opened lazily, but before the fork"),
+)
+"""Faults that end soon whatever a worker reads in place of its own sample."""
+
+SOUND_IN_A_SCRIPT = (
+    *("opened in each worker", "opened again in each process", "opened again by worker_init_fn"),
+    *("read by the sampler, in main", "pread", "mmap", "a log that is added to", "one worker"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("shared_files")
+    cases.write_all(found)
+    return found
+
+
+def loader_of(title: str, folder: Path) -> Any:
+    try:
+        return cases.loader_for({**cases.FAULTS, **cases.SOUND}[title], folder)
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def script_of(loader: Any) -> Iterator[SharedFiles]:
+    """A loader as a script iterates it, some batches of which are looked at as ``run`` does."""
+    shared = SharedFiles(config_of(loader))
+    looking = shared.looking_at(loader)
+    iterator = iter(loader)
+    take = looking(lambda advance, iterator: advance(iterator))
+    with contextlib.suppress(Exception):  # as a worker that reads another one's bytes may raise
+        for _ in range(12):
+            take(next, iterator)
+    yield shared
+
+
+@pytest.mark.parametrize("title", cases.FAULTS)
+def test_what_several_workers_move_is_found_in_a_process_of_its_own(
+    title: str, folder: Path
+) -> None:
+    loader = loader_of(title, folder)
+    assert len(moved_by_workers(loader, open_files())) == 1
+
+
+@pytest.mark.parametrize("title", cases.SOUND)
+def test_sound_files_are_left_alone(title: str, folder: Path) -> None:
+    loader = loader_of(title, folder)
+    assert moved_by_workers(loader, open_files()) == ()
+
+
+@pytest.mark.parametrize("title", READ_IN_A_SCRIPT)
+def test_what_several_workers_move_is_found_in_a_script(title: str, folder: Path) -> None:
+    with script_of(loader_of(title, folder)) as shared:
+        assert len(shared.found) == 1
+
+
+@pytest.mark.parametrize("title", SOUND_IN_A_SCRIPT)
+def test_sound_files_of_a_script_are_left_alone(title: str, folder: Path) -> None:
+    with script_of(loader_of(title, folder)) as shared:
+        assert shared.found == ()
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("open, seek and read", "file (samples.bin)"),
+        ("zipfile", "file (zipfile.ZipFile of samples.zip)"),
+        ("npz", "file (numpy.lib.npyio.NpzFile of samples.npz)"),
+        ("gzip", "file (gzip.GzipFile of samples.gz)"),
+        ("a file of the transform", "read.table (samples.bin)"),
+        ("a part of it", "dataset.file (samples.bin)"),
+        ("one of two files", "datasets[0].file (samples.bin)"),
+    ],
+)
+def test_a_file_is_named_by_what_holds_it(title: str, name: str, folder: Path) -> None:
+    loader = loader_of(title, folder)
+    files = [each for each in open_files() if each.path.startswith(str(folder))]
+    assert name in named(files, loader)
+
+
+def test_what_no_python_object_holds_is_named_by_its_path(folder: Path) -> None:
+    loader = loader_of("a descriptor", folder)
+    (file,) = (each for each in open_files() if each.descriptor == loader.dataset.file)
+    assert named([file], loader) == (f"the open file {folder}/samples.bin",)
+
+
+TARGET = """
+import pathlib
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+PATH = pathlib.Path(__file__).with_name("samples.bin")
+
+class Samples(Dataset):
+    def __init__(self, lazily=False):
+        if not PATH.exists():
+            PATH.write_bytes(b"".join(bytes([number]) * 4096 for number in range(256)))
+        self.file = None if lazily else PATH.open("rb")
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = PATH.open("rb")
+        self.file.seek(index * 4096)
+        return torch.frombuffer(bytearray(self.file.read(4096)), dtype=torch.uint8)
+
+def shared():
+    return DataLoader(Samples(), batch_size=4, num_workers=2)
+
+def alone():
+    return DataLoader(Samples(), batch_size=4)
+
+def lazily():
+    return DataLoader(Samples(lazily=True), batch_size=4, num_workers=2)
+
+if __name__ == "__main__":
+    for batch in shared():
+        pass
+    for batch in lazily():
+        pass
+"""
+
+
+def dlprof(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "target.py").write_text(TARGET)
+    return subprocess.run(
+        [sys.executable, "-m", "dlprof", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=200,
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+
+def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
+    done = dlprof(tmp_path, "profile", "target.py:shared", "--json", "-o", "run.jsonl")
+    found = json.loads(done.stdout)
+    (first,) = found["findings"]
+    assert (first["code"], first["severity"]) == ("data.shared_file", "high")
+    assert first["title"] == "Workers share an open file: file (samples.bin)"
+    assert first["evidence"]["files"] == ["file (samples.bin)"]
+    assert "self.file = open" in first["fix"]["code"]
+    assert found["trials"][0]["outcome"] == "skipped"
+
+
+def test_a_profile_without_workers_has_a_rate_and_promises_nothing_of_more(tmp_path: Path) -> None:
+    done = dlprof(tmp_path, "profile", "target.py:alone", "--json", "-o", "run.jsonl")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    codes = [each["code"] for each in found["findings"]]
+    assert codes[0] != "data.shared_file"
+    assert "data.shared_file" in codes
+    assert all(trial["config"]["num_workers"] < 2 for trial in found["trials"])
+    assert not any(
+        "num_workers" in (each["fix"] or {}).get("dataloader_kwargs", {})
+        for each in found["findings"]
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_measures_and_recommends_none_of_it(tmp_path: Path) -> None:
+    words = ("--num-workers", "0,1,2,3", "--budget", "20s", "-o", "run.jsonl")
+    done = dlprof(tmp_path, "sweep", "target.py:shared", *words)
+    run = read_run(tmp_path / "run.jsonl")
+    failures = {trial.config.num_workers: trial.failure for trial in run.trials}
+    assert {workers for workers, failure in failures.items() if failure is None} == {0, 1}
+    assert {each.kind for each in failures.values() if each is not None} == {"shared_file"}
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers < 2
+    assert run.recommendation.findings[0].code == "data.shared_file"
+    assert "move one read position of file (samples.bin)" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_file_that_each_worker_opens_is_swept_as_ever(tmp_path: Path) -> None:
+    words = ("--num-workers", "0,2", "--budget", "20s", "-o", "run.jsonl")
+    dlprof(tmp_path, "sweep", "target.py:lazily", *words)
+    run = read_run(tmp_path / "run.jsonl")
+    assert {trial.outcome for trial in run.trials} == {"completed"}
+    assert not run.header.target.shared_files
+
+
+def test_a_script_names_the_loader_that_shares(tmp_path: Path) -> None:
+    done = dlprof(tmp_path, "run", "-o", "run.jsonl", "--json", "run.json", "target.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run.json").read_text())
+    shared, lazily = found["loaders"]
+    assert shared["shared_files"] == ["file (samples.bin)"]
+    assert lazily["shared_files"] == []
+    said = "is wrong: Workers share an open file: file (samples.bin)"
+    assert said in " ".join(done.stderr.split())
+    codes = [each["code"] for each in found["findings"]]
+    assert codes[0] == "data.shared_file"
+    assert codes.count("data.shared_file") == 1
+
+
+STREAM = """
+import os
+import pathlib
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+PATH = pathlib.Path(__file__).with_name("lines.txt")
+
+class Lines(IterableDataset):
+    def __init__(self):
+        PATH.write_text("".join(f"{number}\\n" for number in range(200_000)))
+        self.file = PATH.open()
+
+    def __iter__(self):
+        position = os.lseek(self.file.fileno(), 0, os.SEEK_CUR)
+        with PATH.with_name("begun.txt").open("a") as log:
+            log.write(f"{os.getpid()} {position}\\n")
+        for line in self.file:
+            yield torch.full((4,), float(line))
+
+def make_loader():
+    return DataLoader(Lines(), batch_size=4)
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_moves_no_file_of_the_trials_after_it(tmp_path: Path) -> None:
+    (tmp_path / "stream.py").write_text(STREAM)
+    words = ("--num-workers", "0", "--repeats", "3", "--trial-time", "0.5s", "--budget", "20s")
+    dlprof(tmp_path, "sweep", "stream.py:make_loader", *words, "-o", "run.jsonl")
+    begun: dict[str, str] = {}
+    for line in (tmp_path / "begun.txt").read_text().splitlines():
+        process, position = line.split()
+        begun.setdefault(process, position)
+    assert len(begun) >= 4  # the probe's and the trials'
+    assert set(begun.values()) == {"0"}

@@ -1,0 +1,106 @@
+"""Which open files count, and whether they have moved."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dlprof.targets.open_files import (
+    OpenFile,
+    have_own_positions,
+    moved,
+    open_files,
+    positions,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are seen by /proc")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "samples.bin"
+    found.write_bytes(bytes(100))
+    return found
+
+
+def of(path: Path) -> tuple[OpenFile, ...]:
+    return tuple(each for each in open_files() if each.path == str(path))
+
+
+def test_files_to_read_have_a_place(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        file.seek(7)
+        (found,) = of(path)
+        assert (found.descriptor, found.position) == (file.fileno(), 7)
+    assert of(path) == ()
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab", "a+b"])
+def test_files_that_are_only_written_or_added_to_do_not_count(mode: str, path: Path) -> None:
+    with path.open(mode):
+        assert of(path) == ()
+
+
+def test_devices_and_files_of_the_kernel_do_not_count() -> None:
+    with Path("/dev/urandom").open("rb") as device, Path("/proc/self/stat").open("rb") as file:
+        numbers = {each.descriptor for each in open_files()}
+        assert numbers.isdisjoint({device.fileno(), file.fileno()})
+
+
+def test_what_was_read_has_moved_and_what_was_written_or_closed_has_not(path: Path) -> None:
+    with path.open("rb", buffering=0) as one, path.open("rb", buffering=0) as other:
+        files = of(path)
+        before = positions(files)
+        one.read(1)
+        assert [each.descriptor for each in moved(files, before)] == [one.fileno()]
+        other.close()
+        assert len(moved(files, before)) == 1
+    assert moved(files, before) == ()
+
+
+def test_a_file_that_is_written_to_is_not_read_wrongly() -> None:
+    with tempfile.TemporaryFile(buffering=0) as file:
+        files = [each for each in open_files() if each.descriptor == file.fileno()]
+        before = positions(files)
+        os.utime(file.fileno(), ns=(0, 0))  # as of long ago: clocks of file systems are coarse
+        file.write(b"x")
+        assert moved(files, before) == ()
+
+
+def test_a_position_of_ones_own_starts_where_it_was_and_moves_no_other(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        file.seek(7)
+        other = os.dup(file.fileno())
+        try:
+            have_own_positions([each for each in of(path) if each.descriptor == file.fileno()])
+            assert file.read(3) == bytes(3)
+            assert (file.tell(), os.lseek(other, 0, os.SEEK_CUR)) == (10, 7)
+        finally:
+            os.close(other)
+
+
+def test_descriptors_of_one_position_keep_one(path: Path) -> None:
+    with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
+        copy = os.dup(file.fileno())
+        try:
+            have_own_positions(of(path))
+            file.read(3)
+            assert os.lseek(copy, 0, os.SEEK_CUR) == 3
+            assert another.tell() == 0
+        finally:
+            os.close(copy)
+
+
+def test_who_watches_sees_a_place_though_its_first_number_is_taken(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        (found,) = of(path)
+        have_own_positions([found], watched_from=900)
+        file.read(5)
+        try:
+            assert os.lseek(900, 0, os.SEEK_CUR) == 5
+        finally:
+            os.close(900)
