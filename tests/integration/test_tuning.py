@@ -283,7 +283,7 @@ def test_queues_get_deeper_before_workers_of_an_iterable_change(
     plain = DataLoader(Streams(), batch_size=3, num_workers=2)
     changing = dlprof.tune(DataLoader(Streams(), batch_size=3, num_workers=2), max_workers=3)
     batches = iter(changing)
-    came = [next(batches).tolist() for _ in range(8)]
+    came = [next(batches).tolist() for _ in range(10)]
     assert internals.started_workers(batches) == 2
     assert internals.ordered_batches(batches) == 8
     came += [batch.tolist() for batch in batches]
