@@ -333,9 +333,10 @@ class _Run:
         window = Window(self._setting, *figures, receive_s=self._receive_s, fetch_s=fetch_s)
         stocked = self._loader.ready() - self._ready
         self._ask = control.look(window._replace(stocked=stocked))
-        deeper = self._ask.setting.workers == self._setting.workers
-        if self._ask.setting != self._setting and (control.live or deeper):
-            self._set(self._ask.setting)
+        wanted = self._ask.within or self._ask.setting
+        deeper = wanted.workers == self._setting.workers
+        if wanted != self._setting and (control.live or deeper):
+            self._set(wanted)
         self._begin(self._ask.skip)
 
 

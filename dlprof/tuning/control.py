@@ -72,6 +72,7 @@ class Ask(NamedTuple):
     skip: int  # batches to let pass first
     batches: int  # at least so many are counted
     seconds: float  # and at least for so long
+    within: Setting | None = None  # until the next epoch, where ``setting`` comes with that one
 
 
 class Window(NamedTuple):
@@ -311,8 +312,11 @@ class Control:
         known = mean_interval(gains).high if gains else None
         return known is None or known > _EQUAL or candidate.in_flight < self.kept.in_flight
 
-    def _ladder(self, seen: Window) -> list[tuple[Setting, str]]:
-        """What may shorten the wait, the most promising first."""
+    def _ladder(self, seen: Window, slope: float = 1.0) -> list[tuple[Setting, str]]:
+        """What may shorten the wait, the most promising first.
+
+        Workers bring batches in proportion, or by a power of it, the ``slope``, if that was seen.
+        """
         step_s = seen.stepped_s / seen.batches + seen.receive_s
         wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
         fetch_s = 0.0 if self.live else seen.fetch_s
@@ -325,6 +329,9 @@ class Control:
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
             most = min(self._most, _JUMP * max(1, workers)) if self.live else self._most
+            if 0 < slope < 1 and 0 < workers < need:
+                reach = math.log(max(workers, most) / workers)
+                need = workers * math.exp(min(math.log(need / workers) / slope, reach))
             up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
@@ -382,25 +389,26 @@ class Control:
         """Each setting is judged by all of its stay, and a faster one is gone on from.
 
         Where more workers brought nothing, the next setting follows at once: going back between
-        two of them would cost an epoch.
+        two of them would cost an epoch. Queues may get deeper before: no epoch waits for that.
         """
         stays = _Stays(self.kept, self._gain, self._has_moved)
-        asked, why, trial = self.kept, "", False
+        asked, why, trial, deeper = self.kept, "", False, None
         while not self.live:
-            window = yield Ask(asked, 0, max(_FEWEST, self.kept.in_flight), _EDGE_WINDOW_S)
+            batches = max(_FEWEST, self.kept.in_flight)
+            window = yield Ask(asked, 0, batches, _EDGE_WINDOW_S, deeper)
             if window.refused:
-                self._note(asked, why, kept=False, refused=window.refused)
-                stays.seen[asked] = []
+                self._note(window.setting, why, kept=False, refused=window.refused)
+                stays.seen[window.setting] = []
             else:
                 if stays.add(window):
-                    trial = stays.now == asked != self.kept
+                    trial = stays.now != self.kept and stays.now in {asked, deeper}
                 self.wait_share = stays.lately(stays.now).wait_share
                 if trial and not self._is_judged(stays, why):
                     continue
                 if stays.now != self.kept and not trial:
                     continue  # it was judged before, and stays for the rest of the epoch
                 trial = False
-            asked, why = self._next(stays)
+            asked, why, deeper = self._next(stays)
             resting = asked == stays.now == self.kept and stays.are_enough(self.kept)
             if resting and not self.resting:
                 self._rested_from_s = self.total_s
@@ -416,38 +424,50 @@ class Control:
             return True
         gain, error = stays.gain(self.kept, stays.now)
         seen = _whole(stays.seen[stays.now])
-        if abs(gain) < 3 * error and seen.took_s < _EDGE_STAY_S:
+        if stays.now.workers == self.kept.workers:
+            # What deeper queues bring is less than what chance does to so few windows. They take
+            # memory only where they fill, and what more workers bring is to be seen with them.
+            kept = gain > -max(_MOVED, _SIGMAS * error)
+        elif abs(gain) < 3 * error and seen.took_s < _EDGE_STAY_S:
             return False
-        cheaper = stays.now.in_flight < self.kept.in_flight
-        kept = gain > (-_EQUAL if cheaper else _EQUAL)
-        if gain < -_EQUAL:
-            each_s = seen.took_s / (seen.batches + seen.skipped)
-            self._count_loss(seen, each_s * math.exp(gain))
+        else:
+            cheaper = stays.now.in_flight < self.kept.in_flight
+            kept = gain > (-_EQUAL if cheaper else _EQUAL)
+            if gain < -_EQUAL:
+                each_s = seen.took_s / (seen.batches + seen.skipped)
+                self._count_loss(seen, each_s * math.exp(gain))
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
-    def _next(self, stays: _Stays) -> tuple[Setting, str]:
-        """What to have from the next epoch on, and why."""
+    def _next(self, stays: _Stays) -> tuple[Setting, str, Setting | None]:
+        """What to have from the next epoch on, and why; and which deeper queues before."""
         if not stays.are_enough(self.kept):
-            return self.kept, ""
+            return self.kept, "", None
         seen = stays.lately(self.kept)
         if not self.kept.workers:  # receiving costs what is spared without workers
             seen = seen._replace(receive_s=self._receive_s)
-        slower = stays.now != self.kept and stays.gain(self.kept, stays.now)[0] < -_MOVED
+        others = stays.now.workers != self.kept.workers
+        slower = others and stays.gain(self.kept, stays.now)[0] < -_MOVED
         if self._spares(seen) and stays.promises(self.kept, NO_WORKERS):
-            return NO_WORKERS, _SPARED
-        if slower or seen.wait_share <= WORTH or not self._may_lose():
-            return self.kept, ""
+            return NO_WORKERS, _SPARED, None
+        if slower or seen.wait_share <= WORTH:
+            return self.kept, "", None
+        now: list[tuple[Setting, str]] = []
+        later: list[tuple[Setting, str]] = []
+        for each in self._ladder(seen, stays.slope(self.kept)):
+            if stays.promises(self.kept, each[0]):
+                (now if each[0].workers == self.kept.workers else later).append(each)
         faster = stays.faster(self.kept)
         if faster is not None:
-            return faster, "it was faster lately"
-        for candidate, why in self._ladder(seen):
-            if stays.promises(self.kept, candidate):
-                return candidate, why
+            later.insert(0, (faster, "it was faster lately"))
+        asked = [*(later if self._may_lose() else ()), *now]
+        if asked:
+            deeper = now[0][0] if now and stays.now == self.kept else self.kept
+            return *asked[0], None if asked[0] in now else deeper
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
             stays.seen = {stays.now: stays.seen[stays.now]}
             self._again_s *= 2
-        return self.kept, ""
+        return self.kept, "", None
 
     def _spares(self, seen: Window) -> bool:
         """Whether the main process may load a batch in less time than it takes one in."""
@@ -622,8 +642,9 @@ class _Stays:
 
     def promises(self, kept: Setting, candidate: Setting) -> bool:
         """Whether a setting may bring what none of those did that were tried."""
-        if candidate in self.seen or candidate.workers <= kept.workers:
-            return candidate not in self.seen
+        seen = self.seen.get(candidate)
+        if seen is not None or candidate.workers <= kept.workers:
+            return seen is None or 0 < len(seen) < _FEWEST  # the epoch ended before more was seen
         more = [
             each
             for each in self.seen
@@ -635,9 +656,19 @@ class _Stays:
             for each in more
         )
 
+    def slope(self, kept: Setting) -> float:
+        """Log ratio of what batches cost with fewer workers, over that of workers; 1 if unknown."""
+        fewer = [each for each in self.seen if 0 < each.workers < kept.workers]
+        near = max(filter(self.are_enough, fewer), default=None)
+        if near is None:
+            return 1.0
+        return self.gain(near, kept)[0] / math.log(kept.workers / near.workers)
+
     def faster(self, kept: Setting) -> Setting | None:
-        """One that was faster than the one that is kept; ``None`` if none was."""
+        """One with other workers that was faster than the one kept; ``None`` if none was."""
         for each in filter(self.are_enough, self.seen):
+            if each.workers == kept.workers:
+                continue
             gain, error = self.gain(kept, each)
             if gain > max(_EQUAL, 2 * error):
                 return each

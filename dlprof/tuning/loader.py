@@ -459,23 +459,23 @@ class _Tuner:
         if batch is not None and not self._control.resting:
             self._weigh(iterator, batch)
         ask = self._control.look(tap.window()) if tap.counting else self._ask
-        while self._can_steer(iterator, tap.setting, ask.setting):
-            if not self._has_turn(ask.setting):
+        while self._can_steer(iterator, tap.setting, wanted := _wanted(ask, batch)):
+            if not self._has_turn(wanted):
                 tap.pause(NS)
                 self._ask = ask
                 return
-            why = self._go_over(iterator, tap, ask.setting)
+            why = self._go_over(iterator, tap, wanted)
             if why is None:
                 self._ask = ask
                 return
             if not why:
                 break
-            if ask.setting == self._control.kept:  # there was room for it, and is no more
+            if wanted == self._control.kept:  # there was room for it, and is no more
                 self._control.kept = tap.setting
                 self.turn_off(why)
                 tap.over = True
                 return
-            ask = self._control.look(Window(ask.setting, 0, 0.0, 0.0, refused=why))
+            ask = self._control.look(Window(wanted, 0, 0.0, 0.0, refused=why))
         self._ask = ask
         kept = self._control.kept
         self._control.live = self._steers and kept.workers > 0 and not self.whole_epochs
@@ -750,6 +750,11 @@ class _Tap:
         self.begun, self.ended = True, False
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
+
+
+def _wanted(ask: Ask, batch: Any) -> Setting:
+    """What to have from now on; ``batch`` is ``None`` where an epoch has ended."""
+    return ask.setting if batch is None or ask.within is None else ask.within
 
 
 def _orders_steps() -> bool:

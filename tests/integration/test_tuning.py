@@ -303,6 +303,28 @@ def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: Non
     assert len(set(seen)) > 1
 
 
+class Deepening(Scripted):
+    """Has deeper queues at once, and more workers from the second epoch on."""
+
+    def look(self, window: Window) -> Ask:
+        return Ask(Setting(3, 1), 1, 2, 0.0, Setting(2, 4))
+
+
+def test_queues_get_deeper_before_workers_of_an_iterable_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Deepening)
+    plain = DataLoader(Streams(), batch_size=3, num_workers=2)
+    changing = dlprof.tune(DataLoader(Streams(), batch_size=3, num_workers=2), max_workers=3)
+    batches = iter(changing)
+    came = [next(batches).tolist() for _ in range(10)]
+    assert internals.started_workers(batches) == 2
+    assert internals.ordered_batches(batches) == 8
+    came += [batch.tolist() for batch in batches]
+    assert came == [batch.tolist() for batch in plain]
+    assert internals.started_workers(iter(changing)) == 3
+
+
 class Sparing(Scripted):
     """Spares all workers from the second epoch on."""
 

@@ -140,8 +140,9 @@ def epochs(
         setting = ask.setting
         had.append(setting)
         for _ in range(windows):
-            if ask.setting.workers == setting.workers:  # a depth comes at once
-                setting = ask.setting
+            wanted = ask.within or ask.setting
+            if wanted.workers == setting.workers:  # a depth comes at once
+                setting = wanted
             waited = waited_s(setting, epoch)
             batches = max(ask.batches, round(ask.seconds / (waited + 0.01)))
             seen = Window(setting, batches, batches * waited, batches * 0.01)
@@ -153,20 +154,46 @@ def test_the_next_epoch_has_the_workers_that_the_wait_calls_for() -> None:
     control = Control(START, 16, live=False)
     had = epochs(control, lambda setting, _: max(0.0, 0.08 / setting.workers - 0.01), 4)
     assert had[0] == START
-    assert set(had[1:]) == {Setting(9, 2)}
-    (change,) = control.changes
-    assert change.kept
+    assert set(had[1:]) == {Setting(9, 16)}
+    assert [each.after for each in control.changes if each.after.workers > 2] == [Setting(9, 16)]
+    assert control.changes[-1].kept
     assert control.resting
+
+
+def test_queues_get_deeper_while_more_workers_wait_for_the_next_epoch() -> None:
+    control = Control(START, 16, live=False)
+    had = epochs(control, lambda setting, _: 0.08 / setting.workers + 0.08 / setting.ahead, 2)
+    assert [each.after for each in control.changes[:2]] == [Setting(2, 8), Setting(2, 16)]
+    assert all(each.kept for each in control.changes)
+    assert had[0] == START
+    assert had[1].workers > 2
+    assert had[1].ahead == 16
+
+
+def test_queues_that_are_slower_when_deeper_hold_up_no_workers() -> None:
+    control = Control(START, 16, live=False)
+    had = epochs(control, lambda setting, _: 0.08 / setting.workers * (setting.ahead / 2), 2)
+    deeper = control.changes[0]
+    assert deeper.after == Setting(2, 8)
+    assert not deeper.kept
+    assert had[1].workers > 2
+    assert had[1].ahead == 2
+
+
+def test_workers_that_bring_less_than_in_proportion_are_jumped_over() -> None:
+    """A batch comes by the root of the workers: to be twice as fast takes four times as many."""
+    control = Control(START, 64, live=False)
+    had = epochs(control, lambda setting, _: 0.08 / setting.workers**0.5 - 0.01, 4)
+    assert had[1] == Setting(13, 16)
+    assert had[2].workers >= 64
 
 
 def test_between_settings_that_bring_nothing_no_epoch_goes_back() -> None:
     control = Control(START, 16, live=False)
     had = epochs(control, lambda *_: 0.02, 4)
     assert had[1].workers > 2
-    assert had[2] in {Setting(2, 8), START}
-    assert had[3] == START
-    assert Setting(2, 8) in {each.after for each in control.changes}
-    assert not any(each.kept for each in control.changes)
+    assert had[2] == had[3] == Setting(2, 16)
+    assert not any(each.kept for each in control.changes if each.after.workers > 2)
     assert control.settled_s is not None
 
 
@@ -177,7 +204,7 @@ def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
         control, lambda setting, epoch: (0.06 / setting.workers + 0.005) * (4 if epoch else 1), 7
     )
     assert had[1].workers > 2
-    assert not control.changes[0].kept
+    assert not next(each.kept for each in control.changes if each.after.workers > 2)
     assert control.kept.workers > 2
 
 
