@@ -212,7 +212,8 @@ def _speeds(rng: random.Random, cores: int, traces: Sequence[Any]) -> tuple[str,
                 one.append(1 / ratio if is_slow else 1.0)
             made.append(one)
         name = f"{ratio:g}x, {dwell_s:g} s"
-    return name, [[value / statistics.fmean(one) for value in one] for one in made]
+    means = map(statistics.fmean, made)
+    return name, [[value / mean for value in one] for one, mean in zip(made, means, strict=True)]
 
 
 def sweep(world: World, seed: int) -> dict[str, Any]:

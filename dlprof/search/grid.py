@@ -97,6 +97,7 @@ class GridSearch:
             for purpose in ("measure", "explain")
         )
         tried = {trial.config for trial in trials}
+        failed = {trial.config for trial in trials if trial.outcome != "completed"}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         left_s = math.inf if remaining_s is None else remaining_s
         room = SweepBudget.of([*traced, *trials], self.plan, left_s)
@@ -112,7 +113,9 @@ class GridSearch:
             costs = SweepBudget.of([*traced, *earlier], self.plan)
             members = self._members(earlier, block, costs, padded=not untried)
             done = {trial.config for trial in trials if trial.repetition == block}
-            todo = [*(config for config in members if config not in done), *new]
+            # What failed in this very block was not known when it began.
+            hopeless = {c for c in {*members} - tried if any(map(c.asks_as_much_as, failed))}
+            todo = [*(c for c in members if c not in done | hopeless), *new]
             if not todo:
                 continue
             if not new and block >= self.plan.min_repeats and len(members) < 2:

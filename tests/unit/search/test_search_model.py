@@ -300,6 +300,29 @@ def test_what_asks_for_as_much_as_one_that_failed_does_not_join() -> None:
     assert not {FOUR, EIGHT} & {each for block in blocks[1:] for each in block}
 
 
+def test_what_asks_for_as_much_as_one_that_failed_in_the_same_block_is_not_tried_either() -> None:
+    log_rates = {each.key: math.log(150) for each in (FOUR, EIGHT)} | {TWO.key: math.log(100)}
+    search = GridSearch(
+        plan=final_plan(led(), (TWO,)),
+        expected=ExpectedRates(log_rates=log_rates, log_sd=RELATIVE_ERROR),
+        cells=(TWO, FOUR, EIGHT),
+    )
+    first = [trial(TWO, 100.0, usage=WAITING)]
+    assert {found.config for found in blocks_of(search, first)} == {TWO, FOUR, EIGHT}
+    failing = [*first, failed(FOUR, repetition=1)]
+    assert {found.config for found in blocks_of(search, failing)} == {TWO}
+
+
+def blocks_of(search: GridSearch, history: list[Trial]) -> list[Proposal]:
+    """What is proposed for the second block, of rates as they were predicted."""
+    found: list[Proposal] = []
+    while isinstance(step := search.propose(history), Proposal) and step.repetition == 1:
+        found.append(step)
+        rate = 100.0 if step.config == TWO else 150.0
+        history = [*history, trial(step.config, rate, repetition=1, usage=WAITING)]
+    return found
+
+
 def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> None:
     """The model sees neither a gain in eight workers, nor that four are slower than two."""
     rates = {TWO: 100.0, THREE: 100.0, FOUR: 60.0, EIGHT: 180.0}
