@@ -344,7 +344,7 @@ def test_errors_are_reported_for_all_cores_and_for_those_available() -> None:
     assert real_data.reached([one], real_data.BESIDE) is True
     assert real_data.reached([one], real_data.WITHOUT) is False
     assert real_data.reached([], real_data.WITHOUT) is None
-    report = real_data.report([one], beside=False)
+    report = real_data.report([one], real_data.WITHOUT)
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
 
 

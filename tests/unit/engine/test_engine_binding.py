@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 import sys
@@ -88,7 +89,8 @@ def test_it_is_left_out_of_a_job_of_several_machines_and_by_a_torch_without_it(
 ) -> None:
     monkeypatch.setattr(of_engine, "node_cpus", lambda: NODES)
     local, there = local_ranks(FREE, FREE), machine(gpus=cards(0, 1))
-    found = numa_cpus(Ranks(local=local, nodes=Nodes(4, [Link("b", [2, 3])], leads=False)), there)
+    with contextlib.closing(Nodes(4, [Link("b", [2, 3])], leads=False)) as nodes:
+        found = numa_cpus(Ranks(local=local, nodes=nodes), there)
     assert isinstance(found, LeftOut)
     assert found.reason == "it is tried with ranks of one machine only"
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
