@@ -556,7 +556,9 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
-    crowded = 2 * sum(trial.noisy for trial in run.completed) > len(run.completed)
+    usable = mine.usable_cores
+    crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
+    crowded = 2 * sum(crowd) > len(crowd)
     better = "on a quieter machine" if crowded else "for longer"
     grave = {
         f"{disagrees}: measure before you rely on it": poor,

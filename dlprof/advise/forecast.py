@@ -696,8 +696,8 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     run, limits, allowed = situation.run, situation.constraints, 1 - au
     most = 1024 if limits.ranks == 1 else limits.ranks
     config = _Search(situation, 1.0).feeding(1, allowed)
-    one = dataclasses.replace(limits, ranks=1)
-    endless = situation.supposing(constraints=one, step_s=0.0, step_cpu_s=0.0)
+    alone = dataclasses.replace(limits, ranks=1)
+    endless = situation.supposing(constraints=alone, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(endless, [config])[1].steady(config.key)
     raw = claims(predictions(endless, [config]))[config.key].value
     factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
@@ -706,7 +706,13 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         None if factor is None else _Search(situation, factor).most_fed(most, allowed)
         for factor in factors
     ]
+    one = _of_one(situation)
+    if one is not None:
+        ends = (one[1].value, *one[1].ends)
+        found = [0 if end < au else each for each, end in zip(found, ends, strict=True)]
     count = _between(seen, au, found[0] or 0)
+    # By its costs alone twice as many would be: what holds them back the model doesn't see.
+    blind = _Search(situation, 1.0).most_fed(most, allowed) > 2 * count
     low, high = (
         None if each is None else _between(seen, au, each, end)
         for each, end in zip(found[1:], (0, 1), strict=True)
@@ -717,13 +723,18 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     limit: LoaderPart | None = None
     if count < most:
         next_one = _utilization_of(seen.get(more))
+        if one is not None and not count:
+            next_one = one[1].value
         if next_one is None:
             next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
-        held_by = host.held_by(more, allowed)
+        held_by = "" if blind else host.held_by(more, allowed)
         known = [factor for factor in factors if factor is not None]
         # Of what was measured and the model doesn't see it can't say what it would be without.
-        blind = more in seen and not held_by
-        without = () if blind else _without(situation, allowed, more, known)
+        without = (
+            ()
+            if blind or (more in seen and not held_by)
+            else _without(situation, allowed, more, known)
+        )
         without = (*without, *_without_barrier(run, more, next_one))
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
         limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
@@ -736,6 +747,9 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     measured = _utilization_of(seen.get(max(1, count)))
     if measured is not None:
         utilization, config = measured, _config_of(run, seen[max(1, count)])
+    elif one is not None and not count:
+        config, measured = one[0], one[1].value
+        utilization = measured
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=float(count), low=low, high=high),
@@ -748,6 +762,22 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         limit=limit,
         without=without,
     )
+
+
+def _of_one(situation: Situation) -> tuple[Config, Estimate] | None:
+    """The recommended settings and the utilization of one accelerator, where trials show them."""
+    samples = situation.calibration.samples_per_batch
+    if not situation.as_measured or situation.constraints.ranks > 1 or not samples:
+        return None
+    try:
+        choice, _ = decide(situation)
+    except DlprofError:
+        return None
+    if not choice.pick.measured:
+        return None
+    rate = choice.speeds.steady(choice.pick.key)
+    share = rate.times((situation.step_s + situation.step_cpu_s) / samples)
+    return choice.pick.config, share.through(lambda each: min(1.0, each))
 
 
 _LIMITING: Mapping[str, LoaderPart] = {

@@ -72,38 +72,38 @@ def cell_of(
         step_s=conditions.step_s + conditions.copy_scale * copy_s,
         conditions=conditions,
     )
-    return _beside_others(cell) if cell.work.queueing_s else cell
+    return _beside_others(cell) if cell.work.queueing_s and cell.work.means.io else cell
 
 
 def _beside_others(cell: Cell) -> Cell:
     """The cell with waits as long as all that is waited for at once makes them.
 
-    A wait is ``L = a + b * N`` (``calibrate``) with ``N = R * X * L`` (Little's law). While loading
-    is the limit, ``X = W / (D + L)`` with the rest ``D`` of a worker's round; else others say it.
+    A wait is ``L = a + b * N`` (``calibrate``) of ``N`` others. While loading is the limit, each of
+    ``n = R * W`` readers waits for ``L`` of a round that takes ``D`` beside, and ``N`` is
+    ``(n - 1) * L / (D + L)``; else other limits say the rate ``X``, and it is
+    ``R * X * L * (n - 1) / n``.
     """
-    means, ranks, workers = cell.work.means, cell.conditions.ranks, max(1, cell.workers)
-    first_s = max(0.0, means.io - cell.work.queueing_s)
-    slope_s, rest_s = ranks * cell.work.queueing_s, means.cpu
+    work, where = cell.work, cell.conditions
+    first_s, slope_s, rest_s = work.means.io, work.queueing_s, work.means.cpu
     allowed = math.inf
     if cell.workers:
+        if cell.prefetch == 1:  # a worker rests until its batch is taken in
+            rest_s += work.means.receive_cpu + work.means.receive_io + work.means.main_cpu
         allowed = min(rate for name, rate in bounds(cell).items() if name != "workers")
     else:
-        rest_s += cell.work.main_s + cell.whole_step_s
+        rest_s += work.main_s + cell.whole_step_s
 
-    def wait_s(count: int) -> float:
-        half = (first_s + slope_s * count - rest_s) / 2
+    def wait_s(readers: int) -> float:
+        half = (first_s + slope_s * (readers - 1) - rest_s) / 2
         return half + math.sqrt(half**2 + first_s * rest_s)
 
-    io_s = wait_s(workers)
-    rate = workers / (rest_s + io_s)
-    twice = 2 * workers / (rest_s + wait_s(2 * workers))
-    if rate > allowed:
-        io_s = first_s / (1 - slope_s * allowed)
-    factor = io_s / means.io if means.io > 0 else 1.0
-    rows = tuple((cpu, io * factor, *others) for cpu, io, *others in cell.work.rows)
-    work = dataclasses.replace(
-        cell.work, rows=rows, means=means_of(rows), is_saturated=twice < math.sqrt(2) * rate
-    )
+    readers = where.ranks * max(1, cell.workers)
+    io_s, twice_s = wait_s(readers), wait_s(2 * readers)
+    saturated = 2 * (rest_s + io_s) < math.sqrt(2) * (rest_s + twice_s)
+    if cell.workers > allowed * (rest_s + io_s):
+        io_s = first_s / (1 - slope_s * where.ranks * allowed * (readers - 1) / readers)
+    rows = tuple((cpu, io * io_s / first_s, *others) for cpu, io, *others in work.rows)
+    work = dataclasses.replace(work, rows=rows, means=means_of(rows), is_saturated=saturated)
     return dataclasses.replace(cell, work=work)
 
 

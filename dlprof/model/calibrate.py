@@ -106,12 +106,13 @@ def _alone(
 ) -> tuple[list[Explanation], float]:
     """Trials with waits as where one batch is waited for at a time, and how these grow.
 
-    ``N`` batches that are waited for at once wait ``L = a + b * N`` each where what they wait for
-    serves them one after the other, be it storage, a network or a lock, and no more than ``1 / b``
-    a second get through (Denning & Buzen 1978). ``N`` is rate times wait (Little's law). The line
-    goes through the trials of the fewest readers and those of the most; ``b`` is 0 where waits
-    don't rise for sure (95 %) or most of making a batch isn't waiting: of what computes, waits grow
-    for other reasons.
+    ``N`` other batches that are waited for at once make each wait ``L = a + b * N`` where what they
+    wait for serves them one after the other, be it storage, a network or a lock, and no more than
+    ``1 / b`` a second get through (mean value analysis, Reiser & Lavenberg 1980). Of ``n`` readers
+    the others are ``(n - 1) / n`` of rate times wait (Little's law; Schweitzer 1979). The line goes
+    through the trials of the fewest readers and those of the most. ``b`` is 0 where waits rise by
+    less than half of what they would if nothing else took time: trials differ by chance, too; and
+    where most of making a batch isn't waiting: of what computes, waits grow for other reasons.
     """
     groups: dict[int, list[tuple[Explanation, float]]] = {}
     for each in some:
@@ -125,18 +126,21 @@ def _alone(
     waits, at_once = dict[int, list[float]](), dict[int, float]()
     for readers, group in groups.items():
         waits[readers] = [io_s for each, _ in group for io_s in each.costs.io_s]
-        mean_s = statistics.fmean(waits[readers])
-        at_once[readers] = mean_s * statistics.fmean(rate for _, rate in group)
+        mean_s, others = statistics.fmean(waits[readers]), (readers - 1) / readers
+        at_once[readers] = others * mean_s * statistics.fmean(rate for _, rate in group)
     few, many = min(groups), max(groups)
     few_s, many_s = (statistics.fmean(waits[readers]) for readers in (few, many))
     cpu_s = statistics.fmean(cpu_s for each, _ in groups[many] for cpu_s in each.costs.cpu_s)
     if not few_s > 0 or many_s < cpu_s or at_once[many] <= at_once[few]:
         return [*some], 0.0
     error = math.hypot(*(math.sqrt(_luck(waits[n])) * s for n, s in ((few, few_s), (many, many_s))))
-    if many_s - few_s <= 2 * error:
+    least_s = 0.5 * few_s * (many / few - 1)
+    if many_s - few_s < max(least_s, 2 * error):
         return [*some], 0.0
     slope_s = (many_s - few_s) / (at_once[many] - at_once[few])
-    alone_s = max(0.0, few_s - slope_s * at_once[few]) + slope_s
+    alone_s = few_s - slope_s * at_once[few]
+    if slope_s > alone_s:  # by chance: serving one by one takes each no longer than it takes alone
+        slope_s = alone_s = many_s / (1 + at_once[many])
     factors = {
         each.trial_id: alone_s / statistics.fmean(waits[readers])
         for readers, group in groups.items()

@@ -211,6 +211,7 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
         MODEL_ERROR,
         EXTRAPOLATED_ERROR if elsewhere else 0.0,
         *[DOUBT_ERROR] * len(calibration.doubts),
+        DOUBT_ERROR if calibration.queueing_s else 0.0,  # a line through few workers
     )
     limit, work = binding(cell)[1], cell.work
     handing = work.hand_over_s / work.means.cpu if work.means.cpu > 0 else 0.0

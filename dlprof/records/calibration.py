@@ -22,9 +22,10 @@ class Calibration:
         batch_tensors: Mean tensors in a batch; each takes a file descriptor on its way.
         read_bytes_per_batch: Bytes that a batch fetches from storage, past the page cache.
         queueing_s: Seconds that waiting in making a batch (``io_s``) takes longer for every other
-            batch that is waited for at once, on all ranks: ``1 / queueing_s`` batches a second are
-            all that storage, or what else is waited for, can give. 0 where waits don't surely rise;
-            the costs are those of a batch that nothing is waited for beside.
+            batch that is waited for at once, on all ranks, by a straight line through what was
+            seen: it nears ``1 / queueing_s`` batches a second, or fewer where a batch computes
+            much as well. 0 where waits don't surely rise. ``io_s`` is that of a batch beside which
+            nothing is waited for.
         in_main: Costs without workers (num_workers=0).
         in_workers: Costs with workers: fetching, putting, receiving. Where ``receive_busy_s`` knows
             the strategy, ``receive_io_s`` is that of batches whose worker is idle.

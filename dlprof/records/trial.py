@@ -179,6 +179,16 @@ class Usage:
         lacked = round(usable_cores - (self.available_cpu_cores or 0.0), 9)
         return max(0.0, min(self.other_cpu_cores or 0.0, lacked))
 
+    def is_crowded(self, usable_cores: float) -> bool:
+        """Whether others kept so many of these cores busy that the trial felt it.
+
+        As it did where it waited for cores. dlprof's own supervisor and observer take a few
+        hundredths of a core.
+        """
+        waited = self.run_queue_wait_fraction
+        felt = waited is None or waited > 0.05
+        return felt and self.taken_cores(usable_cores) > 0.15 * usable_cores
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class UsageSample:

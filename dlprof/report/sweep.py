@@ -234,9 +234,11 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         wide = compared[0][0].ratio.is_wide
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
-        noisy = [trial.noisy for trial in run.completed if trial.config == pick]
+        cores = run.header.machine.usable_cores
+        seen = [trial for trial in run.completed if trial.config == pick]
+        crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
         # More of what others disturb is no surer.
-        again = "sweep again on a quieter machine" if 2 * sum(noisy) > len(noisy) else _more(run)
+        again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
         return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
@@ -263,9 +265,11 @@ def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accele
     from dlprof.advise.forecast import accelerators_of
     from dlprof.advise.situation import Situation
 
-    other = advice is not None and not Situation.of(run, advice.constraints).as_measured
-    if other or (advice is not None and advice.extrapolated):
-        return None
+    if advice is not None:
+        there, own = Situation.of(run, advice.constraints), Situation.of(run).constraints.step_s
+        without = own is not None and advice.constraints.step_s is None
+        if advice.extrapolated or without or not there.as_measured:
+            return None
     try:
         return accelerators_of(run)
     except DlprofError as error:

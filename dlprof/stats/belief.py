@@ -221,9 +221,11 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     waits; ``None`` is for while it does.
     """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
-    workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction or 0.0
+    workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction
     cores = math.inf if available is None else available  # 0 where others left it none
-    most = min(max(1, workers), cores) * max(0.0, 1 - delayed)
+    if delayed is not None and not trial.usage.throttled_fraction:
+        cores = math.inf  # the delay says what it lacked: of what sleeps others may take the rest
+    most = min(max(1, workers), cores) * max(0.0, 1 - (delayed or 0.0))
     share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if not workers:  # the time of its step, in which nothing is loaded, is a part of the window
         return min(1.0, share / (trial.wait_fraction or 1.0)) * (1.0 if wait is None else wait)

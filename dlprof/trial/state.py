@@ -19,14 +19,12 @@ from dlprof.units import format_duration
 def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
     """What disturbed a window, one sentence each; empty for a quiet one.
 
-    Other processes count only where the trial felt them: where it waited for cores. The ``spread``
-    is how uncertain the rate is, as a share of it; ``None`` where it was too short to say.
+    The ``spread`` is how uncertain the rate is, as a share of it; ``None`` where it was too short
+    to say.
     """
     found = []
-    other, waited = usage.taken_cores(usable_cores), usage.run_queue_wait_fraction
-    felt = waited is None or waited > 0.05
-    # dlprof's own supervisor and observer take a few hundredths of a core of it.
-    if felt and other > 0.15 * usable_cores:
+    if usage.is_crowded(usable_cores):
+        other = usage.taken_cores(usable_cores)
         found.append(f"other processes kept {other:.1f} of the usable cores busy")
     throttled, own = usage.throttled_fraction, usage.own_cpu_cores
     # One that uses all that it may is held back by its own work, in each window alike.

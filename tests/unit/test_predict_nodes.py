@@ -291,6 +291,18 @@ def test_storage_for_which_batches_queue_keeps_no_more_busy() -> None:
     assert found.utilization == pytest.approx(0.5, abs=0.02)
 
 
+def test_one_accelerator_that_trials_do_not_keep_busy_is_none() -> None:
+    """By its costs 16 are: what holds back the trials, at half of the step's rate, isn't in them."""
+    costs = calibration(cpu=0.05, receive=0.0005)
+    trials = blocks({config(0): (100.0,) * 3, config(2): (160.0,) * 3, config(4): (161.0,) * 3})
+    run = calibrated(costs, trials, settings={"step_s": 0.1})
+    found = forecast(asked(run, step_s=0.1), [config(2)], au=0.9).accelerators
+    assert found is not None
+    assert (found.count.value, found.limit, found.held_by, found.without) == (0, None, "", ())
+    assert found.utilization == pytest.approx(0.5, abs=0.03)
+    assert found.utilization == found.next_utilization
+
+
 @pytest.mark.parametrize(("share", "text"), [(0.8974, "89.7%"), (0.8999, "89.9%"), (0.61, "61%")])
 def test_a_utilization_that_is_short_of_what_is_asked_reads_so(share: float, text: str) -> None:
     none = dataclasses.replace(_kept(0.9), count=Estimate(value=0.0), utilization=share)

@@ -113,7 +113,8 @@ def test_what_was_disturbed_is_to_be_measured_on_a_quieter_machine(
         def rate(self, key: str) -> Estimate:
             return Estimate(value=100.0, low=10.0, high=200.0)
 
-    run_ = calibrated(trials=[trial(config(2), 1450.0, noisy=noisy)])
+    crowd = Usage(own_cpu_cores=2.0, available_cpu_cores=2.0, other_cpu_cores=6.0)
+    run_ = calibrated(trials=[trial(config(2), 1450.0, noisy=noisy, usage=crowd)])
     choice, _ = decide(asked(run_, ranks=2))
     wide: Any = Wide()
     sure = Certificate(

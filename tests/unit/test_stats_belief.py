@@ -683,6 +683,16 @@ def test_a_starved_window_is_no_sign_of_waiting() -> None:
     assert starved.cpu_share == 1.0
 
 
+def test_what_sleeps_beside_others_does_not_compute() -> None:
+    """Others took all that it left, so that what was available is no more than what it used."""
+    used = {"own_cpu_cores": 0.3, "available_cpu_cores": 0.3, "other_cpu_cores": 1.7}
+    assert with_usage(8, **used).cpu_share == 1.0  # where nobody says what it waited for
+    assert with_usage(8, **used, run_queue_wait_fraction=0.2).cpu_share < 0.05
+    starved = with_usage(8, **used, run_queue_wait_fraction=0.95)
+    assert starved.cpu_share == pytest.approx(0.75)
+    assert with_usage(8, **used, run_queue_wait_fraction=0.2, throttled_fraction=0.5).cpu_share == 1
+
+
 def test_what_trials_gave_is_within_the_interval_where_the_machine_is_crowded() -> None:
     """As seen beside eight others' jobs on two cores, which the model took for two busy cores."""
     seen_: Table = {"w0": [33_656.0, 28_896.0], "w1": [4_134.0, None], "w3": [None, 1_845.0]}

@@ -147,6 +147,7 @@ class ModelAtStep:
                 calibration = dataclasses.replace(
                     calibration,
                     batch_size=config.batch_size,
+                    queueing_s=0.0,  # the trial's own waits are as long as its workers made them
                     in_main=own,
                     in_workers=own,
                     receive={},

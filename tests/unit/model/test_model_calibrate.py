@@ -317,11 +317,25 @@ def test_storage_that_gives_no_more_is_the_limit_of_any_number_of_workers() -> N
 
 
 def test_storage_that_gives_a_little_more_is_predicted_as_it_was_measured() -> None:
-    """Waits that rise by a half for the second worker, and by as much for each one after it."""
-    known = queued({1: 0.1, 2: 0.15})
+    """Waits that rise by 60% for the second worker, and by as much for each one after it."""
+    known = queued({1: 0.1, 2: 0.16})
     assert [each.batches_per_s.value for each in rates(known, 1, 2, 4)] == pytest.approx(
-        [1 / 0.101, 2 / 0.151, 4 / 0.251], rel=0.05
+        [1 / 0.101, 2 / 0.161, 4 / 0.281], rel=0.02
     )
+
+
+def test_without_workers_nothing_is_waited_for_beside() -> None:
+    """A lock that each batch holds for 100 ms: workers wait for each other, and none for itself."""
+    known = queued({1: 0.1, 2: 0.2}, cpu_s=0.005)
+    where = Conditions(cores=64.0, step_s=0.2)
+    (alone,) = predict_all(known, [Config()], where)
+    assert alone.batches_per_s.value == pytest.approx(1 / 0.305, rel=0.02)
+
+
+def test_more_workers_are_never_predicted_slower_for_waits_that_rose_by_chance_by_more() -> None:
+    known = queued({1: 0.1, 2: 0.25})
+    found = [each.batches_per_s.value for each in rates(known, 1, 2, 4, 8)]
+    assert found == pytest.approx([2 / 0.25] * 4, rel=0.03)
 
 
 def test_a_step_that_asks_for_little_waits_for_little() -> None:
@@ -336,7 +350,7 @@ def test_a_step_that_asks_for_little_waits_for_little() -> None:
 @pytest.mark.parametrize(
     ("waits", "cpu_s"),
     [
-        ({1: 0.1, 2: 0.101}, 0.001),  # by less than luck explains
+        ({1: 0.1, 2: 0.13}, 0.001),  # as trials differ by chance, too
         ({1: 0.1}, 0.001),
         ({1: 0.0001, 2: 0.0003}, 0.01),  # of what computes waits grow, too
     ],

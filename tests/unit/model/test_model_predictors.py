@@ -366,13 +366,14 @@ def test_the_prediction_follows_the_simulation(
 ) -> None:
     """To the letter where each worker has a core; else slow batches that also wait seem too fast.
 
+    By up to 20% with one batch ahead, and up to 15% with more (of 4,400 cells that were searched).
     Batches that all cost the same would be begun in step for ever, and compute all at once.
     """
     calibration = tailed(cpu=cpu, io=io, slow=tail[0], factor=tail[1])
     cell = cell_of(calibration, fed(workers, prefetch), conditions(cores=cores))
     cell = dataclasses.replace(cell, work=drawn(cell.work))
     reference = simulated_rate(cell, batches=len(cell.work.rows))
-    off = 0.001 if workers <= cores else 0.15
+    off = 0.001 if workers <= cores else 0.21 if prefetch == 1 else 0.15
     assert steady_rate(cell).batches_per_s == pytest.approx(reference, rel=off)
 
 
