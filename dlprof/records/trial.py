@@ -182,7 +182,7 @@ class Usage:
     def is_crowded(self, usable_cores: float) -> bool:
         """Whether others kept so many of these cores busy that the trial felt it.
 
-        As it did where it waited for cores. dlprof's own supervisor and observer take a few
+        That is where it had a run-queue delay. dlprof's own supervisor and observer take a few
         hundredths of a core.
         """
         waited = self.run_queue_wait_fraction

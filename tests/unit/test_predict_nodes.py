@@ -292,7 +292,7 @@ def test_storage_for_which_batches_queue_keeps_no_more_busy() -> None:
 
 
 def test_one_accelerator_that_trials_do_not_keep_busy_is_none() -> None:
-    """By its costs 16 are: what holds back the trials, at half of the step's rate, isn't in them."""
+    """By its costs 16 are: what holds the trials at half of the step's rate isn't in them."""
     costs = calibration(cpu=0.05, receive=0.0005)
     trials = blocks({config(0): (100.0,) * 3, config(2): (160.0,) * 3, config(4): (161.0,) * 3})
     run = calibrated(costs, trials, settings={"step_s": 0.1})
