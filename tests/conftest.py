@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import zlib
 from collections.abc import Generator, Iterator
@@ -20,7 +21,9 @@ def _is_wanted(name: str) -> bool:
     """Whether a slow test is run: "all" of them, or with "2/4" the third of four shares."""
     if _WANTED in {"", "all"}:
         return bool(_WANTED)
-    share, shares = map(int, _WANTED.split("/"))
+    if not (named := re.fullmatch(r"(\d+)/([1-9]\d*)", _WANTED)):
+        raise pytest.UsageError(f"SLOW_TESTS={_WANTED}: give all, or 2/4 for a quarter")
+    share, shares = map(int, named.groups())
     return zlib.crc32(name.encode()) % shares == share % shares
 
 

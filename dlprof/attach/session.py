@@ -8,7 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.attach.diagnosis import Attached, diagnose_training
-from dlprof.attach.trainings import Training, find_trainings, has_torch, read_training, training_of
+from dlprof.attach.trainings import (
+    Training,
+    find_trainings,
+    has_torch,
+    is_readable,
+    read_training,
+    training_of,
+)
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.portable import has_proc
@@ -82,7 +89,7 @@ class Board:
     """All trainings of this machine, watched at once.
 
     Attributes:
-        unseen: Trainings of other users, which can't be looked at.
+        unseen: Trainings that can't be looked at: other users', and own ones that are protected.
 
     Raises:
         UsageError: There is no ``/proc``.
@@ -154,7 +161,10 @@ class Board:
             try:
                 training: Training = training_of(each.pid, self._root)
             except UsageError:
-                self.unseen += not each.is_own  # an own one has just ended
+                if not is_readable(each.pid, self._root):  # else it is a launcher of several
+                    with contextlib.suppress(NothingMeasuredError):  # it has just ended
+                        read_training(each, self._root)
+                        self.unseen += 1
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:

@@ -161,16 +161,20 @@ def read_environ(pid: int, root: Path) -> dict[str, str]:
 def _ranks(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> int:
     """How many ranks of a training's job share the machine.
 
-    As its launcher says; what ``mp.spawn`` starts, nobody launched: then it is how many children of
-    one Python process load data by the same command, but for numbers.
+    As its launcher says; a script may start its ranks itself, within one task too: these load data
+    by the same command, but for numbers, and one Python process has started all the others of them.
     """
-    said = launched_as(read_environ(pid, root))["LOCAL_WORLD_SIZE"]
-    parent = processes[pid].parent
-    if said is not None or parent not in processes or not _is_python(processes[parent]):
-        return max(1, said or 1)
+    said = launched_as(read_environ(pid, root))["LOCAL_WORLD_SIZE"] or 1
     own = _without_numbers(pid, root)
-    beside = [each for each in _mains(processes, root) if processes[each].parent == parent]
-    return max(1, sum(_without_numbers(each, root) == own for each in beside))
+    mains = {pid, *_mains(processes, root)}
+    alike = {each for each in mains if _without_numbers(each, root) == own}
+    parent = processes[pid].parent
+    # The first rank starts the others (Lightning), or what loads nothing starts all (mp.spawn).
+    has_started = any(processes[each].parent == pid for each in alike)
+    first = pid if has_started and parent not in alike else parent
+    if first not in processes or not _is_python(processes[first]):
+        return max(1, said)
+    return max(said, sum(first in (each, processes[each].parent) for each in alike))
 
 
 def _without_numbers(pid: int, root: Path) -> str:
@@ -236,13 +240,18 @@ def has_torch(pid: int, root: Path) -> bool:
     return "libtorch" in (read_text(f"{root}/proc/{pid}/maps") or "")
 
 
+def is_readable(pid: int, root: Path) -> bool:
+    """Whether the kernel says what a process does; of one that is gone it doesn't."""
+    return read_text(f"{root}/proc/{pid}/io") is not None
+
+
 def _check_access(pid: int, root: Path) -> None:
     """Refuse a process whose figures the kernel keeps from this user.
 
     Raises:
         UsageError: It does.
     """
-    if read_text(f"{root}/proc/{pid}/io") is not None:
+    if is_readable(pid, root):
         return
     owner = _owner(pid, root)
     if owner is None:

@@ -205,8 +205,15 @@ class Sweep(Measuring):
             fewer = [count for count in self._counts if count < most]
             shared = ((count, most * pick.num_workers // count) for count in fewer)
             each += [(count, dataclasses.replace(pick, num_workers=n)) for count, n in shared]
+        done = {
+            (max(1, len(trial.ranks)), trial.config, trial.repetition)
+            for trial in self.so_far.trials
+            if trial.purpose == "scaling" and trial.failure is None
+        }
         for block in range(SCALING_BLOCKS):
             for count, config in each if block % 2 == 0 else reversed(each):
+                if (count, config, block) in done:
+                    continue
                 if not self._try(self._again(config, block), "scaling", ranks=count):
                     return
 

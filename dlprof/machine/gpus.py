@@ -36,12 +36,6 @@ class GpuNeighbours:
     kernel_active_fraction: float | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    @property
-    def is_used(self) -> bool | None:
-        """Whether anybody computes on it; ``None`` where that isn't known."""
-        known = (self.processes, self.kernel_active_fraction)
-        return None if known == (None, None) else any(known)
-
 
 class Driver:
     """A vendor's library by its Python bindings: its answers, or the reasons that there are none.

@@ -171,7 +171,7 @@ def _waits(found: Attached) -> doc.Table | None:
 def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     """All trainings of the machine, a line each."""
     nobody = doc.Text("No training that loads data with torch was seen on this machine.")
-    others = doc.Text(f"{counted(unseen, 'training')} of other users can't be looked at.")
+    others = doc.Text(f"{counted(unseen, 'training')} can't be looked at: others', or protected.")
     return doc.Document(
         title="dlprof top",
         answer=doc.known(_lines(found) if found else nobody, others if unseen else None),

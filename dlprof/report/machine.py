@@ -110,7 +110,8 @@ def _answer(overview: Overview) -> Iterator[_Row]:
     yield "Shared memory", unknown if machine.shm_bytes is None else shared
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     if cards := neighbours.gpus:
-        used = [card.is_used for card in cards]
+        sizes = {card.index: card.memory_bytes for card in machine.gpus}
+        used = [_is_used(card, sizes.get(card.index)) for card in cards]
         free = "not known" if {*used} == {None} else f"{used.count(False)} of {len(cards)}"
         most = max(cards, key=lambda c: (c.kernel_active_fraction or 0.0, c.memory_used_bytes or 0))
         yield "Free GPUs", f"{free}; busiest: {', '.join(_use(most))}"
@@ -234,6 +235,16 @@ def _activity(neighbours: Neighbours) -> Iterator[_Row]:
     yield "Time delayed", ", ".join(known) or why
     for card in neighbours.gpus:
         yield "GPU", f"{card.index} {card.name}: {', '.join(_use(card))}"
+
+
+def _is_used(card: GpuNeighbours, memory_bytes: int | None) -> bool | None:
+    """Whether anybody uses a GPU; ``None`` where that isn't known.
+
+    Containers don't show others' processes: of these, what they hold of its memory is seen.
+    """
+    held = (card.memory_used_bytes or 0) / memory_bytes if memory_bytes else 0.0
+    known = (card.processes, card.kernel_active_fraction)
+    return True if held >= SHARED else None if known == (None, None) else any(known)
 
 
 def _use(card: GpuNeighbours) -> Iterator[str]:

@@ -426,8 +426,9 @@ class Control:
         seen = _whole(stays.seen[stays.now])
         if stays.now.workers == self.kept.workers:
             # What deeper queues bring is less than what chance does to so few windows. They take
-            # memory only where they fill, and what more workers bring is to be seen with them.
-            kept = gain > -max(_MOVED, _SIGMAS * error)
+            # memory only where they fill, and what more workers bring is to be seen with them. What
+            # is kept by chance is given back once more is seen of it.
+            kept = gain > -max(_MOVED, 2 * error)
         elif abs(gain) < 3 * error and seen.took_s < _EDGE_STAY_S:
             return False
         else:
@@ -459,13 +460,18 @@ class Control:
                 (now if each[0].workers == self.kept.workers else later).append(each)
         faster = stays.faster(self.kept)
         if faster is not None:
-            later.insert(0, (faster, "it was faster lately"))
+            again = now if faster.workers == self.kept.workers else later
+            again.insert(0, (faster, "it was faster lately"))
         asked = [*(later if self._may_lose() else ()), *now]
         if asked:
             deeper = now[0][0] if now and stays.now == self.kept else self.kept
             return *asked[0], None if asked[0] in now else deeper
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
-            stays.seen = {stays.now: stays.seen[stays.now]}
+            stays.seen = {
+                each: windows
+                for each, windows in stays.seen.items()
+                if each.workers == self.kept.workers and each.ahead <= self.kept.ahead
+            }
             self._again_s *= 2
         return self.kept, "", None
 
@@ -665,12 +671,11 @@ class _Stays:
         return self.gain(near, kept)[0] / math.log(kept.workers / near.workers)
 
     def faster(self, kept: Setting) -> Setting | None:
-        """One with other workers that was faster than the one kept; ``None`` if none was."""
+        """One that was faster than the one that is kept; ``None`` if none was."""
         for each in filter(self.are_enough, self.seen):
-            if each.workers == kept.workers:
-                continue
             gain, error = self.gain(kept, each)
-            if gain > max(_EQUAL, 2 * error):
+            # Of chance, queues of another depth come out a little faster or slower.
+            if gain > max(_MOVED if each.workers == kept.workers else _EQUAL, 2 * error):
                 return each
         return None
 

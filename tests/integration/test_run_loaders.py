@@ -268,7 +268,7 @@ def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
     notes = " ".join(run.diagnosis.notes)
     assert "Own refused the hooks (it is frozen), so only the wait in next() is timed." in notes
     assert "batches could be traced, and 10 are needed" in notes
-    assert "is not known" in done.stderr
+    assert "Not known why" in done.stderr
 
 
 ABRUPT = """

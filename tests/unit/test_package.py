@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -76,6 +77,16 @@ def test_the_package_declares_what_it_imports() -> None:
                 imported.add(node.module.partition(".")[0])
     given = {"dlprof", "pytest"}  # pytest itself loads the plugin that imports it
     assert imported - sys.stdlib_module_names - given <= declared
+
+
+def test_a_share_of_slow_tests_that_is_none_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for wanted in ("1", "4/0", "some"):
+        monkeypatch.setenv("SLOW_TESTS", wanted)
+        is_wanted = runpy.run_path(str(ROOT / "tests" / "conftest.py"))["_is_wanted"]
+        with pytest.raises(pytest.UsageError, match=f"SLOW_TESTS={wanted}: give all"):
+            is_wanted("a test")
 
 
 def test_every_dependency_is_used() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import statistics
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,22 @@ def test_queues_that_are_slower_when_deeper_hold_up_no_workers() -> None:
     assert not deeper.kept
     assert had[1].workers > 2
     assert had[1].ahead == 2
+
+
+def test_queues_that_are_a_little_slower_when_deeper_do_not_stay_so_by_chance() -> None:
+    """They cost 15 and 23% where windows differ by 10%."""
+    kept = []
+    for seed in range(20):
+        rng = random.Random(seed)
+        control = Control(START, 2, live=False)
+
+        def waited_s(setting: Setting, _: int, rng: random.Random = rng) -> float:
+            slower = {2: 1.0, 8: 1.15, 16: 1.23}[setting.ahead]
+            return 0.05 * slower * rng.lognormvariate(0.0, 0.1) - 0.01
+
+        epochs(control, waited_s, 12, windows=16)
+        kept.append(control.kept)
+    assert kept.count(START) >= 18
 
 
 def test_workers_that_bring_less_than_in_proportion_are_jumped_over() -> None:

@@ -81,7 +81,7 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     lines = _lines(top_report(found, unseen=2))
     assert sum("train.py" in line for line in lines) == 3
     assert any("fetch.io" in line for line in lines)
-    assert any("2 trainings of other users" in line for line in lines)
+    assert any("2 trainings can't be looked at" in line for line in lines)
     document = json.loads(json_document(trainings=list(map(figures_of, found))))
     assert document["trainings"][0]["findings"][0]["code"] == "fetch.io"
     assert "No training" in "\n".join(_lines(top_report([])))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dlprof.attach import session
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -118,8 +119,46 @@ def test_ranks_that_no_launcher_started_are_counted_beside_each_other(root: Path
     (root / "proc/17100/cmdline").write_bytes(b"python\0evaluate.py\0")  # is no rank
     assert training_of(MAIN, root).ranks == 1
     (root / "proc/17100/cmdline").write_bytes(spawned.format(9).encode())
+    # One task of srun's, which has started several.
+    (root / f"proc/{MAIN}/environ").write_bytes(b"SLURM_STEP_TASKS_PER_NODE=1\0")
+    assert training_of(MAIN, root).ranks == 2
     _rename(root, 17000, "bash")  # a shell starts what it is asked to
     assert training_of(MAIN, root).ranks == 1
+
+
+def test_the_rank_that_started_the_others_is_one_of_them(root: Path) -> None:
+    """As Lightning does by default."""
+    for main, worker in ((17100, 17101), (17200, 17201)):
+        for pid, name, parent in ((main, "python", MAIN), (worker, "pt_data_worker", main)):
+            shutil.copytree(root / f"proc/{MAIN}", root / f"proc/{pid}")
+            _rename(root, pid, name)
+            _reparent(root, pid, parent)
+    shell = root / "proc/17000"
+    shutil.copytree(root / f"proc/{MAIN}", shell)
+    _rename(root, 17000, "bash")
+    _reparent(root, MAIN, 17000)
+    (shell / "cmdline").write_bytes(b"bash\0")
+    assert [each.ranks for each in find_trainings(root)] == [3, 3, 3]
+    (root / "proc/17200/cmdline").write_bytes(b"python\0evaluate.py\0")  # is no rank
+    assert [each.ranks for each in find_trainings(root)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(("left", "unseen"), [("all", 0), ("no figures", 1), ("nothing", 0)])
+def test_an_own_training_that_is_protected_counts_as_unseen(
+    root: Path, monkeypatch: pytest.MonkeyPatch, left: str, unseen: int
+) -> None:
+    """One that has just ended doesn't."""
+    found = find_trainings(root)
+    if left != "all":
+        (root / f"proc/{MAIN}/io").unlink()
+    if left == "nothing":
+        shutil.rmtree(root / f"proc/{MAIN}")
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    monkeypatch.setattr(session, "find_trainings", lambda *_: found)
+    board = session.Board(root=root, clock=lambda: 0)
+    board.watch(0.0)
+    board.close()
+    assert board.unseen == unseen
 
 
 def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:

@@ -16,7 +16,7 @@ from led_sweeps import CORES, PretendedBench, Told, led_header, led_plan, swept
 
 from dlprof.engine import ranks as of_engine
 from dlprof.engine.ranks import launched, numa_cpus
-from dlprof.records import GpuInfo, LeftOut, Run, Trial
+from dlprof.records import GpuInfo, LeftOut, RankFigures, Run, Trial
 from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Link, Nodes, Ranks
 
@@ -120,7 +120,9 @@ class BoundBench(PretendedBench):
             self.rates = whole
         # As even as of a loader that waits.
         steady = dataclasses.replace(trial.usage, own_cpu_cores=0.05)
-        return dataclasses.replace(trial, usage=steady), shown
+        count = about.get("ranks") or 1
+        ranks = tuple(RankFigures(rank=n, host="box") for n in range(count)) if count > 1 else ()
+        return dataclasses.replace(trial, usage=steady, ranks=ranks), shown
 
 
 ABOUT = led_header(
@@ -185,6 +187,8 @@ def test_a_sweep_that_goes_on_tries_no_more_than_is_missing(tmp_path: Path) -> N
     first = bound(tmp_path / "run", BoundBench(gain=1.3))
     again = bound(tmp_path / "run", BoundBench(gain=1.3))
     assert len(tried(again)) == len(tried(first)) == 16
+    scaling = [[t for t in run.trials if t.purpose == "scaling"] for run in (first, again)]
+    assert len(scaling[0]) == len(scaling[1]) > 0
 
 
 def test_ranks_that_fail_where_they_are_bound_are_tried_once(tmp_path: Path) -> None:

@@ -138,21 +138,28 @@ def test_a_quiet_machine_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (((0, 0.0), (0, 0.0)), "2 of 2; busiest: 0 processes, 3.0 GiB in use, kernels"),
+        (((0, 0.0, 1), (0, 0.0, 1)), "2 of 2; busiest: 0 processes, 1.0 GiB in use, kernels"),
         (
-            ((0, 0.0), (2, 0.4)),
-            "1 of 2; busiest: 2 processes, 3.0 GiB in use, kernels active 40%",
+            ((0, 0.0, 1), (2, 0.4, 1)),
+            "1 of 2; busiest: 2 processes, 1.0 GiB in use, kernels active 40%",
         ),
-        (((None, None), (None, None)), "not known; busiest: 3.0 GiB in use"),
+        (((None, None, 1), (None, None, 1)), "not known; busiest: 1.0 GiB in use"),
+        # Another container's: its processes aren't shown.
+        (((0, 0.0, 1), (0, 0.0, 20)), "1 of 2; busiest: 0 processes, 20.0 GiB in use"),
     ],
 )
 def test_cards_are_free_where_nobody_computes(
-    use: tuple[tuple[int | None, float | None], ...], said: str
+    use: tuple[tuple[int | None, float | None, int], ...], said: str
 ) -> None:
     overview = _shared_server()
     cards = tuple(
-        dataclasses.replace(card, processes=processes, kernel_active_fraction=active)
-        for card, (processes, active) in zip(overview.neighbours.gpus, use, strict=True)
+        dataclasses.replace(
+            card,
+            processes=processes,
+            kernel_active_fraction=active,
+            memory_used_bytes=used_gib << 30,
+        )
+        for card, (processes, active, used_gib) in zip(overview.neighbours.gpus, use, strict=True)
     )
     shown = dataclasses.replace(overview.neighbours, gpus=cards)
     text = drawn(machine_report(dataclasses.replace(overview, neighbours=shown)), 200)
