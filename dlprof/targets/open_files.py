@@ -142,6 +142,7 @@ def have_own_positions(files: Sequence[OpenFile], watched_from: int = 0) -> None
         with contextlib.suppress(OSError):  # it may not be opened again: it stays shared
             one = files[those[0]]
             flags = fcntl.fcntl(one.descriptor, fcntl.F_GETFL)
+            flags &= ~(os.O_TMPFILE | os.O_NOFOLLOW)  # the link to what is open has to be followed
             own = os.open(f"{_FOLDER}/{one.descriptor}", flags | os.O_CLOEXEC)
             os.lseek(own, one.position, os.SEEK_SET)
             for place in those:

@@ -149,6 +149,16 @@ def alone():
 def lazily():
     return DataLoader(Samples(lazily=True), batch_size=4, num_workers=2)
 
+class Sent(Samples):
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        self.file = PATH.open("rb")
+
+def sent():
+    return DataLoader(Sent(), batch_size=4, num_workers=2, multiprocessing_context="spawn")
+
 if __name__ == "__main__":
     for batch in shared():
         pass
@@ -179,6 +189,18 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     assert first["evidence"]["files"] == ["file (samples.bin)"]
     assert "self.file = open" in first["fix"]["code"]
     assert found["trials"][0]["outcome"] == "skipped"
+
+
+@pytest.mark.parametrize(("method", "outcome"), [("fork", "skipped"), ("spawn", "completed")])
+def test_workers_share_a_file_where_a_setting_forks_them(
+    method: str, outcome: str, tmp_path: Path
+) -> None:
+    words = ("--num-workers", "2", "--start-method", method, "--budget", "20s", "--json")
+    done = dlprof(tmp_path, "profile", "target.py:sent", *words, "-o", "run.jsonl")
+    found = json.loads(done.stdout)
+    assert found["trials"][0]["outcome"] == outcome
+    shared = [each["severity"] for each in found["findings"] if "shared" in each["code"]]
+    assert shared == (["high"] if method == "fork" else [])
 
 
 def test_a_profile_without_workers_has_a_rate_and_promises_nothing_of_more(tmp_path: Path) -> None:

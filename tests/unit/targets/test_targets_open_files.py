@@ -83,6 +83,21 @@ def test_a_position_of_ones_own_starts_where_it_was_and_moves_no_other(path: Pat
             os.close(other)
 
 
+@pytest.mark.parametrize("flags", [os.O_TMPFILE | os.O_RDWR, os.O_NOFOLLOW])
+def test_what_can_not_be_opened_by_its_flags_gets_a_position_too(flags: int, path: Path) -> None:
+    """As ``tempfile`` opens what it makes."""
+    where = path.parent if flags & os.O_TMPFILE == os.O_TMPFILE else path
+    descriptor = os.open(where, flags)
+    other = os.dup(descriptor)
+    try:
+        have_own_positions([each for each in open_files() if each.descriptor == descriptor])
+        os.lseek(descriptor, 5, os.SEEK_SET)
+        assert os.lseek(other, 0, os.SEEK_CUR) == 0
+    finally:
+        os.close(descriptor)
+        os.close(other)
+
+
 def test_descriptors_of_one_position_keep_one(path: Path) -> None:
     with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
         copy = os.dup(file.fileno())
