@@ -232,7 +232,7 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     That is ``found`` itself where it is of the first rank. So it is where ``found`` is of wrong
     data. ``runs`` are those of the ranks, the first of which has all ranks' figures in its script.
     """
-    if found is not None and any(each.code in WRONG_DATA for each in found.findings):
+    if found is not None and any(each.code in WRONG_DATA and each.cost for each in found.findings):
         return found
     first = min(runs)
     late = straggler_of(runs[first])

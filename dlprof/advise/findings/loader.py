@@ -504,7 +504,7 @@ def fetch_io(view: Evidence) -> Claim | None:
         )
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
-    if most >= at.PAYS:
+    if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += (
             f" Or fetch {threads} samples at once in each worker, by threads in __getitems__: "

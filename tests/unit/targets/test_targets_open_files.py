@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dlprof.targets.open_files import (
     OpenFile,
     have_own_positions,
+    holders,
     moved,
     open_files,
     positions,
@@ -108,6 +110,25 @@ def test_descriptors_of_one_position_keep_one(path: Path) -> None:
             assert another.tell() == 0
         finally:
             os.close(copy)
+
+
+def test_positions_that_are_known_to_differ_are_not_tried_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As several workers would move them at once to see which are one."""
+    monkeypatch.setattr("dlprof.targets.open_files._is_one", lambda *_: True)
+    with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
+        have_own_positions(of(path), [[0], [1]])
+        file.read(3)
+        assert another.tell() == 0
+
+
+def test_a_file_in_memory_stays_there() -> None:
+    with tempfile.SpooledTemporaryFile(max_size=100) as file:
+        file.write(b"x")
+        dataset = types.SimpleNamespace(file=file)
+        assert holders(types.SimpleNamespace(dataset=dataset)) == {}
+        assert not getattr(file, "_rolled")  # noqa: B009 - unknown to its stubs
 
 
 def test_who_watches_sees_a_place_though_its_first_number_is_taken(path: Path) -> None:
