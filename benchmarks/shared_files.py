@@ -258,6 +258,13 @@ def _file(folder: Path) -> Any:
     return (folder / "samples.bin").open("rb")
 
 
+def _temporary(folder: Path) -> Any:
+    file = tempfile.TemporaryFile(dir=folder)
+    file.write((folder / "samples.bin").read_bytes())
+    file.flush()
+    return file
+
+
 def _touched(folder: Path) -> Samples:
     dataset = Samples(partial(_file, folder), seek_and_read, lazily=True)
     dataset[0]
@@ -303,6 +310,7 @@ FAULTS: dict[str, Make] = {
     "tarfile": _eager(lambda f: tarfile.open(f / "samples.tar"), _tar_member),
     "gzip": _eager(lambda f: gzip.open(f / "samples.gz"), lambda g, i: seek_and_read(g, i % 32)),
     "npz": _eager(lambda f: np.load(f / "samples.npz"), lambda npz, i: npz[str(i)]),
+    "a temporary file": lambda folder: Samples(partial(_temporary, folder), seek_and_read),
     "frames of an image": _eager(lambda f: Image.open(f / "samples.tiff"), _frame),
     "pickle": _eager(lambda f: (f / "samples.pickle").open("rb"), _unpickled),
     "h5py over a Python file": _eager(partial(_hdf5, by_python=True), _row),

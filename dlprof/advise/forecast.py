@@ -960,7 +960,7 @@ class _Search:
         ample = dataclasses.replace(self._conditions, cores=float(tried), ranks=1)
         saturating = saturating_workers(self._calibration, self._base, ample)
         plenty = max(8, math.ceil(3 * saturating))
-        most = Integrity.of(run).most_workers
+        most = Integrity.of(run).most_workers(self._base)
         self._most = min(tried, plenty, tried if most is None else most)
 
     def config(self, workers: int, prefetch: int | None = None) -> Config:

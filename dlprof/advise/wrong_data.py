@@ -64,17 +64,17 @@ def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
 def data_findings(run: Run) -> tuple[Finding, ...]:
     """What a run shows of wrong data, and of workers without any."""
     present = present_of(run)
-    now = 0 if present is None else present.num_workers
-    return tuple(found_in(run.trials, Integrity.of(run), now))
+    return tuple(found_in(run.trials, Integrity.of(run), present or Config()))
 
 
 def found_in(  # noqa: C901 - a branch for each fault
-    trials: Sequence[Trial], found: Integrity, now: int
+    trials: Sequence[Trial], found: Integrity, present: Config
 ) -> Iterator[Finding]:
     """What all trials of a target show of wrong data, and of workers without any.
 
-    What is wrong with settings of other workers than ``now`` costs nothing now.
+    What is wrong with other workers than those of the ``present`` settings costs nothing now.
     """
+    now = present.num_workers
 
     def finding(
         code: FindingCode, title: str, text: str, fix: Fix, cost: float = 0.0, **shown: object
@@ -94,7 +94,7 @@ def found_in(  # noqa: C901 - a branch for each fault
 
     if found.shared is not None:
         files, title = [*found.shared_files], f"Workers share an open file: {found.shared_files[0]}"
-        text, cost = found.shared.message, 1.0 if now > 1 else 0.0
+        text, cost = found.shared.message, float(found.fault(present) == found.shared)
         shown = ids("shared_file")
         yield finding("data.shared_file", title, text, _OPENED, cost, files=files, trials=shown)
     if found.duplicated is not None:

@@ -15,6 +15,7 @@ from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.machine.launchers import launch_words
 from dlprof.records import (
+    COPIED_SIGN,
     SCHEMA_VERSION,
     Calibration,
     Config,
@@ -31,6 +32,7 @@ from dlprof.records import (
     Trial,
     TrialCost,
     Usage,
+    shared_position,
 )
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import (
@@ -98,8 +100,7 @@ _TWO_WORKERS = Config(num_workers=2, persistent_workers=True)
 """By which it shows what workers share; they stay, so that it can be seen what they have moved."""
 
 _COPIED = (
-    "Workers start by {method} here where no setting says otherwise, so each of them gets the "
-    "dataset pickled."
+    f"Workers start by {{method}} here {COPIED_SIGN}, so each of them gets the dataset pickled."
 )
 
 
@@ -150,10 +151,6 @@ def look_at(
             be one, or nothing of many can work here.
     """
     target, accelerator, probe = _probed(runner, settings, machine, left_s())
-    two = target.attainable(_TWO_WORKERS, has_accelerator=False)
-    if probe.get("moved_files") and two.num_workers > 1:
-        shared = runner.shared_files(two, left_s=left_s())
-        target = dataclasses.replace(target, shared_files=shared)
     has = accelerator is not None
     if one:
         named = single_config(settings, target, has_accelerator=has)
@@ -161,6 +158,15 @@ def look_at(
     else:
         space = build_space(settings, target, machine, has_accelerator=has)
     preflight = Preflight.of(settings, target, machine, probe)
+    # As workers start where nothing is set, or else as any that are to be measured do.
+    method = None if preflight.start_method == "fork" else "fork"
+    forked = method is None or any(each.start_method == method for each in space.configs)
+    two = dataclasses.replace(_TWO_WORKERS, start_method=method)
+    two = target.attainable(two, has_accelerator=False)
+    if probe.get("moved_files") and two.num_workers > 1 and forked:
+        shared = runner.shared_files(two, left_s=left_s())
+        target = dataclasses.replace(target, shared_files=shared)
+        preflight = dataclasses.replace(preflight, shared=shared_position(shared))
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
     if copied is not None:  # a process tries once whether workers can be started again
         one_worker = dataclasses.replace(copied, num_workers=1)

@@ -130,7 +130,8 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     short = promised is not None and whole and exact and loader.batches < promised - spare
     more = promised is not None and loader.batches > promised + spare
     empty = loader.epochs_empty
-    shared = shared_position(loader.shared_files)
+    # Of one worker, that more would share them is no more than a limit.
+    shared = shared_position(loader.shared_files) if loader.config.num_workers > 1 else None
     if not (shared or loader.duplicated or short or more or empty):
         return None
     message = "Workers yield the same samples."
@@ -226,6 +227,7 @@ def _evidence(
         batches_per_epoch=max(1, round(loader.batches / epochs)) if epochs else None,
         batch_size=config.batch_size,
         call=loader.call,
+        shared_files=loader.shared_files,
     )
     evidence = Evidence.of_training(
         machine,

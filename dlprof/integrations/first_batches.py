@@ -28,6 +28,7 @@ from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
 from dlprof.targets.open_files import (
     OpenFile,
+    holders,
     is_forked,
     moved,
     named,
@@ -77,42 +78,48 @@ def looked_at(take: Take, samples: WorkerSamples) -> Take:
 class SharedFiles:
     """Notices that the workers of one loader move the position of files that they share.
 
-    In ``next()`` the main process runs torch's own code alone where the samplers are torch's: what
-    moves meanwhile is moved by workers.
+    In ``next()`` the main process runs torch's own code alone where the samplers are torch's: of
+    the files that the loader's own parts hold, what moves meanwhile is moved by its workers. Those
+    that a ``worker_init_fn`` gives their number may have a file each.
 
     Attributes:
-        found: Those that were moved, each in words.
+        found: Those that were moved, each in words. Of one worker those that more would share.
     """
 
     def __init__(self, config: Config | None) -> None:
-        several = config is not None and config.num_workers > 1
         # Until each worker has made some batches, and none of what was read before the fork.
-        self._left = 4 * config.batches_in_flight if config is not None and several else 0
+        self._left = 0 if config is None else 4 * config.batches_in_flight
         self.found: tuple[str, ...] = ()
 
     def looking_at(self, loader: Any) -> Callable[[Take], Take]:
         """What makes ``IterationTimer.take`` look, of the workers that are forked from now on."""
         files: tuple[OpenFile, ...] = ()
         with contextlib.suppress(Exception):  # a class of the user's may answer with anything
-            if self._left and is_forked(loader) and _samplers_of_torch(loader):
+            numbered = getattr(loader, "worker_init_fn", None) is not None
+            if self._left and not numbered and is_forked(loader) and _samplers_of_torch(loader):
                 files = open_files()[:_MOST_FILES]
         return functools.partial(self._looked_at, loader, files) if files else lambda take: take
 
     def _looked_at(self, loader: Any, files: Sequence[OpenFile], take: Take) -> Take:
         # What the iterator holds, too: the loader itself may go before it does.
-        names = ("dataset", "collate_fn", "worker_init_fn")
+        names = ("dataset", "collate_fn")
         parts = types.SimpleNamespace(**{name: getattr(loader, name, None) for name in names})
+        watched = list(files)
 
         def looking(advance: Callable[[Any], Any], iterator: Any) -> Any:
             if not self._left:
                 return take(advance, iterator)
-            before = positions(files)
+            before = positions(watched)
             try:
                 return take(advance, iterator)
             finally:  # a worker may have raised by what it read
                 self._left -= 1
-                if moving := moved(files, before):
-                    self.found, self._left = named(moving, parts), 0
+                if moving := moved(watched, before):
+                    held = holders(parts)
+                    # Any others are of another loader's, or of a thread.
+                    watched[:] = [each for each in watched if each.descriptor in held]
+                    if mine := [each for each in moving if each in watched]:
+                        self.found, self._left = named(mine, parts), 0
 
         return looking
 

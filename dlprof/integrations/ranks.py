@@ -232,7 +232,7 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     That is ``found`` itself where it is of the first rank. So it is where ``found`` is of wrong
     data. ``runs`` are those of the ranks, the first of which has all ranks' figures in its script.
     """
-    if found is not None and any(each.code in WRONG_DATA for each in found.findings):
+    if found is not None and any(map(_is_wrong, found.findings)):
         return found
     first = min(runs)
     late = straggler_of(runs[first])
@@ -244,6 +244,12 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     most = 1 / max(1e-9, 1 - waits_for_late(runs[first], late))
     findings = tuple(_of_rank(late.rank, each, most) for each in theirs.findings)
     return dataclasses.replace(theirs, findings=findings)
+
+
+def _is_wrong(finding: Finding) -> bool:
+    """Not so what one worker would share with others that there aren't."""
+    limits = finding.code == "data.shared_file" and not finding.cost
+    return finding.code in WRONG_DATA and not limits
 
 
 def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:

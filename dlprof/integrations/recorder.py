@@ -171,7 +171,7 @@ class LoaderRecorder:
             reasons["samples_per_s"] = "its workers yield the same samples"
         asks = None if seen.asks is None else seen.asks()
         # Workers that know their number may have a file each.
-        certain = seen.known.sampler != OF_ITERABLES or asks is False
+        certain = self._asks is not None and not self._asks()
         record = dataclasses.replace(
             filled,
             made=seen.made,

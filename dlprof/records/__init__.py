@@ -45,6 +45,7 @@ from dlprof.records.findings import StartPhase as StartPhase
 from dlprof.records.findings import StartPhaseName as StartPhaseName
 from dlprof.records.findings import WithoutPart as WithoutPart
 from dlprof.records.findings import WorkerStart as WorkerStart
+from dlprof.records.integrity import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN

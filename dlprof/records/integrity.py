@@ -70,6 +70,9 @@ UNSHARED_SIGN = "no worker asked which samples are its own"
 VARIED_SIGN = "epochs differ in length"
 """In the warning of a trial whose whole epochs have different numbers of samples."""
 
+COPIED_SIGN = "where no setting says otherwise"
+"""In the note on a target whose workers aren't forked unless a setting says so."""
+
 ONE_BATCH_SIGN = "its rate rests on the size of one batch"
 """The warning of a trial of an earlier version, which took one batch's size for that of all."""
 
@@ -98,6 +101,7 @@ class Integrity:
 
     Attributes:
         shared_files: As in ``Target``: of which several forked workers move one position.
+        forks: Whether workers are forked where a configuration names no start method.
         duplicated: How several workers give the same samples; ``None`` if they don't.
         fewest: The fewest workers that were seen to do so.
         right: The most workers of which nothing speaks against their data, fewer than those.
@@ -115,6 +119,7 @@ class Integrity:
     """
 
     shared_files: tuple[str, ...] = ()
+    forks: bool = True
     duplicated: Failure | None = None
     fewest: int = 0
     right: int = 1
@@ -161,9 +166,13 @@ class Integrity:
         fed += [(t.fed_workers, t.config.num_workers) for t in fixed if t.fed_workers]
         # How shares are cut may leave workers without one where more of them all get some.
         most = max((some for some, _ in fed), default=0)
+        own = target.own_config
+        method = None if own is None else own.start_method
+        copied = any(COPIED_SIGN in note for note in target.notes)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
             shared_files=target.shared_files,
+            forks=not copied if method is None else method == "fork",
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
@@ -182,33 +191,37 @@ class Integrity:
         """How several forked workers read files by one position; ``None`` if they don't."""
         return shared_position(self.shared_files)
 
-    @property
-    def most_workers(self) -> int | None:
+    def shares(self, config: Config) -> bool:
+        """Whether several workers, started as a configuration's are, read by one position."""
+        forks = self.forks if config.start_method is None else config.start_method == "fork"
+        return bool(self.shared_files) and forks
+
+    def most_workers(self, config: Config) -> int | None:
         """With more workers the data is wrong, they fail or get none; ``None`` for no such limit.
 
-        Epochs that end early with fewer than that are left to ``fault``.
+        They start as those of ``config`` do. Epochs that end early with fewer than that are left to
+        ``fault``.
         """
         caps = [] if self.duplicated is None else [max(1, self.right, *self.shared_out)]
-        caps += [1] if self.shared_files else []  # what is open can't be pickled either
+        caps += [1] if self.shares(config) else []
         caps += [count - 1 for count in self.refused]
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
 
-    @property
-    def most_to_advise(self) -> int | None:
+    def most_to_advise(self, config: Config) -> int | None:
         """The same, but only half way from what worked to where workers fail, as without shards.
 
         Each trial halves what is unknown between them.
         """
         least = min(self.refused, default=None)
         if least is None or self.worked >= least:
-            return self.most_workers
-        return min((self.worked + least) // 2, self.most_workers or least)
+            return self.most_workers(config)
+        return min((self.worked + least) // 2, self.most_workers(config) or least)
 
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
-        if self.shared_files and workers > 1 and config.start_method in {None, "fork"}:
+        if workers > 1 and self.shares(config):
             return self.shared
         right = workers <= max(1, self.right) or workers in self.shared_out
         if self.duplicated is not None and not right:
@@ -238,7 +251,7 @@ class Integrity:
 
     def is_useless(self, config: Config) -> bool:
         """Whether it need not be tried: its data is wrong, or more workers than these get none."""
-        most = self.most_workers
+        most = self.most_workers(config)
         return self.fault(config) is not None or (most is not None and config.num_workers > most)
 
     def allows(self, finding: Finding, config: Config) -> bool:

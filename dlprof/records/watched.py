@@ -143,8 +143,9 @@ class WatchedLoader:
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
         shared_files: Files that were open when workers were forked and whose position these moved,
-            each in words: their data is wrong. Not seen with samplers of the user's own, nor of an
-            iterable dataset of whose workers one asked which it is.
+            each in words: the data of several workers is wrong, and one worker's is right. Only
+            those that the dataset or ``collate_fn`` holds; not seen with samplers or a
+            ``worker_init_fn`` of the user's own, nor where one asked which worker it runs in.
         loads_for: Ranks of the job that get its batches: more than 1 where accelerate dispatches
             them from rank 0, on each of its ranks.
         asks_worker: Whether anything in the run asked which worker it runs in, as an iterable

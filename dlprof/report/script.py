@@ -171,6 +171,8 @@ def _of_speed(run: Run) -> list[Finding]:
 
 
 def _is_of_data(finding: Finding) -> bool:
+    if finding.code == "data.shared_file" and not finding.cost:
+        return False  # of one worker, which shares it with none
     return finding.code.startswith("data.") or "unfed_ranks" in finding.evidence
 
 

@@ -129,19 +129,25 @@ def moved_by_workers(loader: Any, files: Sequence[OpenFile]) -> tuple[OpenFile, 
     return tuple(each for each, those in movers.items() if len(those) > 1 and _is_same(each))
 
 
-def have_own_positions(files: Sequence[OpenFile], watched_from: int = 0) -> None:
+def have_own_positions(
+    files: Sequence[OpenFile],
+    groups: Sequence[Sequence[int]] | None = None,
+    watched_from: int = 0,
+) -> None:
     """Open files again, so that this process shares their positions with no other.
 
-    Descriptors stay what they are, and those of one position among themselves keep one. From the
+    Descriptors stay what they are, and those of one position among themselves keep one: the places
+    in ``groups``, which processes that do this at once can't find out by themselves. From the
     number ``watched_from`` on each file gets another descriptor, as the user's code may close the
     first, or take its number for another file.
     """
     import fcntl  # where there is /proc
 
-    for those in _by_position(files):
+    for those in _by_position(files) if groups is None else groups:
         with contextlib.suppress(OSError):  # it may not be opened again: it stays shared
             one = files[those[0]]
             flags = fcntl.fcntl(one.descriptor, fcntl.F_GETFL)
+            flags &= ~(os.O_TMPFILE | os.O_NOFOLLOW)  # the link to what is open has to be followed
             own = os.open(f"{_FOLDER}/{one.descriptor}", flags | os.O_CLOEXEC)
             os.lseek(own, one.position, os.SEEK_SET)
             for place in those:
@@ -178,12 +184,12 @@ class _Apart:
     """Gives forked workers positions of their own, which can be seen from outside."""
 
     def __init__(self, files: Sequence[OpenFile]) -> None:
-        self._files = files
+        self._files, self._groups = files, _by_position(files)
         self._first = 64 + max((each.descriptor for each in files), default=0)
 
     def separate(self) -> None:
         """In the worker, before anything of the user's runs there."""
-        have_own_positions(self._files, self._first)
+        have_own_positions(self._files, self._groups, self._first)
 
     def look(self, workers: Sequence[Any], movers: dict[OpenFile, set[int]]) -> None:
         """Note which workers have moved which files by now."""
@@ -204,16 +210,22 @@ def is_forked(loader: Any) -> bool:
 
 def named(files: Sequence[OpenFile], loader: Any) -> tuple[str, ...]:
     """Files in words: by the attribute of a loader's dataset that holds them, or else by path."""
-    held: dict[int, str] = {}
-    with contextlib.suppress(Exception):  # attributes of the user's may be anything
-        for descriptor, holder in _held_files(loader):
-            held.setdefault(descriptor, holder)
+    held = holders(loader)
     return tuple(
         f"{held[each.descriptor]}{Path(each.path).name})"
         if each.descriptor in held
         else f"the open file {each.path}"
         for each in files
     )
+
+
+def holders(loader: Any) -> dict[int, str]:
+    """Descriptors that a loader's dataset and functions hold as files, each with who does."""
+    held: dict[int, str] = {}
+    with contextlib.suppress(Exception):  # attributes of the user's may be anything
+        for descriptor, holder in _held_files(loader):
+            held.setdefault(descriptor, holder)
+    return held
 
 
 def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
@@ -234,7 +246,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
         if issubclass(kind, _SIMPLE) or id(value) in seen:
             continue
         seen.add(id(value))
-        if kind.__module__ in {"_io", "tempfile"}:
+        if kind.__module__ == "_io":
             with contextlib.suppress(Exception):  # it is closed, or in memory
                 yield value.fileno(), holder or f"{name} ("
             continue

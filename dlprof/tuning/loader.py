@@ -27,6 +27,7 @@ from dlprof.records import Machine, TriedSetting
 from dlprof.saved import save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
+from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
@@ -245,6 +246,9 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
+        # What the only worker has from here, and where it was: more of them would share that.
+        self._files: tuple[OpenFile, ...] = ()
+        self._places: list[int] = []
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         changes_workers = self._may_change_workers(loader, asked=asked)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
@@ -394,6 +398,9 @@ class _Tuner:
         return self._ask.setting
 
     def _refusal(self, before: Setting, after: Setting, *, pids: Sequence[int]) -> str:
+        if before.workers < 2 <= after.workers and (files := moved(self._files, self._places)):
+            name = named(files, self._loader())[0]
+            return f"its worker moves the position of {name}, which more of them would share"
         return self._budget.refusal(
             before,
             after,
@@ -406,6 +413,10 @@ class _Tuner:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
         alone = not setting.workers and own_in_flight > 0
+        if setting.workers == 1 and self._context.get_start_method() == "fork":
+            held = holders(loader)
+            self._files = tuple(each for each in open_files() if each.descriptor in held)
+            self._places = positions(self._files)
         wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_in_flight)

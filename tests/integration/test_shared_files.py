@@ -30,14 +30,14 @@ pytestmark = pytest.mark.skipif(
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 READ_IN_A_SCRIPT = (
-    *("open, seek and read", "a text file", "a descriptor", "zipfile", "a part of it"),
+    *("open, seek and read", "a text file", "a temporary file", "zipfile", "a part of it"),
     *("a file of the transform", "opened lazily, but before the fork"),
 )
 """Faults that end soon whatever a worker reads in place of its own sample."""
 
 SOUND_IN_A_SCRIPT = (
     *("opened in each worker", "opened again in each process", "opened again by worker_init_fn"),
-    *("read by the sampler, in main", "pread", "mmap", "a log that is added to", "one worker"),
+    *("read by the sampler, in main", "pread", "mmap", "a log that is added to"),
 )
 
 
@@ -94,6 +94,11 @@ def test_sound_files_of_a_script_are_left_alone(title: str, folder: Path) -> Non
         assert shared.found == ()
 
 
+def test_what_one_worker_moves_is_known_before_there_are_more(folder: Path) -> None:
+    with script_of(loader_of("one worker", folder)) as shared:
+        assert shared.found == ("file (samples.bin)",)
+
+
 @pytest.mark.parametrize(
     ("title", "name"),
     [
@@ -119,7 +124,9 @@ def test_what_no_python_object_holds_is_named_by_its_path(folder: Path) -> None:
 
 
 TARGET = """
+import itertools
 import pathlib
+import sys
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -149,10 +156,22 @@ def alone():
 def lazily():
     return DataLoader(Samples(lazily=True), batch_size=4, num_workers=2)
 
+class Sent(Samples):
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        self.file = PATH.open("rb")
+
+def sent():
+    return DataLoader(Sent(), batch_size=4, num_workers=2, multiprocessing_context="spawn")
+
 if __name__ == "__main__":
-    for batch in shared():
-        pass
-    for batch in lazily():
+    if sys.argv[1:] == ["one"]:
+        loaders = [DataLoader(Samples(), batch_size=4, num_workers=1)]
+    else:
+        loaders = [shared(), lazily()]
+    for batch in itertools.chain(*loaders):
         pass
 """
 
@@ -179,6 +198,18 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     assert first["evidence"]["files"] == ["file (samples.bin)"]
     assert "self.file = open" in first["fix"]["code"]
     assert found["trials"][0]["outcome"] == "skipped"
+
+
+@pytest.mark.parametrize(("method", "outcome"), [("fork", "skipped"), ("spawn", "completed")])
+def test_workers_share_a_file_where_a_setting_forks_them(
+    method: str, outcome: str, tmp_path: Path
+) -> None:
+    words = ("--num-workers", "2", "--start-method", method, "--budget", "20s", "--json")
+    done = dlprof(tmp_path, "profile", "target.py:sent", *words, "-o", "run.jsonl")
+    found = json.loads(done.stdout)
+    assert found["trials"][0]["outcome"] == outcome
+    shared = [each["severity"] for each in found["findings"] if "shared" in each["code"]]
+    assert shared == (["high"] if method == "fork" else [])
 
 
 def test_a_profile_without_workers_has_a_rate_and_promises_nothing_of_more(tmp_path: Path) -> None:
@@ -230,6 +261,77 @@ def test_a_script_names_the_loader_that_shares(tmp_path: Path) -> None:
     codes = [each["code"] for each in found["findings"]]
     assert codes[0] == "data.shared_file"
     assert codes.count("data.shared_file") == 1
+
+
+def test_a_script_of_one_worker_is_right_and_advised_no_more(tmp_path: Path) -> None:
+    words = ("run", "-o", "run.jsonl", "--json", "run.json", "target.py", "one")
+    done = dlprof(tmp_path, *words)
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["loaders"][0]["shared_files"] == ["file (samples.bin)"]
+    assert "is wrong" not in done.stderr
+    asked = [(each["fix"] or {}).get("dataloader_kwargs", {}) for each in found["findings"]]
+    assert not any("num_workers" in each for each in asked)
+
+
+SOUND_SCRIPT = """
+import sys
+import threading
+import time
+from target import *
+from torch.utils.data import get_worker_info
+
+class Plain(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.zeros(4)
+
+class OneEach(Samples):
+    def __init__(self):
+        self.files = [PATH.open("rb") for _ in range(2)]
+
+    def __getitem__(self, index):
+        self.file = self.files[get_worker_info().id]
+        return super().__getitem__(index)
+
+def zipped():
+    for _ in zip(DataLoader(Plain(), 4, num_workers=2), DataLoader(Samples(), 4, num_workers=1)):
+        pass
+
+def threaded():
+    over = threading.Event()
+    def read(file):
+        while not over.is_set():
+            file.seek(0)
+            file.read(100_000)
+    thread = threading.Thread(target=read, args=[PATH.open("rb")])
+    thread.start()
+    for _ in DataLoader(Plain(), 4, num_workers=2):
+        pass
+    over.set()
+    thread.join()
+
+def one_each():
+    for _ in DataLoader(OneEach(), 4, num_workers=2):
+        pass
+
+Samples()
+globals()[sys.argv[1]]()
+"""
+
+
+@pytest.mark.parametrize("case", ["zipped", "threaded", "one_each"])
+def test_a_script_whose_workers_share_nothing_is_not_blamed(case: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SOUND_SCRIPT)
+    words = ("run", "-o", "run.jsonl", "--json", "run.json", "script.py", case)
+    assert dlprof(tmp_path, *words).returncode == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    several = [each for each in found["loaders"] if each["config"]["num_workers"] > 1]
+    assert [each["shared_files"] for each in several] == [[]]
+    costs = [each["cost"] for each in found["findings"] if each["code"] == "data.shared_file"]
+    assert not any(costs)
 
 
 STREAM = """

@@ -1211,6 +1211,42 @@ def test_nothing_is_started_that_the_budget_refuses(
     assert "above max_ram" in Wanting.refusals[0]
 
 
+class Reading(Numbers):
+    """Has a file from where it was made."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        path.write_bytes(bytes(LENGTH))
+        self.file = path.open("rb", buffering=0)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.file.seek(index)
+        self.file.read(1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
+def test_no_second_worker_shares_the_file_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Wanting(Scripted):
+        refusals: ClassVar[list[str]] = []
+
+        def look(self, window: Window) -> Ask:
+            self.refusals.extend([window.refused] if window.refused else [])
+            return Ask(self.kept if window.refused else Setting(2, 2), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Wanting)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    context = multiprocessing.get_context("fork")
+    dataset = Reading(tmp_path / "a.bin")
+    changing = loader(dataset, num_workers=1, multiprocessing_context=context)
+    batches = iter(dlprof.tune(changing, max_workers=4))
+    list(batches)
+    assert internals.started_workers(batches) == 1
+    assert "moves the position of file (a.bin), which more" in Wanting.refusals[0]
+
+
 class Growing(Numbers):
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.zeros(1 + 1000 * index)

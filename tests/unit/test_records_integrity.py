@@ -11,8 +11,9 @@ from builders import around, config, failed, plan, run, target, trial
 from finding_cases import Loader, explanation
 from predicted_runs import calibration
 
-from dlprof.advise.wrong_data import said_first
+from dlprof.advise.wrong_data import data_findings, present_failure, said_first
 from dlprof.records import (
+    COPIED_SIGN,
     DUPLICATED_SIGN,
     SHARED_SIGN,
     SOME_SHARED,
@@ -73,7 +74,7 @@ def test_one_duplicated_trial_says_it_of_every_several_workers() -> None:
     assert fault.kind == "duplicated"
     assert "num_workers=4 each comes up to 4 times" in fault.message
     assert fault.hint == "Fix it."
-    assert Integrity.of(found).most_workers == 1
+    assert Integrity.of(found).most_workers(config(2)) == 1
 
 
 SHARED = ("file (zipfile.ZipFile of a.zip)",)
@@ -84,10 +85,35 @@ def test_files_that_forked_workers_share_are_wrong_with_several_of_them() -> Non
     known = Integrity.of(found)
     assert faulty(found, 0, 1, 2, 16) == [2, 16]
     assert known.fault(config(4, start_method="fork")) == known.shared
-    assert known.fault(config(4, start_method="spawn")) is None  # whose dataset can't be pickled
-    assert known.most_workers == 1
+    assert known.most_workers(config(2)) == 1
     (said,) = said_first(found)
     assert "move one read position of file (zipfile.ZipFile of a.zip), which was open" in said
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"own_config": config(2, start_method="spawn")},
+        {"notes": (f"Workers start by spawn here {COPIED_SIGN}.",)},
+    ],
+)
+def test_workers_that_are_sent_the_dataset_share_no_file(about: dict[str, Any]) -> None:
+    """As it may be made to be pickled without its file, and to open that again."""
+    spawned = config(4, start_method="spawn") if not about else config(4)
+    found = run([trial(config(0))], target=target(shared_files=SHARED, **about))
+    known = Integrity.of(found)
+    assert known.fault(spawned) is None
+    assert not known.is_useless(spawned)
+    assert known.most_workers(spawned) is None
+    assert known.is_useless(config(4, start_method="fork"))
+
+
+def test_a_shared_file_costs_nothing_where_workers_are_not_forked() -> None:
+    kept = config(2, start_method="spawn")
+    found = run([trial(config(2))], target=target(shared_files=SHARED, own_config=kept))
+    assert [each.cost for each in data_findings(found)] == [0.0]
+    assert not [*present_failure(found)]
 
 
 def test_a_rate_of_several_workers_that_share_a_file_is_none() -> None:
@@ -110,7 +136,7 @@ def test_a_truncated_trial_says_it_of_as_many_workers_only() -> None:
     found = iterable([trial(config(0)), wrong(config(4), "truncated"), trial(config(4, 4))])
     assert faulty(found, 0, 1, 2, 4, 8) == [4]
     assert Integrity.of(found).fault(config(4, 8, persistent_workers=True)) is not None
-    assert Integrity.of(found).most_workers is None
+    assert Integrity.of(found).most_workers(config(2)) is None
 
 
 @pytest.mark.parametrize(
@@ -282,7 +308,7 @@ def test_epochs_as_long_as_they_should_be_are_right_above_wrong_ones() -> None:
     )
     found = iterable([plain, two, wrong(config(3), "duplicated"), four])
     assert faulty(found, 0, 1, 2, 3, 4, 5) == [3, 5]
-    assert Integrity.of(found).most_workers == 4
+    assert Integrity.of(found).most_workers(config(2)) == 4
 
 
 def test_epochs_far_longer_or_shorter_acquit_nobody() -> None:
@@ -340,12 +366,17 @@ def test_warnings_of_earlier_versions_count(warning: str, workers: int, kind: st
 def test_an_iterable_that_raises_with_more_workers_sets_a_ceiling() -> None:
     trials = [trial(config(0)), trial(config(2)), raising(config(8)), raising(config(4))]
     found = Integrity.of(iterable(trials))
-    assert found.most_workers == 3
+    assert found.most_workers(config(2)) == 3
     assert found.fault(config(3)) is None
     assert found.fault(config(5)) is not None
-    assert Integrity.of(run(trials)).most_workers is None  # a sampler knows of all workers
-    assert Integrity.of(iterable([*trials, trial(config(16))])).most_workers is None
-    assert Integrity.of(iterable([raising(config(0)), raising(config(2))])).most_workers is None
+    assert (
+        Integrity.of(run(trials)).most_workers(config(2)) is None
+    )  # a sampler knows of all workers
+    assert Integrity.of(iterable([*trials, trial(config(16))])).most_workers(config(2)) is None
+    assert (
+        Integrity.of(iterable([raising(config(0)), raising(config(2))])).most_workers(config(2))
+        is None
+    )
 
 
 def test_idle_workers_set_a_ceiling_and_are_no_fault() -> None:
@@ -355,7 +386,7 @@ def test_idle_workers_set_a_ceiling_and_are_no_fault() -> None:
         explanations=(explanation(loader, "t0001"),),
     )
     known = Integrity.of(found)
-    assert (known.fed, known.unfed_of, known.most_workers) == (2, 8, 2)
+    assert (known.fed, known.unfed_of, known.most_workers(config(2))) == (2, 8, 2)
     assert known.fault(config(8)) is None
     assert known.is_useless(config(4))
     assert not known.is_useless(config(2))
@@ -469,7 +500,7 @@ def test_a_file_is_checked_as_it_is_read(tmp_path: Path) -> None:
 def test_workers_that_were_seen_to_give_the_right_data_stay_right() -> None:
     found = Integrity.of(iterable([trial(config(2)), wrong(config(4), "duplicated")]))
     assert found.fault(config(2)) is None
-    assert found.most_workers == 2
+    assert found.most_workers(config(2)) == 2
     assert "same samples with num_workers=4" in found.doubt(2)  # as long as no whole epoch is seen
     plain, two = (trial(config(n), epoch_samples=96, samples_per_batch=8.0) for n in (0, 2))
     found = Integrity.of(iterable([plain, two, wrong(config(4), "duplicated")]))
@@ -479,7 +510,7 @@ def test_workers_that_were_seen_to_give_the_right_data_stay_right() -> None:
 
 def test_where_workers_fail_half_of_what_is_unknown_is_advised_until_a_trial_shows_more() -> None:
     def advised(*trials: Trial) -> int | None:
-        return Integrity.of(iterable([*trials])).most_to_advise
+        return Integrity.of(iterable([*trials])).most_to_advise(config(2))
 
     assert advised(trial(config(2))) is None
     assert advised(trial(config(2)), raising(config(16))) == 9

@@ -116,6 +116,18 @@ def test_the_costliest_loader_is_explained() -> None:
     assert found.notes[-1].endswith("% waiting between batches.")
 
 
+def test_a_file_that_one_worker_moves_keeps_it_from_more_and_is_no_fault() -> None:
+    found = diagnosed(dataclasses.replace(LOADER, shared_files=("file (a.bin)",)))
+    assert found is not None
+    codes = [finding.code for finding in found.findings]
+    assert codes[0] != "data.shared_file"
+    (shared,) = (each for each in found.findings if each.code == "data.shared_file")
+    assert not shared.cost
+    kwargs = [each.fix.dataloader_kwargs for each in found.findings if each.fix is not None]
+    assert not any("num_workers" in each for each in kwargs)
+    assert not any("by threads" in each.fix.text for each in found.findings if each.fix)
+
+
 EPOCHS = dataclasses.replace(
     LOADER, epochs=15, epochs_completed=15, startup_s=0.9, turnover=durations(0.8, 14), waited_s=16
 )

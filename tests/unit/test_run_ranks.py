@@ -304,6 +304,14 @@ def test_wrong_data_comes_before_who_is_late() -> None:
     assert run.diagnosis == found
 
 
+def test_what_one_worker_would_share_does_not() -> None:
+    limit = Finding(code="data.shared_file", severity="info", title="", explanation="")
+    found = Diagnosis(config=Config(), findings=(limit,))
+    late = rank_run(1, came(0.5), diagnosis=slow_reads())
+    run, _ = shown({0: rank_run(0, came(0.1), diagnosis=found), 1: late})
+    assert run.diagnosis != found
+
+
 def test_stragglers_that_change_name_no_rank() -> None:
     runs = {0: rank_run(0, came(0.5, 0.1)), 1: rank_run(1, came(0.1, 0.5))}
     _, text = shown(runs)

@@ -234,7 +234,7 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     )
     found = [each for each in stated if view.integrity.allows(each[1], view.config)]
     wrong = view.integrity.fault(view.config) is not None
-    for each in found_in(view.trials(), view.integrity, view.workers):
+    for each in found_in(view.trials(), view.integrity, view.config):
         if each.code != "workers.unfed":  # a rule of its own knows which
             place = Place.FAULT
             if each.code in WRONG_DATA:

@@ -504,7 +504,7 @@ def fetch_io(view: Evidence) -> Claim | None:
         )
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
-    if most >= at.PAYS:
+    if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += (
             f" Or fetch {threads} samples at once in each worker, by threads in __getitems__: "
@@ -671,7 +671,7 @@ def more_workers(view: Evidence) -> Config | None:
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = max(16, round(4 * view.cores))  # however much they wait
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
-    useful = (most, slots, view.epoch_batches or None, view.integrity.most_to_advise)
+    useful = (most, slots, view.epoch_batches or None, view.integrity.most_to_advise(view.config))
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)

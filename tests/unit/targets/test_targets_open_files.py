@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dlprof.targets.open_files import (
     OpenFile,
     have_own_positions,
+    holders,
     moved,
     open_files,
     positions,
@@ -83,6 +85,21 @@ def test_a_position_of_ones_own_starts_where_it_was_and_moves_no_other(path: Pat
             os.close(other)
 
 
+@pytest.mark.parametrize("flags", [os.O_TMPFILE | os.O_RDWR, os.O_NOFOLLOW])
+def test_what_can_not_be_opened_by_its_flags_gets_a_position_too(flags: int, path: Path) -> None:
+    """As ``tempfile`` opens what it makes."""
+    where = path.parent if flags & os.O_TMPFILE == os.O_TMPFILE else path
+    descriptor = os.open(where, flags)
+    other = os.dup(descriptor)
+    try:
+        have_own_positions([each for each in open_files() if each.descriptor == descriptor])
+        os.lseek(descriptor, 5, os.SEEK_SET)
+        assert os.lseek(other, 0, os.SEEK_CUR) == 0
+    finally:
+        os.close(descriptor)
+        os.close(other)
+
+
 def test_descriptors_of_one_position_keep_one(path: Path) -> None:
     with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
         copy = os.dup(file.fileno())
@@ -93,6 +110,25 @@ def test_descriptors_of_one_position_keep_one(path: Path) -> None:
             assert another.tell() == 0
         finally:
             os.close(copy)
+
+
+def test_positions_that_are_known_to_differ_are_not_tried_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As several workers would move them at once to see which are one."""
+    monkeypatch.setattr("dlprof.targets.open_files._is_one", lambda *_: True)
+    with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
+        have_own_positions(of(path), [[0], [1]])
+        file.read(3)
+        assert another.tell() == 0
+
+
+def test_a_file_in_memory_stays_there() -> None:
+    with tempfile.SpooledTemporaryFile(max_size=100) as file:
+        file.write(b"x")
+        dataset = types.SimpleNamespace(file=file)
+        assert holders(types.SimpleNamespace(dataset=dataset)) == {}
+        assert not getattr(file, "_rolled")  # noqa: B009 - unknown to its stubs
 
 
 def test_who_watches_sees_a_place_though_its_first_number_is_taken(path: Path) -> None:
