@@ -39,6 +39,28 @@ def make(num_workers=0, prefetch_factor=2, pin_memory=False, persistent_workers=
     return Loader(num_workers)
 """
 
+ONE_AT_A_TIME = """
+import multiprocessing, time, torch
+from torch.utils.data import Dataset
+
+
+class Data(Dataset):
+    def __init__(self):
+        self.lock = multiprocessing.Lock()
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        with self.lock:
+            time.sleep(0.005)
+        return torch.zeros(4)
+
+
+def dataset():
+    return Data()
+"""
+
 
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -138,3 +160,29 @@ def test_a_dataset_that_raises_whatever_the_settings_ends_the_sweep_soon(tmp_pat
     assert not any(trial.outcome == "completed" for trial in trials)
     assert {trial.config.num_workers > 0 for trial in trials} == {False, True}
     assert len(trials) <= 4
+
+
+def test_what_serves_one_at_a_time_is_predicted_to_serve_no_more_to_many(tmp_path: Path) -> None:
+    """At most 200 samples a second, whoever waits: sleeping under a lock that all workers share."""
+    (tmp_path / "one.py").write_text(ONE_AT_A_TIME)
+    few = (
+        "--search",
+        "model",
+        "--batch-size",
+        "4",
+        "--num-workers",
+        "0:16",
+        "--trial-time",
+        "0.4s",
+    )
+    run, _ = swept(tmp_path, "one.py:dataset", *few, "--budget", "20s", "--step-time", "none")
+
+    assert run.calibration is not None
+    assert run.prediction is not None
+    assert run.recommendation is not None
+    assert 30 < 1 / run.calibration.queueing_s < 80  # batches of four
+    assert all(cell.samples_per_s.value < 320 for cell in run.prediction.cells)
+    assert {cell.bound for cell in run.prediction.cells if cell.config.num_workers > 4} == {
+        "storage"
+    }
+    assert run.recommendation.expected.samples_per_s.value < 240
