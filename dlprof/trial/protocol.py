@@ -283,4 +283,7 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
         if fault is not None:
             answer, fault = failed(fault), None
         if answer is not None:
-            channel.send(answer)
+            try:
+                channel.send(answer)
+            except Exception as error:  # noqa: BLE001 - a worker may die right after its last batch
+                fault = error

@@ -78,19 +78,25 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
     options: dict[str, Any] = {"persistent_workers": seed % 2 == 1}
     made: Any = DataLoader(Numbers(bad), batch_size=BATCH, num_workers=2, **options)
     dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)
+    struck = KeyboardInterrupt, RuntimeError, OSError, EOFError
     errors: list[str] = []
-    reported = False
+    begun = reported = False
+    said = "struck again while the first error was noted"
     test: Any = multiprocessing.parent_process()
-    while not reported:  # a worker's end may strike once more while the first error is reported
-        try:
-            if not test.is_alive():
-                return
-            if not errors:
-                load(made, reports)
-            reports.send((errors[0] if errors else "done", made.tuning.off))
-            reported = True
-        except (KeyboardInterrupt, RuntimeError, OSError, EOFError) as error:
-            errors.append(f"{type(error).__name__}: {error}")
+    # A worker's end may strike once more while the first error is noted or reported.
+    while not reported:
+        with contextlib.suppress(*struck):
+            try:
+                if not test.is_alive():
+                    return
+                if not begun:
+                    begun = True
+                    load(made, reports)
+                    said = "done"
+                reports.send((errors[0] if errors else said, made.tuning.off))
+                reported = True
+            except struck as error:
+                errors.append(f"{type(error).__name__}: {error}")
 
 
 def load(loader: Any, reports: Connection) -> None:

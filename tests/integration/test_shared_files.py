@@ -204,7 +204,7 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
 def test_workers_share_a_file_where_a_setting_forks_them(
     method: str, outcome: str, tmp_path: Path
 ) -> None:
-    words = ("--num-workers", "2", "--start-method", method, "--budget", "20s", "--json")
+    words = ("--num-workers", "2", "--start-method", method, "--budget", "60s", "--json")
     done = dlprof(tmp_path, "profile", "target.py:sent", *words, "-o", "run.jsonl")
     found = json.loads(done.stdout)
     assert found["trials"][0]["outcome"] == outcome

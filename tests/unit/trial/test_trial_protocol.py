@@ -104,6 +104,31 @@ def test_orders_are_carried_out_until_nobody_orders() -> None:
     assert asked == [1, 1, 2]
 
 
+def test_a_worker_that_dies_while_an_answer_is_sent_is_named_with_the_next() -> None:
+    """Torch raises it anywhere in the main process."""
+
+    class Struck(Channel):
+        strikes = iter([RuntimeError("a worker was killed")])
+
+        def send(self, message: Message) -> None:
+            super().send(message)
+            for strike in self.strikes:
+                raise strike
+
+    answers = io.BytesIO()
+    serve(
+        Struck(io.BytesIO(b'{"order": "go"}\n' * 3), answers),
+        {"go": lambda: {"event": "gone"}},
+        failed=lambda error: {"event": "failed", "why": str(error)},
+    )
+
+    assert [json.loads(line)["event"] for line in answers.getvalue().splitlines()] == [
+        "gone",
+        "failed",
+        "gone",
+    ]
+
+
 def test_an_order_that_is_none_does_nothing() -> None:
     assert obey({"order": "sing"}, {}) is None
     assert obey({"go": True}, {}) is None
