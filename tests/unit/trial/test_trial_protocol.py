@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -110,7 +112,7 @@ def test_a_worker_that_dies_while_an_answer_is_sent_is_named_with_the_next() -> 
     class Struck(Channel):
         strikes = iter([RuntimeError("a worker was killed")])
 
-        def send(self, message: Message) -> None:
+        def send(self, message: Mapping[str, Any]) -> None:
             super().send(message)
             for strike in self.strikes:
                 raise strike
