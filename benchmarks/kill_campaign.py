@@ -95,7 +95,7 @@ class Killed:
         killed_s: When, from the start.
         went_on: Whether the sweep itself went on to its end.
         code: What the sweep ended with.
-        anew: Whether there was no run to continue, so that it had to be begun again.
+        restarted: Whether there was no run to continue, so that it had to be begun again.
         lost: Trials that stood in the file at the kill and no longer stand there as they were.
         orphans: Processes left 10 s after the sweep had ended.
         gone_s: How long after its end its last process ended.
@@ -111,7 +111,7 @@ class Killed:
     killed_s: float
     went_on: bool
     code: int
-    anew: bool
+    restarted: bool
     lost: int
     orphans: int
     gone_s: float
@@ -243,9 +243,9 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
     code = process.wait(_SWEEP_PATIENCE_S)
     failed = place.failures(seen) if place.ranks > 1 else []
     gone_s, orphans = wait_until_gone(place.marker, ORPHAN_PATIENCE_S)
-    kept, anew = place.records(), not place.records()
+    kept, restarted = place.records(), not place.records()
     if code != 0:
-        again = place.start(variant, "--force" if anew else "--resume")
+        again = place.start(variant, "--force" if restarted else "--resume")
         again.wait(_SWEEP_PATIENCE_S)
         orphans += wait_until_gone(place.marker, ORPHAN_PATIENCE_S)[1]
     left = shared_memory() - shared
@@ -258,7 +258,7 @@ def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Rando
         killed_s=killed_s,
         went_on=code == 0,
         code=code,
-        anew=code != 0 and anew,
+        restarted=code != 0 and restarted,
         lost=max(lost(seen, kept), lost(seen, place.records())),
         orphans=orphans,
         gone_s=gone_s,
@@ -302,7 +302,7 @@ def shared_memory() -> set[str]:
 def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
     """The table of what became of the sweeps, by the part that was killed."""
     columns = (
-        *("killed", "sweeps", "went on", "resumed", "begun anew", "same trials"),
+        *("killed", "sweeps", "went on", "resumed", "started again", "same trials"),
         *("trials lost", "orphans", "files leaked", "last process gone after, s"),
         *("named", "after, s"),
     )
@@ -329,7 +329,7 @@ def report_on(results: Sequence[Killed], seed: int, ranks: int) -> Report:
                 f"{', '.join(f'{name} ({count})' for name, count in starts.items())}."
             ),
             (
-                "`went on`: the sweep itself ended as if nothing had been. `begun anew`: it was "
+                "`went on`: the sweep itself ended as if nothing had been. `started again`: it was "
                 "killed before its file had a header, so that there was nothing to resume. `same "
                 "trials`: the configurations and repetitions of an undisturbed sweep, where one "
                 "that was itself killed counts as tried: it is in the file as crashed."
@@ -349,8 +349,8 @@ def _row(name: str, results: Sequence[Killed]) -> tuple[str, ...]:
         name,
         str(len(results)),
         str(sum(each.went_on for each in results)),
-        str(sum(not (each.went_on or each.anew) for each in results)),
-        str(sum(each.anew for each in results)),
+        str(sum(not (each.went_on or each.restarted) for each in results)),
+        str(sum(each.restarted for each in results)),
         str(sum(each.same for each in results)),
         str(sum(each.lost for each in results)),
         str(sum(each.orphans for each in results)),

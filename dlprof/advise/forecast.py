@@ -695,7 +695,8 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     _step_of(situation)
     run, limits, allowed = situation.run, situation.constraints, 1 - au
     most = 1024 if limits.ranks == 1 else limits.ranks
-    config = _Search(situation, 1.0).feeding(1, allowed)
+    by_costs = _Search(situation, 1.0)
+    config = by_costs.feeding(1, allowed)
     alone = dataclasses.replace(limits, ranks=1)
     endless = situation.supposing(constraints=alone, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(endless, [config])[1].steady(config.key)
@@ -712,7 +713,7 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         found = [0 if end < au else each for each, end in zip(found, ends, strict=True)]
     count = _between(seen, au, found[0] or 0)
     # By its costs alone twice as many would be: what holds them back the model doesn't see.
-    blind = _Search(situation, 1.0).most_fed(most, allowed) > 2 * count
+    blind = by_costs.most_fed(most, allowed) > 2 * count
     low, high = (
         None if each is None else _between(seen, au, each, end)
         for each, end in zip(found[1:], (0, 1), strict=True)
