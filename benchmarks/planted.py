@@ -193,7 +193,7 @@ def report(
     where = "beside a busy neighbour" if beside else "on the machine as it was"
     return Report(
         name=f"{name}_beside" if beside else name,
-        title=f"{name.capitalize()} causes, {where}",
+        title=("Strangers' causes" if name == "strangers" else "Planted causes") + f", {where}",
         goal=f"the planted cause comes first in {goal:.0%}"
         + ("; healthy loaders raise no finding" if healthy else ""),
         passed=passed,
