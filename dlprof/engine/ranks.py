@@ -32,6 +32,7 @@ from dlprof.machine.memory import available_memory
 from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
+from dlprof.settings.model import check_conflicts
 from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Door, Link, Nodes, Ranks, knock
 from dlprof.trial.protocol import Channel, Message, Orders, TrialRequest
@@ -170,7 +171,11 @@ def gather_ranks(
         yield Ranks()
         return
     alike = {"words": [*words], "dlprof": __version__, **settings_to_json(settings)}
-    said = {"directory": str(Path.cwd()), **json.loads(json.dumps(alike))}
+    here = {
+        "directory": str(Path.cwd()),
+        "python": sys.prefix,
+    }  # of a machine, whose first runs all
+    said = {**here, **json.loads(json.dumps(alike))}
     # Two nodes may be on one machine, where somebody tries it.
     node = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))
     name = f"\0dlprof-{me.job}-{node}"
@@ -199,7 +204,7 @@ def gather_ranks(
         if me.leader is None:
             yield Ranks(local=_with_rendezvous(local))
             return
-        del said["directory"]
+        said = {name: value for name, value in said.items() if name not in here}
         if me.rank:
             _serve(me, local, said, settings, pickled)
             yield None
@@ -401,8 +406,8 @@ def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
             "environ": dict(me.environ),
             "cpus": sorted(os.sched_getaffinity(0)),
         }
-        link.sendall(json.dumps(sent).encode() + b"\n")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first one has ended, and says why
+            link.sendall(json.dumps(sent).encode() + b"\n")
             while link.recv(4096):
                 pass
 
@@ -565,7 +570,7 @@ def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> Swe
     """The settings of a sweep over these ranks of a machine, whose limits all of them share.
 
     Raises:
-        UsageError: Other ranks are to be launched than a launcher has started.
+        UsageError: Other ranks are to be launched, or assumed, than a launcher has started.
     """
     asked = settings.launch_ranks or (len(local_ranks),)
     if max(asked) != len(local_ranks):
@@ -574,4 +579,6 @@ def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> Swe
             f"{counted(len(local_ranks), 'rank')}",
             hint="Leave launch_ranks out, or give the smaller numbers to try beside.",
         )
-    return dataclasses.replace(settings, launch_ranks=asked, ranks=len(local_ranks))
+    settings = dataclasses.replace(settings, launch_ranks=asked)
+    check_conflicts(settings)
+    return dataclasses.replace(settings, ranks=len(local_ranks))

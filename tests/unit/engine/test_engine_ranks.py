@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pytest
@@ -185,6 +186,26 @@ def test_another_users_process_hears_nothing_of_a_rank(monkeypatch: pytest.Monke
 
 
 @linux
+def test_a_first_rank_that_ends_as_others_come_is_no_fault_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says itself why, as where memory doesn't hold the ranks."""
+    me = LaunchedRank.of({**TORCHRUN, "MASTER_PORT": str(os.getpid())})
+    assert me is not None
+    name = f"\0dlprof-{me.job}-"
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(name)
+    door.listen(1)
+
+    def ends(_link: socket.socket) -> bool:
+        door.close()
+        return True
+
+    monkeypatch.setattr(ranks, "_is_own", ends)
+    ranks._follow(me, name, {})
+
+
+@linux
 def test_who_is_let_go_may_come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that calls a second sweep must not be heard by the first, which is over."""
     job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
@@ -262,3 +283,32 @@ def test_the_settings_hold_for_all_ranks_that_a_launcher_started() -> None:
     assert (both.launch_ranks, both.ranks) == ((1, 2), 2)
     with pytest.raises(UsageError, match="the launcher started 2 ranks"):
         with_ranks(SweepSettings(launch_ranks=(4,)), local_ranks)
+    with pytest.raises(UsageError, match="ranks = 8 assumes what launch_ranks = 2 measures"):
+        with_ranks(SweepSettings(ranks=8), local_ranks)
+
+
+@linux
+def test_a_rank_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one runs all ranks of its machine, by its own."""
+    job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
+    first = {**job, "RANK": "0", "LOCAL_RANK": "0"}
+    follow = ranks._follow
+
+    def otherwise(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
+        follow(me, name, {**said, "python": "/another"})
+
+    def come() -> None:
+        with gather_ranks(job, [], SweepSettings()):
+            pass
+
+    monkeypatch.setattr(ranks, "_follow", otherwise)
+    follower = threading.Thread(target=come)
+    follower.start()
+    with (
+        pytest.raises(
+            UsageError, match=f"python is {sys.prefix!r} on rank 0 and '/another' on rank 1"
+        ),
+        gather_ranks(first, [], SweepSettings()),
+    ):
+        pass
+    follower.join()
