@@ -193,9 +193,10 @@ def gather_ranks(
             ) from None
         door.listen(me.local_size)
         own = _local_rank(me.environ, os.sched_getaffinity(0))
+        local_ranks = {0: own, **_others(door, me, said, links)}
+        # Only now, too: who came later would look for this one a minute long.
         _refuse_one_core(environ, own, me.local_size)
         _refuse_many(me.local_size)
-        local_ranks = {0: own, **_others(door, me, said, links)}
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         links.callback(_run_on, own.cpus)
         links.callback(door.close)  # before they are let go, who may come again at once
@@ -422,27 +423,30 @@ def _others(
     door: socket.socket, me: LaunchedRank, said: Mapping[str, object], links: contextlib.ExitStack
 ) -> dict[int, LocalRank]:
     """The other ranks of this machine, by their numbers; their links stay open."""
-    found: dict[int, LocalRank] = {}
+    heard: dict[int, Message] = {}
     ends_s = time.monotonic() + _PATIENCE_S
-    while len(found) < me.local_size - 1:
+    while len(heard) < me.local_size - 1:
         door.settimeout(max(0.001, ends_s - time.monotonic()))
         try:
             link = links.enter_context(door.accept()[0])
             if not _is_own(link):
                 continue
             link.settimeout(max(0.001, ends_s - time.monotonic()))
-            heard = json.loads(link.makefile("rb").readline())
+            hello = json.loads(link.makefile("rb").readline())
         except (OSError, ValueError):
-            missing = sorted({*range(1, me.local_size)} - {*found})
+            missing = sorted({*range(1, me.local_size)} - {*heard})
             raise UsageError(
                 f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
                 hint="Start all ranks of the machine with the same command, by one launcher; from "
                 f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
             ) from None
-        rank = int(heard["rank"])
-        _refuse(said, heard["said"], heard)
-        found[rank] = _local_rank(heard["environ"], frozenset(heard["cpus"]))
-    return found
+        heard[int(hello["rank"])] = hello
+    for _, hello in sorted(heard.items()):  # once all are there, who end with this one
+        _refuse(said, hello["said"], hello)
+    return {
+        rank: _local_rank(hello["environ"], frozenset(hello["cpus"]))
+        for rank, hello in heard.items()
+    }
 
 
 def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:

@@ -206,6 +206,34 @@ def test_a_first_rank_that_ends_as_others_come_is_no_fault_of_theirs(
 
 
 @linux
+def test_what_the_first_rank_refuses_is_said_once_and_ends_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank that comes later must not look for it a minute long, and then blame it."""
+    job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
+    ended = list[object]()
+
+    def refuse(_count: int) -> None:
+        raise UsageError("2 ranks need more memory")
+
+    def come() -> None:
+        with gather_ranks(job, [], SweepSettings()) as found:
+            ended.append(found)
+
+    monkeypatch.setattr(ranks, "_refuse_many", refuse)
+    monkeypatch.setattr(ranks, "_PATIENCE_S", 5.0)
+    other = threading.Thread(target=come)
+    other.start()
+    with (
+        pytest.raises(UsageError, match="need more memory"),
+        gather_ranks({**job, "RANK": "0", "LOCAL_RANK": "0"}, [], SweepSettings()),
+    ):
+        pass
+    other.join()
+    assert ended == [None]
+
+
+@linux
 def test_who_is_let_go_may_come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that calls a second sweep must not be heard by the first, which is over."""
     job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
