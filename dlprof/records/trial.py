@@ -41,6 +41,9 @@ FailureKind = Literal[
 CUT_SHORT_SIGN = "the warm-up was cut short"
 """How the warning of a trial begins whose window may hold batches of its warm-up."""
 
+UNEVEN_SIGN = "training that synchronizes every step hangs at its end"
+"""In the warning of a trial of which one rank has more batches an epoch than another."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Failure:

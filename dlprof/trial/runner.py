@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dlprof.errors import DlprofError, TargetError
-from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
+from dlprof.records import BY_COPY, UNEVEN_SIGN, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial.failures import SENT_SOONER, as_failure
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
@@ -36,8 +36,8 @@ _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
-    "An epoch has {mine} batches on rank 0 and {theirs} on rank {rank}: training that synchronizes "
-    "every step hangs at its end. Share the data evenly, or use torch's Join."
+    f"An epoch has {{mine}} batches on rank 0 and {{theirs}} on rank {{rank}}: {UNEVEN_SIGN}. "
+    "Share the data evenly, or use torch's Join."
 )
 
 _Outcome = TypeVar("_Outcome")

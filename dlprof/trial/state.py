@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Copies, Failure, RankFigures, Trial, Usage, UsageSample
+from dlprof.records import UNEVEN_SIGN, Copies, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.estimate import Throughput
@@ -222,8 +222,8 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
 
 
 _UNEVEN = (
-    "an epoch has {most} batches on one rank and {least} on another: training that synchronizes "
-    "every step hangs at its end (share the data evenly, or use torch's Join)"
+    f"an epoch has {{most}} batches on one rank and {{least}} on another: {UNEVEN_SIGN} (share the "
+    "data evenly, or use torch's Join)"
 )
 
 
