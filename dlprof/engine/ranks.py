@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -195,7 +195,7 @@ def gather_ranks(
         own = _local_rank(me.environ, os.sched_getaffinity(0))
         local_ranks = {0: own, **_others(door, me, said, links)}
         # Only now, too: who came later would look for this one a minute long.
-        _refuse_one_core(environ, own, me.local_size)
+        _refuse_one_core(environ, own.cpus, me.local_size)
         _refuse_many(me.local_size)
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         links.callback(_run_on, own.cpus)
@@ -373,13 +373,13 @@ def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Mes
             )
 
 
-def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> None:
+def _refuse_one_core(environ: Mapping[str, str], cpus: Collection[int], ranks: int) -> None:
     """Refuse what srun makes of a job that names its cores to sbatch alone."""
     # A rank inherits sbatch's own number, though srun does not go by it.
     by_srun = "SLURM_PROCID" in environ and environ.get("SLURM_CPUS_PER_TASK") != "1"
-    if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
+    if by_srun and len(cpus) == 1 and (os.cpu_count() or 1) > ranks:
         raise UsageError(
-            "srun gives each rank a single CPU",
+            "srun gives each task a single CPU",
             hint="Give --cpus-per-task to srun too, or set SRUN_CPUS_PER_TASK: sbatch's is not "
             "inherited.",
         )
@@ -518,7 +518,9 @@ def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings,
         UsageError: They can't be launched, or others are to be.
     """
     if not ranks.local and settings.launch_ranks:
-        ranks = Ranks(local=launched(max(settings.launch_ranks), os.environ))
+        count = max(settings.launch_ranks)
+        ranks = Ranks(local=launched(count, os.environ))
+        _refuse_one_core(os.environ, os.sched_getaffinity(0), count)  # all are in one task
     if ranks.local:
         return with_ranks(settings, ranks.local), ranks
     if settings.step_barrier:

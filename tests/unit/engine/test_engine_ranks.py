@@ -16,7 +16,6 @@ from dlprof.engine import ranks
 from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
-from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Ranks
 
 TORCHRUN = {
@@ -162,12 +161,16 @@ def test_a_single_core_that_nobody_asked_srun_for_is_refused(
 ) -> None:
     """What sbatch was asked for stays in the environment, and srun doesn't go by it."""
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    environ = {"RANK": "0", "SLURM_PROCID": "0"}
-    environ |= {} if asked is None else {"SLURM_CPUS_PER_TASK": asked}
-    own = LocalRank(rank=0, environ=environ, cpus=frozenset({0}))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked)
     fails = pytest.raises(UsageError, match="single CPU")
     with fails if refused else nullcontext():
-        ranks._refuse_one_core(environ, own, 2)
+        ranks._refuse_one_core(os.environ, {0}, 2)
+    with fails if refused else nullcontext():
+        ranks.resolve_ranks(SweepSettings(launch_ranks=(2,)), Ranks())
 
 
 @linux
