@@ -270,6 +270,15 @@ class RankFigures:
     numa_node: int | None = None
     loader: str = ""
 
+    @property
+    def pace(self) -> float:
+        """Batches a second if it waited for no other rank; 0 where no rate is known.
+
+        Ranks that pass each step together have one rate, and one of them sets it.
+        """
+        rate = 0.0 if self.batches_per_s is None else self.batches_per_s.value
+        return rate / max(1e-9, 1 - (self.barrier_fraction or 0.0))
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Trial:

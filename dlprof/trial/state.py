@@ -253,8 +253,7 @@ def together(trials: Sequence[Trial]) -> tuple[Trial, int]:
     """One record of several ranks or nodes, and the index of the slowest, whose rate it has."""
     if len(trials) == 1:
         return trials[0], 0
-    rates = [trial.batches_per_s for trial in trials]
-    paces = [-math.inf if rate is None else rate.value for rate in rates]
+    paces = [min(rank.pace for rank in trial.ranks) for trial in trials]
     slow = paces.index(min(paces))
     ranks = tuple(sorted((r for trial in trials for r in trial.ranks), key=lambda r: r.rank))
     turnovers = [trial.epoch_turnover_s for trial in trials]
