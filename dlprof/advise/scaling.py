@@ -121,8 +121,7 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     ]
     count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
     trials = [trial for trial in trials if len(trial.ranks) == count]
-    rates = [[rank.batches_per_s for rank in trial.ranks] for trial in trials]
-    paces = [[0.0 if rate is None else rate.value for rate in each] for each in rates]
+    paces = [[rank.pace for rank in trial.ranks] for trial in trials]
     slowest = [each.index(min(each)) for each in paces]
     each_rank = (
         (str(rank), trial, each.samples_per_s)

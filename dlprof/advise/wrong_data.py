@@ -15,6 +15,7 @@ from dlprof.records import (
     ONE_BATCH_SIGN,
     OPENED_EACH,
     SHARE_OUT,
+    UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
     FailureKind,
@@ -146,12 +147,15 @@ def found_in(  # noqa: C901 - a branch for each fault
 def said_first(run: Run) -> list[str]:
     """What has to be known before any recommendation, one paragraph each.
 
-    That the settings as they are give wrong data, or fail; then what is wrong, with the data and
-    with the rates of an earlier version.
+    That the settings as they are give wrong data, or fail; then what is wrong, with the data, with
+    the shares of ranks and with the rates of an earlier version.
     """
     said = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         said.append(ONE_BATCH)
+    warnings = itertools.chain.from_iterable(trial.warnings for trial in run.trials)
+    if uneven := next((text for text in warnings if UNEVEN_SIGN in text), ""):
+        said.append(f"{uneven[0].upper()}{uneven[1:]}.")
     present, advice = present_of(run), run.recommendation
     chosen = None if advice is None else advice.config
     used = [each.num_workers for each in (present, chosen) if each is not None]

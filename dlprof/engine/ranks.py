@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from dlprof.machine.memory import available_memory
 from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
+from dlprof.settings.model import check_conflicts
 from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Door, Link, Nodes, Ranks, knock
 from dlprof.trial.protocol import Channel, Message, Orders, TrialRequest
@@ -170,7 +171,11 @@ def gather_ranks(
         yield Ranks()
         return
     alike = {"words": [*words], "dlprof": __version__, **settings_to_json(settings)}
-    said = {"directory": str(Path.cwd()), **json.loads(json.dumps(alike))}
+    here = {
+        "directory": str(Path.cwd()),
+        "python": sys.prefix,
+    }  # of a machine, whose first runs all
+    said = {**here, **json.loads(json.dumps(alike))}
     # Two nodes may be on one machine, where somebody tries it.
     node = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))
     name = f"\0dlprof-{me.job}-{node}"
@@ -188,9 +193,10 @@ def gather_ranks(
             ) from None
         door.listen(me.local_size)
         own = _local_rank(me.environ, os.sched_getaffinity(0))
-        _refuse_one_core(environ, own, me.local_size)
-        _refuse_many(me.local_size)
         local_ranks = {0: own, **_others(door, me, said, links)}
+        # Only now, too: who came later would look for this one a minute long.
+        _refuse_one_core(environ, own.cpus, me.local_size)
+        _refuse_many(me.local_size)
         cpus = frozenset[int]().union(*(local_rank.cpus for local_rank in local_ranks.values()))
         links.callback(_run_on, own.cpus)
         links.callback(door.close)  # before they are let go, who may come again at once
@@ -199,7 +205,7 @@ def gather_ranks(
         if me.leader is None:
             yield Ranks(local=_with_rendezvous(local))
             return
-        del said["directory"]
+        said = {name: value for name, value in said.items() if name not in here}
         if me.rank:
             _serve(me, local, said, settings, pickled)
             yield None
@@ -367,13 +373,13 @@ def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Mes
             )
 
 
-def _refuse_one_core(environ: Mapping[str, str], own: LocalRank, ranks: int) -> None:
+def _refuse_one_core(environ: Mapping[str, str], cpus: Collection[int], ranks: int) -> None:
     """Refuse what srun makes of a job that names its cores to sbatch alone."""
     # A rank inherits sbatch's own number, though srun does not go by it.
     by_srun = "SLURM_PROCID" in environ and environ.get("SLURM_CPUS_PER_TASK") != "1"
-    if by_srun and len(own.cpus) == 1 and (os.cpu_count() or 1) > ranks:
+    if by_srun and len(cpus) == 1 and (os.cpu_count() or 1) > ranks:
         raise UsageError(
-            "srun gives each rank a single CPU",
+            "srun gives each task a single CPU",
             hint="Give --cpus-per-task to srun too, or set SRUN_CPUS_PER_TASK: sbatch's is not "
             "inherited.",
         )
@@ -401,8 +407,8 @@ def _follow(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
             "environ": dict(me.environ),
             "cpus": sorted(os.sched_getaffinity(0)),
         }
-        link.sendall(json.dumps(sent).encode() + b"\n")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first one has ended, and says why
+            link.sendall(json.dumps(sent).encode() + b"\n")
             while link.recv(4096):
                 pass
 
@@ -417,27 +423,30 @@ def _others(
     door: socket.socket, me: LaunchedRank, said: Mapping[str, object], links: contextlib.ExitStack
 ) -> dict[int, LocalRank]:
     """The other ranks of this machine, by their numbers; their links stay open."""
-    found: dict[int, LocalRank] = {}
+    heard: dict[int, Message] = {}
     ends_s = time.monotonic() + _PATIENCE_S
-    while len(found) < me.local_size - 1:
+    while len(heard) < me.local_size - 1:
         door.settimeout(max(0.001, ends_s - time.monotonic()))
         try:
             link = links.enter_context(door.accept()[0])
             if not _is_own(link):
                 continue
             link.settimeout(max(0.001, ends_s - time.monotonic()))
-            heard = json.loads(link.makefile("rb").readline())
+            hello = json.loads(link.makefile("rb").readline())
         except (OSError, ValueError):
-            missing = sorted({*range(1, me.local_size)} - {*found})
+            missing = sorted({*range(1, me.local_size)} - {*heard})
             raise UsageError(
                 f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
                 hint="Start all ranks of the machine with the same command, by one launcher; from "
                 f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
             ) from None
-        rank = int(heard["rank"])
-        _refuse(said, heard["said"], heard)
-        found[rank] = _local_rank(heard["environ"], frozenset(heard["cpus"]))
-    return found
+        heard[int(hello["rank"])] = hello
+    for _, hello in sorted(heard.items()):  # once all are there, who end with this one
+        _refuse(said, hello["said"], hello)
+    return {
+        rank: _local_rank(hello["environ"], frozenset(hello["cpus"]))
+        for rank, hello in heard.items()
+    }
 
 
 def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
@@ -509,7 +518,9 @@ def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings,
         UsageError: They can't be launched, or others are to be.
     """
     if not ranks.local and settings.launch_ranks:
-        ranks = Ranks(local=launched(max(settings.launch_ranks), os.environ))
+        count = max(settings.launch_ranks)
+        ranks = Ranks(local=launched(count, os.environ))
+        _refuse_one_core(os.environ, os.sched_getaffinity(0), count)  # all are in one task
     if ranks.local:
         return with_ranks(settings, ranks.local), ranks
     if settings.step_barrier:
@@ -565,7 +576,7 @@ def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> Swe
     """The settings of a sweep over these ranks of a machine, whose limits all of them share.
 
     Raises:
-        UsageError: Other ranks are to be launched than a launcher has started.
+        UsageError: Other ranks are to be launched, or assumed, than a launcher has started.
     """
     asked = settings.launch_ranks or (len(local_ranks),)
     if max(asked) != len(local_ranks):
@@ -574,4 +585,6 @@ def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> Swe
             f"{counted(len(local_ranks), 'rank')}",
             hint="Leave launch_ranks out, or give the smaller numbers to try beside.",
         )
-    return dataclasses.replace(settings, launch_ranks=asked, ranks=len(local_ranks))
+    settings = dataclasses.replace(settings, launch_ranks=asked)
+    check_conflicts(settings)
+    return dataclasses.replace(settings, ranks=len(local_ranks))

@@ -87,6 +87,7 @@ from dlprof.records.stages import WorkerCosts as WorkerCosts
 from dlprof.records.target import LoaderCall as LoaderCall
 from dlprof.records.target import Target as Target
 from dlprof.records.trial import CUT_SHORT_SIGN as CUT_SHORT_SIGN
+from dlprof.records.trial import UNEVEN_SIGN as UNEVEN_SIGN
 from dlprof.records.trial import Copies as Copies
 from dlprof.records.trial import Failure as Failure
 from dlprof.records.trial import FailureKind as FailureKind

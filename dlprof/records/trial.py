@@ -41,6 +41,9 @@ FailureKind = Literal[
 CUT_SHORT_SIGN = "the warm-up was cut short"
 """How the warning of a trial begins whose window may hold batches of its warm-up."""
 
+UNEVEN_SIGN = "training that synchronizes every step hangs at its end"
+"""In the warning of a trial of which one rank has more batches an epoch than another."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -266,6 +269,15 @@ class RankFigures:
     cpus: tuple[int, ...] = ()
     numa_node: int | None = None
     loader: str = ""
+
+    @property
+    def pace(self) -> float:
+        """Batches a second if it waited for no other rank; 0 where no rate is known.
+
+        Ranks that pass each step together have one rate, and one of them sets it.
+        """
+        rate = 0.0 if self.batches_per_s is None else self.batches_per_s.value
+        return rate / max(1e-9, 1 - (self.barrier_fraction or 0.0))
 
 
 @record(frozen=True, slots=True, kw_only=True)

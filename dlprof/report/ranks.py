@@ -42,7 +42,7 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
     speeds = rank_speeds(run, pick)
     if not speeds or rate is None:
         return
-    slowest = min(speeds, key=lambda each: each.samples_per_s.value)
+    slowest = max(speeds, key=lambda each: (each.slowest, -each.samples_per_s.value))
     text = f"{len(speeds)} at once give {format_rate(len(speeds) * rate.value)} samples/s, "
     cause = f", for {slowest.cause.partition(':')[0]}" if slowest.cause else ""
     text += (

@@ -200,7 +200,8 @@ class LoaderParts:
         """The same parts with one rank's share, by torch's ``DistributedSampler``.
 
         As Lightning does it: a plain order is shared out, and a sampler of the user's own decides
-        by itself what a rank gets.
+        by itself what a rank gets. A ``DistributedSampler`` that names another rank, as that of a
+        live loader does on all ranks but one, is replaced by this rank's.
         """
         if self.iterable:
             return self.noted(
@@ -209,20 +210,35 @@ class LoaderParts:
         own = self.batching.get("sampler")
         whole = isinstance(own, Sized) and len(own) == len(self.dataset)
         if type(own) not in (RandomSampler, SequentialSampler) or not whole:
-            if isinstance(own, DistributedSampler):
-                return self
             kind = type(own or self.batching.get("batch_sampler")).__name__
-            return self.noted(f"The target's own {kind} decides what each rank gets.")
-        sampler: Any = DistributedSampler(
-            self.dataset,
-            num_replicas=ranks,
-            rank=rank,
-            shuffle=isinstance(own, RandomSampler),
-            seed=seed,
-            drop_last=bool(self.batching.get("drop_last")),
-        )
+            if not isinstance(own, DistributedSampler):
+                return self.noted(f"The target's own {kind} decides what each rank gets.")
+            if own.rank == rank and own.num_replicas >= ranks:
+                return self
+            of_one = f"The target's {kind} is that of rank {own.rank} on other ranks, too: "
+            if type(own) is not DistributedSampler:
+                return self.noted(f"{of_one}they load the same share.")
+            sampler: Any = DistributedSampler(
+                own.dataset,
+                num_replicas=max(own.num_replicas, ranks),
+                rank=rank,
+                shuffle=own.shuffle,
+                seed=own.seed,
+                drop_last=own.drop_last,
+            )
+            note = f"{of_one}each loads its own share."
+        else:
+            sampler = DistributedSampler(
+                self.dataset,
+                num_replicas=ranks,
+                rank=rank,
+                shuffle=isinstance(own, RandomSampler),
+                seed=seed,
+                drop_last=bool(self.batching.get("drop_last")),
+            )
+            note = "Each rank loads its share of the dataset, by DistributedSampler."
         parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
-        return parts.noted("Each rank loads its share of the dataset, by DistributedSampler.")
+        return parts.noted(note)
 
     def noted(self, note: str) -> LoaderParts:
         """The same parts with one more note for the user."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dlprof.errors import DlprofError, TargetError
-from dlprof.records import BY_COPY, Config, Failure, Target, Trial, Usage
+from dlprof.records import BY_COPY, UNEVEN_SIGN, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial.failures import SENT_SOONER, as_failure
 from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
@@ -36,8 +36,8 @@ _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
-    "An epoch has {mine} batches on rank 0 and {theirs} on rank {rank}: training that synchronizes "
-    "every step hangs at its end. Share the data evenly, or use torch's Join."
+    f"An epoch has {{mine}} batches on rank 0 and {{theirs}} on rank {{rank}}: {UNEVEN_SIGN}. "
+    "Share the data evenly, or use torch's Join."
 )
 
 _Outcome = TypeVar("_Outcome")
@@ -108,13 +108,8 @@ class TrialRunner:
         self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
         target = self._build_here(limits)
         for link, theirs in self._nodes.all_answer(limits.wall_s):
-            for name, version in self.versions.items():
-                if theirs["versions"][name] != version:
-                    raise TargetError(
-                        f"Ranks differ: {name} is {version} on rank 0 and "
-                        f"{theirs['versions'][name]} on rank {link.ranks[0]}.",
-                        hint=f"Install the same on {link.host}.",
-                    )
+            where = f"Install the same on {link.host}."
+            _refuse_version(self.versions, theirs["versions"], link.ranks[0], where)
             target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
         return target
 
@@ -152,6 +147,8 @@ class TrialRunner:
                 raise
         first, *others = found
         for rank, theirs in zip(self._numbers[1:], others, strict=True):
+            where = "Have all ranks find the same packages: see their PYTHONPATH."
+            _refuse_version(first.versions, theirs.versions, rank, where)
             first = dataclasses.replace(
                 first,
                 target=_alike(first.target, theirs.target, rank),
@@ -449,8 +446,24 @@ def _with(
     return both, answer["details"] if slowest else details
 
 
+def _refuse_version(
+    mine: Mapping[str, str], theirs: Mapping[str, str], rank: int, hint: str
+) -> None:
+    """Refuse a rank that has another torch or Python.
+
+    Raises:
+        TargetError: It has.
+    """
+    for name, version in mine.items():
+        if theirs[name] != version:
+            raise TargetError(
+                f"Ranks differ: {name} is {version} on rank 0 and {theirs[name]} on rank {rank}.",
+                hint=hint,
+            )
+
+
 def _alike(first: Target, other: Target, rank: int) -> Target:
-    """The target as all ranks have it, with a note where their shares differ.
+    """The target as all ranks have it, with the notes of all, and one where their shares differ.
 
     Raises:
         TargetError: It is another one on this rank, so that no figure would hold for both.
@@ -462,7 +475,8 @@ def _alike(first: Target, other: Target, rank: int) -> Target:
                 f"Ranks differ: {name} is {mine} on rank 0 and {theirs} on rank {rank}.",
                 hint="Have the target build the same loader on every rank, each for its share.",
             )
-    if first.batches_per_epoch == other.batches_per_epoch:
-        return first
-    note = _UNEVEN.format(mine=first.batches_per_epoch, rank=rank, theirs=other.batches_per_epoch)
-    return dataclasses.replace(first, notes=(*first.notes, note))
+    notes = dict.fromkeys((*first.notes, *other.notes))
+    if first.batches_per_epoch != other.batches_per_epoch:
+        mine, theirs = first.batches_per_epoch, other.batches_per_epoch
+        notes[_UNEVEN.format(mine=mine, rank=rank, theirs=theirs)] = None
+    return dataclasses.replace(first, notes=tuple(notes))

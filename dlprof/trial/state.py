@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Copies, Failure, RankFigures, Trial, Usage, UsageSample
+from dlprof.records import UNEVEN_SIGN, Copies, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
 from dlprof.trial.estimate import Throughput
@@ -222,8 +222,8 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
 
 
 _UNEVEN = (
-    "an epoch has {most} batches on one rank and {least} on another: training that synchronizes "
-    "every step hangs at its end (share the data evenly, or use torch's Join)"
+    f"an epoch has {{most}} batches on one rank and {{least}} on another: {UNEVEN_SIGN} (share the "
+    "data evenly, or use torch's Join)"
 )
 
 
@@ -253,8 +253,7 @@ def together(trials: Sequence[Trial]) -> tuple[Trial, int]:
     """One record of several ranks or nodes, and the index of the slowest, whose rate it has."""
     if len(trials) == 1:
         return trials[0], 0
-    rates = [trial.batches_per_s for trial in trials]
-    paces = [-math.inf if rate is None else rate.value for rate in rates]
+    paces = [min(rank.pace for rank in trial.ranks) for trial in trials]
     slow = paces.index(min(paces))
     ranks = tuple(sorted((r for trial in trials for r in trial.ranks), key=lambda r: r.rank))
     turnovers = [trial.epoch_turnover_s for trial in trials]

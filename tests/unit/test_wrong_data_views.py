@@ -22,6 +22,7 @@ from dlprof.advise.wrong_data import ONE_BATCH, data_findings, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
     ONE_BATCH_SIGN,
+    UNEVEN_SIGN,
     UNSHARED_SIGN,
     Constraints,
     Diagnosis,
@@ -399,3 +400,16 @@ def test_idle_workers_that_nobody_asked_for_are_not_said_first() -> None:
     )
     assert recommend(found).findings[0].code == "workers.unfed"
     assert not said_first(found)
+
+
+def test_ranks_of_uneven_epochs_are_named_on_every_screen() -> None:
+    """A training would hang, and an iterable dataset has no length by which to see it before."""
+    uneven = f"an epoch has 30 batches on one rank and 15 on another: {UNEVEN_SIGN} (Join)"
+    seen = blocks({config(0): [100.0] * 3, config(1): [150.0] * 3})
+    seen[-1] = dataclasses.replace(seen[-1], warnings=("noisy", uneven))
+    found = run(seen, target=target(kind="iterable"))
+    said = f"An{uneven[2:]}."
+    assert said_first(found) == [said]
+    answer = with_recommendation(found)
+    assert said in drawn(sweep_report(answer), 500)
+    assert said in drawn(recommendation_report(found, recommend(found)), 500)

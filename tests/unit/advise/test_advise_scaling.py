@@ -40,7 +40,7 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.report.document import Document
-from dlprof.report.ranks import ranks_sections
+from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import recommendation_report
 from dlprof.report.terminal import plain_text
 
@@ -82,6 +82,16 @@ def test_the_slowest_rank_is_counted_over_the_trials_of_the_pick() -> None:
     assert (one.slowest, one.trials, two.slowest, two.startup_s) == (0, 2, 2, 0.2)
     assert one.samples_per_s.value == pytest.approx(100.0, rel=0.001)
     assert two.samples_per_s.value == pytest.approx(math.sqrt(90.0 * 80.0), rel=0.001)
+
+
+def test_of_ranks_that_step_together_the_one_that_waits_for_none_is_the_slowest() -> None:
+    """All have one rate, and which is a hair lower is chance."""
+    waits, late = figures(80.0, 80.4)
+    waits = dataclasses.replace(waits, barrier_fraction=0.6)
+    found = run([trial(PICK, 80.0, ranks=(waits, late))] * 2, settings=SETTINGS)
+    assert [each.slowest for each in rank_speeds(found, PICK)] == [0, 2]
+    text = dict(ranks_facts(found, PICK, around(80.0)))["Ranks"]
+    assert "at the pace of the slowest (rank 1" in str(text)
 
 
 AS_FAST = RankFigures(

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pytest
@@ -15,7 +16,6 @@ from dlprof.engine import ranks
 from dlprof.engine.ranks import LaunchedRank, gather_ranks, launched, with_ranks
 from dlprof.errors import UsageError
 from dlprof.settings import SweepSettings
-from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Ranks
 
 TORCHRUN = {
@@ -161,12 +161,16 @@ def test_a_single_core_that_nobody_asked_srun_for_is_refused(
 ) -> None:
     """What sbatch was asked for stays in the environment, and srun doesn't go by it."""
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    environ = {"RANK": "0", "SLURM_PROCID": "0"}
-    environ |= {} if asked is None else {"SLURM_CPUS_PER_TASK": asked}
-    own = LocalRank(rank=0, environ=environ, cpus=frozenset({0}))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked)
     fails = pytest.raises(UsageError, match="single CPU")
     with fails if refused else nullcontext():
-        ranks._refuse_one_core(environ, own, 2)
+        ranks._refuse_one_core(os.environ, {0}, 2)
+    with fails if refused else nullcontext():
+        ranks.resolve_ranks(SweepSettings(launch_ranks=(2,)), Ranks())
 
 
 @linux
@@ -182,6 +186,54 @@ def test_another_users_process_hears_nothing_of_a_rank(monkeypatch: pytest.Monke
         with pytest.raises(UsageError, match="Another user's process"):
             ranks._follow(me, name, {})
         assert door.accept()[0].recv(1) == b""
+
+
+@linux
+def test_a_first_rank_that_ends_as_others_come_is_no_fault_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says itself why, as where memory doesn't hold the ranks."""
+    me = LaunchedRank.of({**TORCHRUN, "MASTER_PORT": str(os.getpid())})
+    assert me is not None
+    name = f"\0dlprof-{me.job}-"
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(name)
+    door.listen(1)
+
+    def ends(_link: socket.socket) -> bool:
+        door.close()
+        return True
+
+    monkeypatch.setattr(ranks, "_is_own", ends)
+    ranks._follow(me, name, {})
+
+
+@linux
+def test_what_the_first_rank_refuses_is_said_once_and_ends_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank that comes later must not look for it a minute long, and then blame it."""
+    job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
+    ended = list[object]()
+
+    def refuse(_count: int) -> None:
+        raise UsageError("2 ranks need more memory")
+
+    def come() -> None:
+        with gather_ranks(job, [], SweepSettings()) as found:
+            ended.append(found)
+
+    monkeypatch.setattr(ranks, "_refuse_many", refuse)
+    monkeypatch.setattr(ranks, "_PATIENCE_S", 5.0)
+    other = threading.Thread(target=come)
+    other.start()
+    with (
+        pytest.raises(UsageError, match="need more memory"),
+        gather_ranks({**job, "RANK": "0", "LOCAL_RANK": "0"}, [], SweepSettings()),
+    ):
+        pass
+    other.join()
+    assert ended == [None]
 
 
 @linux
@@ -262,3 +314,32 @@ def test_the_settings_hold_for_all_ranks_that_a_launcher_started() -> None:
     assert (both.launch_ranks, both.ranks) == ((1, 2), 2)
     with pytest.raises(UsageError, match="the launcher started 2 ranks"):
         with_ranks(SweepSettings(launch_ranks=(4,)), local_ranks)
+    with pytest.raises(UsageError, match="ranks = 8 assumes what launch_ranks = 2 measures"):
+        with_ranks(SweepSettings(ranks=8), local_ranks)
+
+
+@linux
+def test_a_rank_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one runs all ranks of its machine, by its own."""
+    job = {**TORCHRUN, "MASTER_PORT": str(os.getpid())}
+    first = {**job, "RANK": "0", "LOCAL_RANK": "0"}
+    follow = ranks._follow
+
+    def otherwise(me: LaunchedRank, name: str, said: Mapping[str, object]) -> None:
+        follow(me, name, {**said, "python": "/another"})
+
+    def come() -> None:
+        with gather_ranks(job, [], SweepSettings()):
+            pass
+
+    monkeypatch.setattr(ranks, "_follow", otherwise)
+    follower = threading.Thread(target=come)
+    follower.start()
+    with (
+        pytest.raises(
+            UsageError, match=f"python is {sys.prefix!r} on rank 0 and '/another' on rank 1"
+        ),
+        gather_ranks(first, [], SweepSettings()),
+    ):
+        pass
+    follower.join()

@@ -219,6 +219,31 @@ def test_a_sampler_of_ones_own_decides_what_a_rank_gets() -> None:
     assert built.target.notes == ()
 
 
+class _Own(DistributedSampler[int]):
+    """One of the user's own."""
+
+
+@pytest.mark.parametrize(("replicas", "each"), [(1, 5), (2, 5), (5, 2)])
+def test_a_sampler_that_is_of_one_rank_on_all_of_them_gives_each_its_own_share(
+    replicas: int, each: int
+) -> None:
+    """As that of a live loader, which is rank 0's, or of a target that names one rank."""
+
+    def share(rank: int, kind: type[DistributedSampler[int]]) -> tuple[list[int], tuple[str, ...]]:
+        sampler = kind(Numbers(10), num_replicas=replicas, rank=0, shuffle=True, seed=3)
+        built = build_from_object(DataLoader(Numbers(10), sampler=sampler), share=(rank, 2))
+        return [int(n) for n in make_loader(built, Config())], built.target.notes
+
+    (first, _), (second, notes) = (share(rank, DistributedSampler) for rank in range(2))
+    assert len(first) == len(second) == each
+    assert not {*first} & {*second}
+    of_one = "that of rank 0 on other ranks, too"
+    assert notes == (f"The target's DistributedSampler is {of_one}: each loads its own share.",)
+    own, notes = share(1, _Own)
+    assert own == share(0, _Own)[0]
+    assert notes == (f"The target's _Own is {of_one}: they load the same share.",)
+
+
 def test_shuffle_replaces_the_sampler_by_a_seeded_one() -> None:
     def order(seed: int) -> list[int]:
         batches = rebuilt(Numbers(100), shuffle=True, seed=seed, batch_size=100)

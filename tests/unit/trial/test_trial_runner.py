@@ -340,3 +340,26 @@ def test_nodes_with_another_torch_are_refused(
     )
     with pytest.raises(TargetError, match=r"torch is 2\.13\.0 on rank 0 and 2\.12\.0 on rank 1"):
         bench.build(LIMITS)
+
+
+def test_ranks_of_a_machine_with_another_torch_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has an environment of its own, by which it may find other packages."""
+
+    class Rank(FakeLauncher):
+        def __init__(self, inbox: object, directory: Path, local_rank: LocalRank) -> None:
+            self.rank = local_rank.rank
+
+        def built(self, patience_s: float = 0.0) -> Built:
+            versions = {"torch": f"2.1{3 - self.rank}.0", "python": "3.11.0"}
+            return Built(target=TARGET, versions=versions)
+
+    monkeypatch.setattr(runner_module, "ForkLauncher", Rank)
+    bench = TrialRunner(
+        BuildRequest(target=parse_target("x.py:make")),
+        directory=tmp_path,
+        together=Ranks(local=tuple(LocalRank(rank=number, environ={}) for number in range(2))),
+    )
+    with pytest.raises(TargetError, match=r"torch is 2\.13\.0 on rank 0 and 2\.12\.0 on rank 1"):
+        bench.build(LIMITS)

@@ -101,6 +101,19 @@ def test_the_record_of_all_is_that_of_the_slowest(tmp_path: Path) -> None:
     assert watcher.orders == ["watch 99999990 99999991", "start", "end", "memory", "unwatch"]
 
 
+def test_of_ranks_that_step_together_the_record_is_of_the_one_that_waits_for_none(
+    tmp_path: Path,
+) -> None:
+    ends = []
+    for number, rate, waits in (("0", 10.0, 0.6), ("1", 10.1, 0.0)):
+        sent = result(rate)
+        sent["measured"]["barrier_fraction"] = waits
+        ends += [Received(TRIAL + number, sent), exited(0, number)]
+    trial, _, _ = supervised(tmp_path, until_filled(), ends)
+    assert trial.batches_per_s is not None
+    assert trial.batches_per_s.value == 10.1
+
+
 def test_one_rank_on_its_node_has_what_the_node_used(tmp_path: Path) -> None:
     ends = [Received(TRIAL + "0", result(10.0)), exited(0, "0")]
     said = [from_trial(name, "0") for name in ("window_start", "window_end", "filled")]
