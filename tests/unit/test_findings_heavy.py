@@ -109,6 +109,18 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
 
 
+def test_shards_are_shared_by_all_workers_of_all_ranks() -> None:
+    seen = dataclasses.replace(
+        _starving(2, 4, dataset="datasets.iterable_dataset.IterableDataset"),
+        weight=DatasetWeight(shards=8),
+        ranks=4,
+    )
+    first = find(seen)[0]
+    assert "8 shards for 4 ranks of 4 workers" in first.explanation
+    assert first.fix is not None
+    assert "num_shards=16" in first.fix.code
+
+
 def test_a_split_that_starves_is_distinguished_from_too_few_shards() -> None:
     seen = dataclasses.replace(_starving(1, 4), weight=DatasetWeight(shards=8))
     assert "its split leaves these workers without" in find(seen)[0].explanation

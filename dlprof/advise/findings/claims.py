@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Evidence, Script
+from dlprof.advise.wording import as_fast, between
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
-from dlprof.stats import Belief, Gap, believe, near_best, observe
+from dlprof.stats import NEAR, Belief, Gap, believe, near_best, observe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +324,25 @@ def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     new, old = changed(view.config, chosen), changed(view.config, config)
     fix = f"Set {new}: it costs less than {old}, and is likely {at.WITHIN} of its rate, or faster."
     return dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix, code="")
+
+
+def tried_in_vain(view: Evidence, config: Config | None, gain: Gain | None = None) -> str:
+    """What a change brought, where it was tried and is not worth a word; else empty.
+
+    ``gain`` is what a rule believes of it; ``None`` for what its trials show.
+    """
+    if config is None or all(trial.config != config for trial in view.trials("variant")):
+        return ""
+    gain = gain or gain_of(view, config)
+    least = NEAR if config.num_workers < view.workers else at.WORTH_TRYING
+    if gain is None or gain.value >= least:
+        return ""
+    others = (f"{name}={getattr(config, name)!r}" for name in view.config.differing(config))
+    name = changed(view.config, config) or ", ".join(others)
+    brought = (
+        f": {as_fast(gain.estimate)}{between(gain.estimate)}" if gain.value else ", and failed"
+    )
+    return f"{name} was tried{brought}."
 
 
 def changed(now: Config, config: Config) -> str:

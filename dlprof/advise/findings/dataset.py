@@ -180,7 +180,8 @@ def unfed(view: Evidence) -> Claim | None:
         return None
     fed = workers - len(starved)
     shards = None if view.weight is None else view.weight.shards
-    few = shards is not None and shards < workers
+    wanted = workers * view.ranks  # who share them, unless the dataset counts those of its rank
+    few = shards is not None and shards < wanted
     fewer = view.having(num_workers=fed)
     gain, less = gain_of(view, fewer), predicted_gain(view, fewer)
     # What all workers would bring over those that are fed.
@@ -190,7 +191,10 @@ def unfed(view: Evidence) -> Claim | None:
     none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
-        why = f"the dataset has {counted(shards or 0, 'shard')} for {workers} workers"
+        each = (
+            f"{view.ranks} ranks of {workers} workers" if view.ranks > 1 else f"{workers} workers"
+        )
+        why = f"the dataset has {counted(shards or 0, 'shard')} for {each}"
     elif shards is not None:
         why = f"the dataset has {shards} shards, but its split leaves these workers without"
     more = "Cut the data into more shards, a multiple of ranks times workers"
@@ -198,7 +202,7 @@ def unfed(view: Evidence) -> Claim | None:
         more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
     code = ""
     if pays and view.target.dataset.startswith("datasets."):
-        code = _HUGGING_FACE.format(shards=workers)
+        code = _HUGGING_FACE.format(shards=wanted)
     elif pays and not few:
         code = _STRIDED
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""

@@ -172,6 +172,9 @@ def _shared(view: Evidence) -> Claim | None:
         text += "use at a time."
     else:
         return None
+    traced = [each for each in view.explanations() if each.window_s]
+    rates = {each.config.num_workers: each.batches / each.window_s for each in traced}
+    alone_does = rates.get(1, 0.0) >= NEAR * rates.get(view.workers, math.inf)
     return Claim(
         "Workers wait for each other",
         text,
@@ -179,7 +182,7 @@ def _shared(view: Evidence) -> Claim | None:
         "waiting_s num_workers read_bytes_per_s",
         given,
         "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        "no lock around slow work; until then num_workers=1 is as fast.",
+        f"no lock around slow work{'; until then num_workers=1 is as fast' if alone_does else ''}.",
         """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
