@@ -20,6 +20,7 @@ from dlprof.records import (
     FindingCode,
     GpuInfo,
     GpuUsage,
+    LoaderCall,
     TransformCost,
     Usage,
     shared_position,
@@ -311,6 +312,21 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
     assert found.fix is not None
     assert found.fix.text == "If the dataset starts threads of its own, start fewer."
     assert not found.fix.code
+
+
+def test_a_fix_that_the_users_framework_does_not_take_says_so() -> None:
+    """A script's loader, of which no more is known than the call that makes it."""
+    call = LoaderCall(
+        text="TrainingArguments(..., {settings})",
+        fixed={"in_order": "TrainingArguments has no dataloader_in_order"},
+    )
+    seen = _blocked()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call))
+    first = find(seen)[0]
+    assert first.code == "order.blocking"
+    assert first.fix is not None
+    assert not first.fix.dataloader_kwargs
+    assert "prevents it: TrainingArguments has no dataloader_in_order." in first.fix.text
 
 
 @pytest.mark.parametrize(("rate", "does"), [(110.0, True), (45.0, False)])

@@ -257,7 +257,8 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     now, config, code = view.config, claim.config, claim.code
     if config is None:
         return Fix(text=claim.fix, code=code) if claim.fix else None
-    reasons = view.why_fixed(config)
+    settings, call = _changes(now, config), view.target.call.checked()
+    reasons = view.why_fixed(config) or _not_taken(now, config, call)
     if reasons:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
@@ -270,9 +271,15 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    settings, call = _changes(now, config), view.target.call.checked()
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
+
+
+def _not_taken(now: Config, config: Config, call: LoaderCall) -> tuple[str, ...]:
+    """Why the user's call can't be given a configuration, a reason each; empty where it can."""
+    needed = [*_changes(now, config)]
+    needed += ["worker_init_fn"] if config.worker_threads != now.worker_threads else []
+    return tuple(dict.fromkeys(call.fixed[name] for name in needed if name in call.fixed))
 
 
 def _left_out(view: Evidence, config: Config) -> str:
