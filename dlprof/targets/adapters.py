@@ -91,11 +91,11 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
 def call_of(loader: object) -> LoaderCall | None:
     """Where the users of a loader's class set it; ``None`` for a plain DataLoader."""
-    return _adapted_call(loader) or _call_of_class(type(loader))
+    return call_by(adapt(loader)[0]) or _call_of_class(type(loader))
 
 
-def _adapted_call(found: object) -> LoaderCall | None:
-    adapted, _ = adapt(found)
+def call_by(adapted: Adapted | None) -> LoaderCall | None:
+    """Where an adapter says that users set it, with what can't be set there."""
     if adapted is None or adapted.call is None:
         return None
     return dataclasses.replace(adapted.call, fixed={**adapted.call.fixed, **adapted.fixed})
@@ -141,7 +141,7 @@ def _call_in(frame: FrameType) -> LoaderCall | None:
     if parameters[:1] == ("self",):
         own = frame.f_locals.get("self")
         made = _call_of_class(type(own)) if code.co_name == "__init__" else None
-        return _adapted_call(own) or made
+        return call_by(adapt(own)[0]) or made
     if "num_workers" not in parameters:
         return None
     any_other = bool(code.co_flags & inspect.CO_VARKEYWORDS)

@@ -329,6 +329,16 @@ def test_a_fix_that_the_users_framework_does_not_take_says_so() -> None:
     assert "prevents it: TrainingArguments has no dataloader_in_order." in first.fix.text
 
 
+def test_what_has_no_worker_init_fn_is_sent_to_the_first_sample() -> None:
+    call = LoaderCall(text="Args({settings})", fixed={"worker_init_fn": "Args has none"})
+    seen = _locked()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    assert fix.text.endswith("But Args has none: do it in the dataset, at a worker's first sample.")
+    assert not fix.code
+
+
 @pytest.mark.parametrize(("rate", "does"), [(110.0, True), (45.0, False)])
 def test_one_worker_does_for_a_lock_only_where_it_was_as_fast(rate: float, *, does: bool) -> None:
     """Four workers that hold it for a part of a sample are faster than one."""

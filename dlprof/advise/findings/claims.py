@@ -255,9 +255,14 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     Where the target can't be set so from outside, the fix says why and names no arguments.
     """
     now, config, code = view.config, claim.config, claim.code
+    call = view.target.call.checked()
     if config is None:
+        none = call.fixed.get("worker_init_fn", "")
+        if none and "worker_init_fn" in claim.fix + code:
+            text = f"{claim.fix} But {none}: do it in the dataset, at a worker's first sample."
+            return Fix(text=text)
         return Fix(text=claim.fix, code=code) if claim.fix else None
-    settings, call = _changes(now, config), view.target.call.checked()
+    settings = _changes(now, config)
     reasons = view.why_fixed(config) or _not_taken(now, config, call)
     if reasons:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
