@@ -27,7 +27,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.thresholds import NOTABLE, OTHERS, PAYS
-from dlprof.advise.wording import as_fast, between, inside, severity_of
+from dlprof.advise.wording import EVEN_SHARDS, as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
@@ -310,7 +310,7 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     if gain is not None and gain.source == "measured" and all(t.whole_epochs for t in tried):
         return ""
     if view.target.kind == "iterable":
-        return "its shards feed all workers alike"
+        return EVEN_SHARDS
     if view.script is not None or not batches:  # whose epochs are computed to their end
         return ""
     rounds = math.ceil(batches / config.num_workers)  # of a batch of each worker
