@@ -5,7 +5,6 @@ from __future__ import annotations
 from dlprof.records import Estimate, Severity, Trial
 from dlprof.units import counted
 
-
 EVEN_SHARDS = "its shards feed all workers alike"
 """What a gain of more workers takes for granted, of an iterable whose epochs no trial saw whole."""
 

@@ -44,7 +44,7 @@ def heavy(view: Evidence) -> Claim | None:
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:
         return None
-    sent_s, method = weight.sent_s * workers, _method(view)
+    sent_s, method = weight.sent_s * workers, view.start_method
     copied, now = workers * weight.object_bytes, method != "fork"
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
@@ -94,7 +94,7 @@ def starting(view: Evidence) -> Claim | None:
 def leads_start(view: Evidence) -> bool:
     """Whether sending the dataset is most of what starting the workers takes, and that leads."""
     weight = view.weight
-    if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
+    if weight is None or view.start_method == "fork" or not loader.starting_leads(view):
         return False
     sent_s = weight.sent_s * view.workers
     # Where sending the dataset is most of what starting the workers takes, it comes before that.
@@ -110,12 +110,6 @@ def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
         each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
         for each in starts
     }
-
-
-def _method(view: Evidence) -> str:
-    own, weight = view.target.own_config, view.weight
-    kept = own.start_method if own is not None else None
-    return view.config.start_method or kept or (weight and weight.start_method) or "fork"
 
 
 def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
@@ -142,7 +136,7 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
             for method, by_count in predicted.items()
         )
         text += f" Predicted time to first batch: {', '.join(each)}."
-    if _method(view) == "fork":
+    if view.start_method == "fork":
         text += " Python 3.14 starts workers by forkserver by default on Linux."
     return text
 

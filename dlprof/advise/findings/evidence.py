@@ -405,6 +405,7 @@ _FIGURES: Final = {
     "other_cpu_cores": "others",
     "wanted_cores": "demand",
     "idle_workers": "idle_workers",
+    "start_method": "start_method",
     "batch_bytes": "batch_bytes",
     "making_s": "costs.making.wall_s",
     "waiting_s": "costs.making.io_s",
@@ -607,6 +608,13 @@ class Evidence:
     def workers(self) -> int:
         """``num_workers``."""
         return self.config.num_workers
+
+    @property
+    def start_method(self) -> str:
+        """How its workers start, whoever says so."""
+        said = (self.config, self.target.own_config, self.script, self.weight)
+        methods = (each.start_method for each in said if each is not None)
+        return next(filter(None, methods), "fork")
 
     @property
     def cores(self) -> float:

@@ -250,7 +250,7 @@ def startup(view: Evidence) -> Claim | None:
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.script
-    forked = persist and view.config.start_method == "fork"  # which no start method beats
+    forked = persist and view.start_method == "fork"  # which no start method beats
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
@@ -313,7 +313,7 @@ def kept_workers(view: Evidence) -> Config | None:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)
-    return view.having(start_method="fork")
+    return view.config if view.start_method == "fork" else view.having(start_method="fork")
 
 
 def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
