@@ -117,6 +117,7 @@ def test_shards_are_shared_by_all_workers_of_all_ranks() -> None:
     )
     first = find(seen)[0]
     assert "8 shards for 4 ranks of 4 workers" in first.explanation
+    assert first.explanation.startswith("On the slowest of 4 ranks: Workers 0 and 1 gave none")
     assert first.fix is not None
     assert "num_shards=16" in first.fix.code
 

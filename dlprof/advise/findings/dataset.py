@@ -199,10 +199,12 @@ def unfed(view: Evidence) -> Claim | None:
         code = _HUGGING_FACE.format(shards=wanted)
     elif pays and not few:
         code = _STRIDED
+    where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
     return Claim(
         f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data",
-        f"{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: {why}.",
+        f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "
+        f"{why}.",
         (whole.saved if whole is not None else 0.0) if pays else 0.0,
         "num_workers",
         {
