@@ -12,6 +12,7 @@ from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
+from dlprof.stats import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
 _SENT_S = 0.5
@@ -181,6 +182,8 @@ def unfed(view: Evidence) -> Claim | None:
     # What all workers would bring over those that are fed.
     whole = less and dataclasses.replace(less, estimate=less.estimate.inverse)
     pays = whole is not None and whole.value >= PAYS
+    enough = gain is None or gain.value >= NEAR  # those that are fed, by themselves
+    instead = f" Or set num_workers={fed}, which does as well as {workers} now." if enough else ""
     made, count = _made(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
@@ -214,10 +217,10 @@ def unfed(view: Evidence) -> Claim | None:
             "shards": shards,
             "more_shards_gain": None if whole is None else whole.value,
         },
-        f"{more}{brings}. Or set num_workers={fed}, which does as well as {workers} now.",
+        f"{more}{brings}.{instead}",
         code=code,
-        config=None if pays else fewer,
-        gain=whole if pays else gain,
+        config=None if pays or not enough else fewer,
+        gain=whole if pays else gain if enough else None,
     )
 
 
