@@ -450,7 +450,7 @@ def test_a_gain_of_more_workers_says_what_an_epochs_end_may_take_of_it(
         target_fields=target,
         trial_fields={"whole_epochs": whole},
     )
-    more = next(each for each in find(seen) if each.code == "too_few_workers")
+    more = next(each for each in find(seen) if each.fix and each.fix.dataloader_kwargs)
     assert more.fix is not None
     assert more.fix.dataloader_kwargs == {"num_workers": 16}
     assert more.evidence.get("gain_if") == needs
