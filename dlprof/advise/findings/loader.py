@@ -156,8 +156,7 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     making, share, given = costs.making, view.lock_share, dict[str, Any]()
     if share >= at.LARGE_SHARE:
-        locked_s = min(costs.fetch.io_s, share * making.wall_s)
-        alike, given["locked_fraction"] = costs.without(locked_s), share
+        alike, given["locked_fraction"] = costs.without(view.locked_s), share
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
