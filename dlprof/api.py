@@ -346,12 +346,12 @@ def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
     It is the same for all ranks: the first one makes it when all of them have their names.
     """
     from dlprof.files import is_there
-    from dlprof.machine.launchers import job_moment
+    from dlprof.machine.launchers import job_moment, launcher_of
     from dlprof.store.format import run_file_name
 
     if output is not None:
         return Path(output)
-    moment = job_moment(os.environ, os.getppid())
+    moment = job_moment(os.environ, launcher_of(os.getpid()))
     while is_there(path := Path(run_file_name(settings.target, moment))):
         moment += timedelta(seconds=1)  # a job's ranks have one moment for all that they call
     return path

@@ -312,13 +312,12 @@ def _choose(
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
     from dlprof.machine.inspection import cpus_of_job
-    from dlprof.machine.launchers import is_parent, launched_as
+    from dlprof.machine.launchers import launched_as
     from dlprof.machine.memory import USUAL_SHM_BYTES
 
     ranks = launched_as(os.environ)["LOCAL_WORLD_SIZE"] or 1
     if ranks > 1:
-        cpus = cpus_of_job(os.getpid(), by_parent=is_parent(os.environ))
-        machine = machine.shared_by(ranks, cpus)
+        machine = machine.shared_by(ranks, cpus_of_job(os.getpid()))
     workers = min(4, int(machine.usable_cores))
     small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dlprof.records import Estimate, Severity, Trial
 from dlprof.units import counted
 
+EVEN_SHARDS = "its shards feed all workers alike"
+"""What a gain of more workers takes for granted, of an iterable whose epochs no trial saw whole."""
+
 
 def as_fast(ratio: Estimate) -> str:
     """A ratio of two rates: ``2.31x as fast``."""

@@ -460,6 +460,8 @@ def _direct(
             ),
         )
     elif making >= 0.3 and shares.wait >= _WAITS:
+        # Whether one worker, which waits for no other, does all that is done outside of the lock.
+        alone = round(len(seen.workers) * (1 - shares.idle - making)) <= 1
         yield _finding(
             "lock",
             "Workers wait for each other",
@@ -468,8 +470,8 @@ def _direct(
             {"locked_fraction": making, "worker_busy_fraction": 1 - shares.idle},
             Fix(
                 text="Give each worker its own file handle, connection or cache in "
-                "worker_init_fn, and hold no lock around slow work; until then num_workers=1 is "
-                "as fast."
+                "worker_init_fn, and hold no lock around slow work"
+                f"{'; until then num_workers=1 is as fast' if alone else ''}."
             ),
         )
     elif _is_ordered(seen, shares, explained):

@@ -9,12 +9,13 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.internals import WORKER
 from dlprof.machine.files import read_text
-from dlprof.machine.launchers import launched_as
+from dlprof.machine.launchers import launched_as, read_environ
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.procfs import ProcessStat, parse_owner
 from dlprof.machine.tree import scan_processes
@@ -65,14 +66,18 @@ def find_trainings(
 ) -> tuple[Training, ...]:
     """All processes that have workers, or have torch loaded and may load data by themselves.
 
-    ``known`` says which have torch loaded, by id and start, as found before; new ones are added.
+    What dlprof has started to measure by itself is none. ``known`` says which have torch loaded, by
+    id and start, as found before; new ones are added.
     """
     torch = {} if known is None else known
     processes = dict(scan_processes(f"{root}/proc"))
-    found = {each.pid: each for each in _with_workers(processes, root)}
+    pythons = (pid for pid, stat in processes.items() if _is_python(stat))
+    own = {pid for pid in pythons if _is_dlprofs(_command(pid, root))}
+    own |= {each for pid in own for each in _below(pid, processes)}
+    found = {each.pid: each for each in _with_workers(processes, root) if each.pid not in own}
     parents = {each.parent for each in found.values()}
     for pid, stat in processes.items():
-        if not _is_python(stat) or found.keys() & {pid, stat.parent} or pid in parents:
+        if not _is_python(stat) or found.keys() & {pid, stat.parent} or pid in parents | own:
             continue
         # What has no torch yet may still import it.
         key = pid, stat.start_ticks
@@ -152,12 +157,6 @@ def _mains(processes: Mapping[int, ProcessStat], root: Path) -> list[int]:
     return [pid for pid in mains if pid in processes and processes[pid].name != WORKER]
 
 
-def read_environ(pid: int, root: Path) -> dict[str, str]:
-    """What a process found in its environment as it began; empty where that can't be read."""
-    entries = (read_text(f"{root}/proc/{pid}/environ") or "").split("\0")
-    return {name: value for name, sign, value in (e.partition("=") for e in entries) if sign}
-
-
 def _ranks(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> int:
     """How many ranks of a training's job share the machine.
 
@@ -229,6 +228,11 @@ def _below(pid: int, processes: Mapping[int, ProcessStat]) -> set[int]:
 def _command(pid: int, root: Path) -> tuple[str, ...]:
     text = read_text(f"{root}/proc/{pid}/cmdline") or ""
     return tuple(text.rstrip("\0").split("\0")) if text else ()
+
+
+def _is_dlprofs(command: tuple[str, ...]) -> bool:
+    """Whether it runs a part of dlprof: fork server, trial, observer; no script of the user's."""
+    return any(one == "-m" and two.startswith("dlprof.") for one, two in pairwise(command))
 
 
 def _owner(pid: int, root: Path) -> int | None:

@@ -18,13 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dlprof.attach.trainings import Training, read_environ
+from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import cpus_of_job
-from dlprof.machine.launchers import is_parent, launched_as
 from dlprof.machine.memory import read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
@@ -159,11 +158,7 @@ class Watcher:
         ranks = self._training.ranks
         if ranks == 1:
             return self._whole
-        environ = read_environ(self._training.pid, self._root)
-        # What no launcher started, its parent did.
-        by_parent = is_parent(environ) or launched_as(environ)["LOCAL_WORLD_SIZE"] is None
-        cpus = cpus_of_job(self._training.pid, by_parent=by_parent, root=self._root)
-        return self._whole.shared_by(ranks, cpus)
+        return self._whole.shared_by(ranks, cpus_of_job(self._training.pid, self._root))
 
     def meet(self, ranks: int) -> None:
         """So many ranks of its job are there by now: some may load later than others."""

@@ -103,7 +103,7 @@ def run(  # noqa: PLR0913 - one for each option
     from dlprof.integrations.ranks import read_rank
     from dlprof.integrations.running import ScriptRun, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
-    from dlprof.machine.launchers import job_moment
+    from dlprof.machine.launchers import job_moment, launcher_of
     from dlprof.store import check_output
     from dlprof.store.format import run_file_name
 
@@ -126,7 +126,8 @@ def run(  # noqa: PLR0913 - one for each option
     document = None if json_file is None else _ranked(json_file, rank)
     on_screen = not asked.quiet and (rank is None or rank.rank == 0)
     header = new_header(name)
-    path = _ranked(output or Path(run_file_name(name, job_moment(os.environ, os.getppid()))), rank)
+    moment = job_moment(os.environ, launcher_of(os.getpid()))
+    path = _ranked(output or Path(run_file_name(name, moment)), rank)
     if output is not None:
         check_output(path, force=force)
     set_path(folder)

@@ -39,7 +39,6 @@ from dlprof.integrations.wait_statistics import NEVER_NS, Clock
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
 from dlprof.machine.inspection import cpus_of_job
-from dlprof.machine.launchers import is_parent
 from dlprof.records import (
     SCHEMA_VERSION,
     SCRIPT_SPEC,
@@ -287,7 +286,7 @@ class _Watching:
                 # Ranks would take each other for background load.
                 usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,
-                local_cpus=cpus_of_job(os.getpid(), by_parent=is_parent(os.environ)),
+                local_cpus=cpus_of_job(os.getpid()),
                 start_method=start_method or multiprocessing.get_all_start_methods()[0],
             )
         return None

@@ -23,6 +23,7 @@ from dlprof.machine.cgroups import (
 )
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
+from dlprof.machine.launchers import launcher_of
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.patience import asked
 from dlprof.machine.procfs import (
@@ -30,7 +31,6 @@ from dlprof.machine.procfs import (
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
-    parse_parent,
 )
 from dlprof.records import GpuInfo, Machine
 
@@ -107,30 +107,19 @@ def _count_affinity(
     return min(len(mask), len(online) or len(mask))
 
 
-def cpus_of_job(pid: int, *, by_parent: bool, root: Path = _HERE) -> int | None:
+def cpus_of_job(pid: int, root: Path = _HERE) -> int | None:
     """How many CPUs all may run on that were launched with a process; ``None`` if not known.
 
-    A launcher may have bound each to some, and a shell between them is bound as well: then it is
-    the mask of the first process above that may run on more, within the cpuset of this one.
-
-    Args:
-        pid: One of them.
-        by_parent: Whether the launcher is its parent, and none above that is asked.
-        root: Where ``/proc`` and ``/sys`` are.
+    A launcher may have bound each of its ranks to some, and a shell between them is bound as well:
+    then it is the launcher's own mask, within the cpuset of this one.
     """
-    most, own, seen = allowed_cpus(read_cgroups(pid, root)), None, set[int]()
-    while pid > 0 and pid not in seen:
-        seen.add(pid)
-        status = read_text(root / "proc" / str(pid) / "status") or ""
-        mask = parse_allowed_cpus(status)
-        if not mask:
-            break
-        mask = mask & most if most else mask
-        own = len(mask) if own is None else own
-        if len(mask) > own or (by_parent and len(seen) > 1):
-            return max(own, len(mask))
-        pid = parse_parent(status) or 0
-    return own
+    most = allowed_cpus(read_cgroups(pid, root))
+    masks = (
+        parse_allowed_cpus(read_text(root / "proc" / str(each) / "status") or "")
+        for each in (pid, launcher_of(pid, root))
+    )
+    own, launchers = ((mask & most if most else mask) if mask else None for mask in masks)
+    return max(len(own), len(launchers or ())) if own else None
 
 
 def _physical_cores(root: Path) -> int | None:

@@ -5,11 +5,15 @@ And what follows: what the job's files are named after, and how to launch as man
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 
+from dlprof.machine.files import read_text
 from dlprof.machine.portable import began_at
+from dlprof.machine.procfs import parse_parent
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "WORLD_SIZE": (
@@ -40,6 +44,40 @@ def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
 
 
+def read_environ(pid: int, root: Path = Path("/")) -> dict[str, str]:
+    """What a process found in its environment as it began; empty where that can't be read."""
+    entries = (read_text(f"{root}/proc/{pid}/environ") or "").split("\0")
+    return {name: value for name, sign, value in (e.partition("=") for e in entries) if sign}
+
+
+def launcher_of(pid: int, root: Path = Path("/")) -> int:
+    """The process that started all ranks of a rank's machine; 0 where none is seen.
+
+    A rank may have processes of its own between, such as a shell: they have its numbers, too. Of
+    what no launcher has started it is the parent.
+    """
+    own, seen = launched_as(read_environ(pid, root)), {pid}
+    is_rank = any(value is not None for value in own.values())
+    above = _parent(pid, root) or (os.getppid() if pid == os.getpid() else 0)
+    while is_rank and above not in seen:
+        command = read_text(f"{root}/proc/{above}/cmdline") or ""
+        is_ranks = launched_as(read_environ(above, root)) == own
+        if not is_ranks and not any(sign in command for sign in _BETWEEN):
+            break
+        seen.add(above)
+        above = _parent(above, root)
+    return above
+
+
+_BETWEEN = ("--multiprocessing-fork", "RANK=")
+"""In the command of a process that ``multiprocessing`` has spawned, and of a shell that is to set a
+rank's numbers: horovodrun has both between itself and each rank."""
+
+
+def _parent(pid: int, root: Path) -> int:
+    return parse_parent(read_text(f"{root}/proc/{pid}/status") or "") or 0
+
+
 def is_parent(environ: Mapping[str, str]) -> bool:
     """Whether a rank's launcher is its parent, as torchrun and deepspeed (``CROSS_SIZE``) are."""
     return "TORCHELASTIC_RUN_ID" in environ or "CROSS_SIZE" in environ
@@ -57,24 +95,23 @@ def job_name(environ: Mapping[str, str], parent: int) -> str:
 
 
 def job_moment(
-    environ: Mapping[str, str], parent: int, *, began_at: Callable[[int], float | None] = began_at
+    environ: Mapping[str, str], launcher: int, *, began_at: Callable[[int], float | None] = began_at
 ) -> datetime:
     """What the run files of a job are named after: the same moment for all ranks of a machine.
 
-    torchrun starts all of them, so it is when torchrun began, or what another has there. The
-    fraction of its second keeps jobs apart that began together, and the attempts of one. Without
-    any of them it is now.
+    That is when their ``launcher`` began (``launcher_of``). The fraction of its second keeps jobs
+    apart that began together, and the attempts of one. Without a launcher it is now.
     """
     said = launched_as(environ)
     by_others = "RANK" not in environ and said["RANK"] is not None and (said["WORLD_SIZE"] or 1) > 1
     launched = by_others or is_parent(environ)
-    began_s = began_at(parent) if launched else None
+    began_s = began_at(launcher) if launched else None
     if began_s is None:
         return datetime.now().astimezone()
     restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
     attempt = int(restarts) if restarts.isdecimal() else 0
     # Seven attempts of a job never share a name with another's of the next process number.
-    apart = (7 * parent + attempt) % 1_000_000
+    apart = (7 * launcher + attempt) % 1_000_000
     return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
 
 

@@ -26,11 +26,13 @@ class LoaderCall:
         text: The code, with ``{settings}`` where the arguments go.
         names: What arguments of DataLoader are called there, for those that are called otherwise.
         variable: What the code's value is assigned to; empty where that isn't shown.
+        fixed: Arguments of DataLoader that can't be given there, each with the reason in words.
     """
 
     text: str = "DataLoader(dataset, ..., {settings})"
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     variable: str = "loader"
+    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The code that sets these.

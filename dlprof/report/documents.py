@@ -106,6 +106,8 @@ def brief_document(text: str) -> str:
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
     fix = finding["fix"] or {}
     kept = {key: finding[key] for key in ("code", "severity", "title", "predicted_gain")}
+    shown = finding["evidence"]
+    kept |= {key: shown[key] for key in ("gain_if", "tried") if key in shown}
     return kept | {"fix": fix.get("text"), "dataloader_kwargs": fix.get("dataloader_kwargs")}
 
 

@@ -18,7 +18,9 @@ _SOURCES = {
     "bound": "an estimate",
 }
 
-_NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
+_NO_FIGURES = frozenset(
+    {"trials", "gain_from", "gain_at", "gain_if", "gain_trials", "seen_in", "tried"}
+)
 
 
 def cards(findings: Sequence[Finding]) -> Iterator[Card]:
@@ -50,7 +52,8 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:
-        yield "Overall", f"{gain_text(finding.script_gain)}, from the script's start to its end"
+        whole = f"{gain_text(finding.script_gain)}, from the script's start to its end"
+        yield "Overall", ", ".join(filter(None, (whole, _needs(finding))))
     if finding.doubtful:
         yield "Doubt", Styled(finding.doubtful, "warn")
 
@@ -60,7 +63,6 @@ def answer(
     wait: float | None = None,
     *,
     workers: int | None = None,
-    sharded: bool = False,
 ) -> Iterator[tuple[str, Words]]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
@@ -68,7 +70,6 @@ def answer(
         findings: All of them, the cause to bet on first.
         wait: Share of the time that the step waits, where it is known.
         workers: How many there are now, where that is known.
-        sharded: Whether only as many workers have work as the dataset has shards.
     """
     finding = next(iter(findings), None)
     if finding is None:
@@ -76,10 +77,12 @@ def answer(
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
-        change = _change(finding.fix, sharded=sharded) or finding.fix.text
-        known = wait is not None and workers is not None and not sharded
+        change = _change(finding) or finding.fix.text
+        known = wait is not None and workers is not None and not finding.evidence.get("gain_if")
         more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
         yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
+    elif tried := finding.evidence.get("tried"):
+        yield "Tried", str(tried)
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
         if wait is None:
@@ -88,7 +91,7 @@ def answer(
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
     if (other := _next_best(findings)) is not None:
-        change = "" if other.fix is None else _change(other.fix, sharded=sharded)
+        change = _change(other)
         # Each gain is that of one change alone, whichever of them brings more.
         gain = _gain(other, names_step=False, over="the settings now")
         worth = ", ".join(filter(None, (change, gain)))
@@ -115,12 +118,25 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:
     return more and left > PERHAPS_FED_WAIT_FRACTION
 
 
-def _change(fix: Fix, *, sharded: bool) -> str:
-    """The settings of a fix in a line; empty for one that changes something else."""
-    settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-    change = fix.call.rpartition("\n")[2].strip() or settings
-    more = sharded and fix.dataloader_kwargs.get("num_workers")
-    return f"{change}, if its shards feed as many" if more else change
+def _change(finding: Finding) -> str:
+    """The settings of its fix in a line; empty where that changes something else.
+
+    With what must hold for them, where no gain is there that has it beside it.
+    """
+    if finding.fix is None:
+        return ""
+    settings = ", ".join(
+        f"{name}={value!r}" for name, value in finding.fix.dataloader_kwargs.items()
+    )
+    change = finding.fix.call.rpartition("\n")[2].strip() or settings
+    needs = "" if finding.predicted_gain is not None else _needs(finding)
+    return f"{change}, {needs}" if change and needs else change
+
+
+def _needs(finding: Finding) -> str:
+    """What must hold for its gain, whose fix may do without."""
+    needs = finding.evidence.get("gain_if")
+    return f"if {needs}" if needs else ""
 
 
 def _next_best(findings: Sequence[Finding]) -> Finding | None:
@@ -157,7 +173,8 @@ def _gain(finding: Finding, *, names_step: bool = True, over: str = "") -> str:
     at = str(evidence.get("gain_at") or "")
     at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
-    return ", ".join(filter(None, (f"{gain_text(gain, over)} {at}".strip(), known)))
+    said = f"{gain_text(gain, over)} {at}".strip(), _needs(finding), known
+    return ", ".join(filter(None, said))
 
 
 def _trials(trials: object) -> str:

@@ -90,9 +90,7 @@ def _answer(
     if step_s <= 0 and not run.header.settings.get("step_callable"):
         wait = None  # what does nothing only waits
     if diagnosis.findings or (traced is not None and traced.hooked):
-        sharded = run.header.target.kind == "iterable"
-        workers = diagnosis.config.num_workers
-        yield from answer(diagnosis.findings, wait, workers=workers, sharded=sharded)
+        yield from answer(diagnosis.findings, wait, workers=diagnosis.config.num_workers)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:

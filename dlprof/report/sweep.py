@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
-from dlprof.advise.wording import background_text
+from dlprof.advise.wording import EVEN_SHARDS, background_text
 from dlprof.advise.wrong_data import present_failure, present_of, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
@@ -217,7 +217,7 @@ def perhaps_faster(
     run: Run, config: Config, rate: Estimate, ratio: float | None, unit: str = "samples/s"
 ) -> tuple[str, str]:
     """What seems faster than what is recommended, by so much, and how that is found out."""
-    if_fed = ", if its shards feed as many" if run.header.target.kind == "iterable" else ""
+    if_fed = f", if {EVEN_SHARDS}" if run.header.target.kind == "iterable" else ""
     predicted = f"only predicted{if_fed} (dlprof sweep measures it)"
     return "Faster?", f"{config.text}: {ratio_text(ratio)}, {rate_text(rate, unit)}, {predicted}"
 
@@ -232,6 +232,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if compared:
         gains = gains_text(compared, advice.certificate if advice.basis == "measured" else None)
         wide = compared[0][0].ratio.is_wide
+        if not gains.startswith("none") and _takes_even_shards(run, pick, compared[0][0].config):
+            gains += f", if {EVEN_SHARDS}"
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
         cores = run.header.machine.usable_cores
@@ -247,6 +249,13 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
+
+
+def _takes_even_shards(run: Run, pick: Config, other: Config) -> bool:
+    """Whether more workers of an iterable were compared in the middle of its epochs alone."""
+    more = pick.num_workers > max(1, other.num_workers)
+    whole = all(trial.whole_epochs for trial in run.completed if trial.config == pick)
+    return run.header.target.kind == "iterable" and more and not whole
 
 
 def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:

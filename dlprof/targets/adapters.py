@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import metadata
 from types import FrameType
 from typing import Any, Final
@@ -91,10 +91,14 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
 def call_of(loader: object) -> LoaderCall | None:
     """Where the users of a loader's class set it; ``None`` for a plain DataLoader."""
-    adapted, _ = adapt(loader)
-    if adapted is not None and adapted.call is not None:
-        return adapted.call
-    return _call_of_class(type(loader))
+    return call_by(adapt(loader)[0]) or _call_of_class(type(loader))
+
+
+def call_by(adapted: Adapted | None) -> LoaderCall | None:
+    """Where an adapter says that users set it, with what can't be set there."""
+    if adapted is None or adapted.call is None:
+        return None
+    return dataclasses.replace(adapted.call, fixed={**adapted.call.fixed, **adapted.fixed})
 
 
 def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> LoaderCall | None:
@@ -136,11 +140,12 @@ def _call_in(frame: FrameType) -> LoaderCall | None:
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if parameters[:1] == ("self",):
         own = frame.f_locals.get("self")
-        adapted, _ = adapt(own)
-        if adapted is not None and adapted.call is not None:
-            return adapted.call
-        return _call_of_class(type(own)) if code.co_name == "__init__" else None
-    return _call_by(code.co_name, parameters) if "num_workers" in parameters else None
+        made = _call_of_class(type(own)) if code.co_name == "__init__" else None
+        return call_by(adapt(own)[0]) or made
+    if "num_workers" not in parameters:
+        return None
+    any_other = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return _call_by(code.co_name, parameters, any_other=any_other)
 
 
 def _call_of_class(cls: type) -> LoaderCall | None:
@@ -148,16 +153,26 @@ def _call_of_class(cls: type) -> LoaderCall | None:
     if origin == "torch" or not any(base.__name__ == "DataLoader" for base in cls.__mro__[1:]):
         return None
     try:
-        parameters = tuple(inspect.signature(cls).parameters)
+        taken = inspect.signature(cls).parameters
     except (TypeError, ValueError):
-        parameters = ()
-    return _call_by(name, parameters)
+        return _call_by(name, ())
+    any_other = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    return _call_by(name, tuple(taken), any_other=any_other)
 
 
-def _call_by(name: str, parameters: tuple[str, ...]) -> LoaderCall:
-    """The call of a function or class by its name, with the name of its first parameter."""
+def _call_by(name: str, parameters: tuple[str, ...], *, any_other: bool = True) -> LoaderCall:
+    """The call of a function or class by its name, with the name of its first parameter.
+
+    ``any_other``: whether it takes arguments that it doesn't name.
+    """
     first = next((each for each in parameters if each not in {"args", "kwargs"}), "dataset")
-    return LoaderCall(text=f"{name}({first}, ..., {{settings}})")
+    fixed = {} if any_other else _not_taken(name, parameters)
+    return LoaderCall(text=f"{name}({first}, ..., {{settings}})", fixed=fixed)
+
+
+def _not_taken(name: str, parameters: Collection[str]) -> dict[str, str]:
+    settings = (*_TRAINER_SETTINGS, "multiprocessing_context", "worker_init_fn")
+    return {each: f"{name} takes no {each}" for each in settings if each not in parameters}
 
 
 @functools.cache
@@ -266,7 +281,7 @@ def _transformers(found: Any) -> Adapted | None:
     }
     if "num_workers" in fixed:
         raise AttributeError(fixed["num_workers"])
-    fixed["worker_threads"] = f"{name} has no worker_init_fn"
+    fixed["worker_init_fn"] = f"{name} has no worker_init_fn"
     call = LoaderCall(text=f"{name}(..., {{settings}})", names=_ARGUMENTS, variable="args")
     return Adapted(load=found.get_train_dataloader, fixed=fixed, call=call)
 
@@ -283,11 +298,7 @@ def _timm(found: Any) -> Adapted | None:
         return None
     taken = inspect.signature(sys.modules["timm.data.loader"].create_loader).parameters
     return Adapted(
-        fixed={
-            each: f"timm's create_loader takes no {each}"
-            for each in (*_TRAINER_SETTINGS, "multiprocessing_context", "worker_init_fn")
-            if each not in taken
-        },
+        fixed=_not_taken("timm's create_loader", taken),
         call=_call_by("create_loader", ("dataset",)),
     )
 

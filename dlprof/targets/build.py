@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall, Target
 from dlprof.targets import builtin
-from dlprof.targets.adapters import Adapted, adapt, call_of
+from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.describe import describe_loader, own_config
 from dlprof.targets.factory import NOT_A_SCRIPT, Factory
 from dlprof.targets.faults import one_line, type_name, user_traceback
@@ -162,7 +162,7 @@ def build_from_object(
         fields["worker_init_fn"] = "worker_threads"
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
         fixed = {**fixed, **own}
-        call = (adapted.call if parts is not None or factory is not None else None) or call
+        call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),

@@ -267,6 +267,8 @@ def together(trials: Sequence[Trial]) -> tuple[Trial, int]:
         startup_s=max((t.startup_s for t in trials if t.startup_s is not None), default=None),
         epoch_turnover_s=max((each for each in turnovers if each is not None), default=None),
         noisy=any(trial.noisy for trial in trials),
+        # Workers that have nothing on one rank may be needed on another.
+        fed_workers=max((t.fed_workers for t in trials if t.fed_workers is not None), default=None),
         warnings=tuple(dict.fromkeys([*warnings, *uneven])),
         ranks=ranks,
     ), slow

@@ -40,6 +40,7 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.records.stages import StageName
+from dlprof.report.findings import answer, known_gain
 
 WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
@@ -421,7 +422,62 @@ def test_what_workers_wait_for_each_other_is_no_storage() -> None:
     assert storage.gain.value < 1.2
 
 
+def test_a_lock_is_worth_its_part_of_the_blocked_time() -> None:
+    """Four workers that sleep under one lock become four times as fast.
+
+    Looks that find them awake, or waiting for a core, take nothing from that: 1.71x was promised.
+    """
+    loader = Loader(config=config(4), fetch_cpu=0.0005, fetch_io=0.048, starved=0.02, rate=60)
+    seen = evidence(loader)
+    looks = {"lock": 0.45, "sleep": 0.15, "running": 0.4}
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(
+                each.trial, usage=dataclasses.replace(each.trial.usage, worker_waits=looks)
+            ),
+        )
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=observations))[0]
+    assert first.code == "lock"
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(4.0, rel=0.1)
+
+
 def test_nothing_traced_says_nothing_of_parts() -> None:
     bare = modelled(STORED)
     plain = tuple(each for each in bare.observations if each.explanation is None)
     assert diagnose(dataclasses.replace(bare, observations=plain)).without == ()
+
+
+STREAM = {"kind": "iterable", "length": None, "batches_per_epoch": None}
+
+
+@pytest.mark.parametrize(
+    ("target", "whole", "needs"),
+    [
+        (STREAM, False, "its shards feed all workers alike"),
+        (STREAM, True, None),  # it was compared by whole epochs
+        ({"batches_per_epoch": 20}, False, "all workers get as many batches"),  # 16 and 4
+        ({"batches_per_epoch": 1000}, False, None),
+    ],
+)
+def test_a_gain_of_more_workers_says_what_an_epochs_end_may_take_of_it(
+    target: dict[str, Any], *, whole: bool, needs: str | None
+) -> None:
+    """There the last shard's worker loads alone: 1.94x was promised of a loop that became 1.31x."""
+    seen = evidence(
+        WAITING,
+        variants={config(16): 6.0},
+        target_fields=target,
+        trial_fields={"whole_epochs": whole},
+    )
+    more = next(each for each in find(seen) if each.fix and each.fix.dataloader_kwargs)
+    assert more.fix is not None
+    assert more.fix.dataloader_kwargs == {"num_workers": 16}
+    assert more.evidence.get("gain_if") == needs
+    assert (f", if {needs}, measured here" in known_gain(more)) is (needs is not None)
+    unknown = dataclasses.replace(more, predicted_gain=None)
+    (fix,) = (said for name, said in answer([unknown]) if name == "Fix")
+    assert fix == "num_workers=16" + (f", if {needs}" if needs else "")

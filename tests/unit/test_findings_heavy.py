@@ -109,6 +109,31 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
 
 
+@pytest.mark.parametrize(("rate", "does"), [(1.0, True), (0.6, False)])
+def test_workers_that_are_fed_do_as_well_alone_unless_that_was_tried_in_vain(
+    rate: float, *, does: bool
+) -> None:
+    stream = {"kind": "iterable", "length": None}
+    loader = Loader(config=config(4), fetch_io=0.02, busy=0.9, rate=50, idle_workers=2)
+    first = find(evidence(loader, target_fields=stream, variants={config(2): rate}))[0]
+    assert first.code == "workers.unfed"
+    assert first.fix is not None
+    assert ("Or set num_workers=2" in first.fix.text) is does
+
+
+def test_shards_are_shared_by_all_workers_of_all_ranks() -> None:
+    seen = dataclasses.replace(
+        _starving(2, 4, dataset="datasets.iterable_dataset.IterableDataset"),
+        weight=DatasetWeight(shards=8),
+        ranks=4,
+    )
+    first = find(seen)[0]
+    assert "8 shards for 4 ranks of 4 workers" in first.explanation
+    assert first.explanation.startswith("On the slowest of 4 ranks: Workers 0 and 1 gave none")
+    assert first.fix is not None
+    assert "num_shards=16" in first.fix.code
+
+
 def test_a_split_that_starves_is_distinguished_from_too_few_shards() -> None:
     seen = dataclasses.replace(_starving(1, 4), weight=DatasetWeight(shards=8))
     assert "its split leaves these workers without" in find(seen)[0].explanation

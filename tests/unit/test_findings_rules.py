@@ -16,13 +16,16 @@ from dlprof.records import (
     LENGTH_SIGN,
     Config,
     Failure,
+    Finding,
     FindingCode,
     GpuInfo,
     GpuUsage,
+    LoaderCall,
     TransformCost,
     Usage,
     shared_position,
 )
+from dlprof.report.findings import answer
 from dlprof.trial import data_checks
 
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -279,6 +282,71 @@ def test_the_cause_comes_first(code: str, make: Any) -> None:
     assert first.explanation.endswith(".")
     assert first.evidence["trials"]
     assert (first.fix is None) == (code == "consumer")
+
+
+def _vain(code: FindingCode, seen: Evidence) -> Finding:
+    found = next(each for each in find(seen) if each.code == code)
+    assert found.predicted_gain is None
+    assert str(found.evidence.get("tried", "")) in found.explanation
+    return found
+
+
+def test_a_fix_that_the_profile_itself_tried_in_vain_is_none() -> None:
+    kept = config(2, persistent_workers=True)
+    fields = {"epoch_turnover_s": 0.08}
+    slow = Loader(fetch_cpu=0.005, busy=0.4, rate=200)
+    target = {"batches_per_epoch": 10}
+    seen = evidence(slow, target_fields=target, trial_fields=fields, variants={kept: 1.0})
+    found = _vain("startup", seen)
+    assert found.fix is None
+    assert "persistent_workers=True was tried: 1.00x as fast" in found.explanation
+    assert [name for name, _ in answer([found])] == ["Bottleneck", "Tried"]
+
+
+def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() -> None:
+    """As a pool of Python threads is, whatever worker_init_fn sets."""
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.02, threads=9, rate=40)
+    seen = evidence(loader, usage=FULL, variants={config(2, worker_threads=1): 0.99})
+    found = _vain("cpu.threads", seen)
+    assert "worker_threads=1 was tried: 0.99x as fast" in found.explanation
+    assert found.fix is not None
+    assert found.fix.text == "If the dataset starts threads of its own, start fewer."
+    assert not found.fix.code
+
+
+def test_a_fix_that_the_users_framework_does_not_take_says_so() -> None:
+    """A script's loader, of which no more is known than the call that makes it."""
+    call = LoaderCall(
+        text="TrainingArguments(..., {settings})",
+        fixed={"in_order": "TrainingArguments has no dataloader_in_order"},
+    )
+    seen = _blocked()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call))
+    first = find(seen)[0]
+    assert first.code == "order.blocking"
+    assert first.fix is not None
+    assert not first.fix.dataloader_kwargs
+    assert "prevents it: TrainingArguments has no dataloader_in_order." in first.fix.text
+
+
+def test_what_has_no_worker_init_fn_is_sent_to_the_first_sample() -> None:
+    call = LoaderCall(text="Args({settings})", fixed={"worker_init_fn": "Args has none"})
+    seen = _locked()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    assert fix.text.endswith("But Args has none: do it in the dataset, at a worker's first sample.")
+    assert not fix.code
+
+
+@pytest.mark.parametrize(("rate", "does"), [(110.0, True), (45.0, False)])
+def test_one_worker_does_for_a_lock_only_where_it_was_as_fast(rate: float, *, does: bool) -> None:
+    """Four workers that hold it for a part of a sample are faster than one."""
+    loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
+    alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=rate)
+    found = find(evidence(loader, calibrations=[alone]))[0]
+    assert found.fix is not None
+    assert ("num_workers=1 is as fast" in found.fix.text) is does
 
 
 def test_a_busy_device_is_reported_behind_what_slows_the_loader() -> None:

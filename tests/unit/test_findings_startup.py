@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from builders import config
 from finding_cases import Loader, evidence
@@ -10,26 +12,31 @@ from dlprof.advise.findings import find
 from dlprof.records import Finding
 
 
-def _slow_start(start_method: str) -> Finding:
-    loader = Loader(
-        config=config(2, persistent_workers=True, start_method=start_method), fetch_cpu=0.019
-    )
+def _slow_start(start_method: str | None, own: str | None = None) -> Finding:
+    chosen = config(2, persistent_workers=True, start_method=start_method)
     fields = {"startup_s": 3.0, "epoch_turnover_s": 0.001}
-    seen = evidence(loader, trial_fields=fields, target_fields={"batches_per_epoch": 100})
+    about = {"batches_per_epoch": 100, "own_config": dataclasses.replace(chosen, start_method=own)}
+    seen = evidence(
+        Loader(config=chosen, fetch_cpu=0.019), trial_fields=fields, target_fields=about
+    )
     return next(each for each in find(seen) if each.code == "startup")
 
 
-def test_forked_workers_are_not_asked_to_fork() -> None:
-    found = _slow_start("fork")
+@pytest.mark.parametrize(("start_method", "own"), [("fork", None), (None, "fork"), (None, None)])
+def test_forked_workers_are_not_asked_to_fork(start_method: str | None, own: str | None) -> None:
+    """Nor those that are forked though nothing says so."""
+    found = _slow_start(start_method, own)
     assert found.fix is not None
     assert "worker_init_fn" in found.fix.text
     assert not found.fix.dataloader_kwargs
     assert found.predicted_gain is None
 
 
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_others_are(start_method: str) -> None:
-    found = _slow_start(start_method)
+@pytest.mark.parametrize(
+    ("start_method", "own"), [("spawn", None), ("forkserver", "fork"), (None, "spawn")]
+)
+def test_others_are(start_method: str | None, own: str | None) -> None:
+    found = _slow_start(start_method, own)
     assert found.fix is not None
     assert "by fork" in found.fix.text
     assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}

@@ -329,6 +329,21 @@ def test_more_workers_of_an_iterable_may_repeat_its_samples(
     assert cause.severity == ("medium" if said else "high")
 
 
+def test_more_workers_of_a_scripts_iterable_are_advised_with_what_they_take_for_granted() -> None:
+    loader = dataclasses.replace(ITERABLE, config=CONFIG, epochs=1, asks_worker=True)
+    run = dataclasses.replace(
+        builders.run([]),
+        watched=(loader,),
+        explanations=(WAITING,),
+        diagnosis=diagnosed(loader, wall_s=7.0),
+        script=WatchedScript(wall_s=7.0, ending="returned", waited_s=4.5, wait_fraction=4.5 / 7),
+    )
+    lines = plain_text(script_report(run), width=200).splitlines()
+    for row in ("Speed-up", "Overall"):
+        (line,) = (each for each in lines if row in each)
+        assert "if its shards feed all workers alike" in line
+
+
 def test_wrong_data_of_a_cheap_loader_comes_before_the_cause_of_another() -> None:
     cheap = dataclasses.replace(ITERABLE, name="val.py:9", waited_s=0.01, duplicated=True)
     found = diagnose_script(

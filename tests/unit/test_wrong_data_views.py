@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from builders import blocks, config, failed, run, target, trial
@@ -65,6 +65,23 @@ def test_wrong_data_is_never_recommended() -> None:
     rules = {rule.config.num_workers: rule for rule in advice.rules_of_thumb}
     assert rules[8].expected_samples_per_s is None
     assert "num_workers=8 each comes up to 8 times" in rules[8].unavailable
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "says"),
+    [("iterable", False, True), ("iterable", True, False), ("map", False, False)],
+)
+def test_a_recommendation_says_what_unequal_shards_may_take_of_it(
+    kind: Literal["map", "iterable"], *, whole: bool, says: bool
+) -> None:
+    trials = [
+        dataclasses.replace(each, whole_epochs=whole)
+        for each in blocks({config(1): [1000, 1010], config(2): [1900, 1910]})
+    ]
+    found = run(trials, target=target(kind=kind, own_config=config(1)))
+    text = " ".join(drawn(recommendation_report(found, recommend(found)), 120).split())
+    assert "over your settings" in text
+    assert (", if its shards feed all workers alike" in text) is says
 
 
 def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:

@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Evidence, Script
+from dlprof.advise.wording import as_fast, between
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
-from dlprof.stats import Belief, Gap, believe, near_best, observe
+from dlprof.stats import NEAR, Belief, Gap, believe, near_best, observe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,9 +255,15 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     Where the target can't be set so from outside, the fix says why and names no arguments.
     """
     now, config, code = view.config, claim.config, claim.code
+    call = view.target.call.checked()
     if config is None:
+        none = call.fixed.get("worker_init_fn", "")
+        if none and "worker_init_fn" in claim.fix + code:
+            text = f"{claim.fix} But {none}: do it in the dataset, at a worker's first sample."
+            return Fix(text=text)
         return Fix(text=claim.fix, code=code) if claim.fix else None
-    reasons = view.why_fixed(config)
+    settings = _changes(now, config)
+    reasons = view.why_fixed(config) or _not_taken(now, config, call)
     if reasons:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
@@ -269,9 +276,15 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    settings, call = _changes(now, config), view.target.call.checked()
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
+
+
+def _not_taken(now: Config, config: Config, call: LoaderCall) -> tuple[str, ...]:
+    """Why the user's call can't be given a configuration, a reason each; empty where it can."""
+    needed = [*_changes(now, config)]
+    needed += ["worker_init_fn"] if config.worker_threads != now.worker_threads else []
+    return tuple(dict.fromkeys(call.fixed[name] for name in needed if name in call.fixed))
 
 
 def _left_out(view: Evidence, config: Config) -> str:
@@ -323,6 +336,25 @@ def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     new, old = changed(view.config, chosen), changed(view.config, config)
     fix = f"Set {new}: it costs less than {old}, and is likely {at.WITHIN} of its rate, or faster."
     return dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix, code="")
+
+
+def tried_in_vain(view: Evidence, config: Config | None, gain: Gain | None = None) -> str:
+    """What a change brought, where it was tried and is not worth a word; else empty.
+
+    ``gain`` is what a rule believes of it; ``None`` for what its trials show.
+    """
+    if config is None or all(trial.config != config for trial in view.trials("variant")):
+        return ""
+    gain = gain or gain_of(view, config)
+    least = NEAR if config.num_workers < view.workers else at.WORTH_TRYING
+    if gain is None or gain.value >= least:
+        return ""
+    others = (f"{name}={getattr(config, name)!r}" for name in view.config.differing(config))
+    name = changed(view.config, config) or ", ".join(others)
+    brought = (
+        f": {as_fast(gain.estimate)}{between(gain.estimate)}" if gain.value else ", and failed"
+    )
+    return f"{name} was tried{brought}."
 
 
 def changed(now: Config, config: Config) -> str:

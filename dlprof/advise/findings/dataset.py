@@ -12,6 +12,7 @@ from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
+from dlprof.stats import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
 _SENT_S = 0.5
@@ -44,7 +45,7 @@ def heavy(view: Evidence) -> Claim | None:
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:
         return None
-    sent_s, method = weight.sent_s * workers, _method(view)
+    sent_s, method = weight.sent_s * workers, view.start_method
     copied, now = workers * weight.object_bytes, method != "fork"
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
@@ -94,7 +95,7 @@ def starting(view: Evidence) -> Claim | None:
 def leads_start(view: Evidence) -> bool:
     """Whether sending the dataset is most of what starting the workers takes, and that leads."""
     weight = view.weight
-    if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
+    if weight is None or view.start_method == "fork" or not loader.starting_leads(view):
         return False
     sent_s = weight.sent_s * view.workers
     # Where sending the dataset is most of what starting the workers takes, it comes before that.
@@ -110,12 +111,6 @@ def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
         each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
         for each in starts
     }
-
-
-def _method(view: Evidence) -> str:
-    own, weight = view.target.own_config, view.weight
-    kept = own.start_method if own is not None else None
-    return view.config.start_method or kept or (weight and weight.start_method) or "fork"
 
 
 def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
@@ -142,7 +137,7 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
             for method, by_count in predicted.items()
         )
         text += f" Predicted time to first batch: {', '.join(each)}."
-    if _method(view) == "fork":
+    if view.start_method == "fork":
         text += " Python 3.14 starts workers by forkserver by default on Linux."
     return text
 
@@ -180,17 +175,23 @@ def unfed(view: Evidence) -> Claim | None:
         return None
     fed = workers - len(starved)
     shards = None if view.weight is None else view.weight.shards
-    few = shards is not None and shards < workers
+    wanted = workers * view.ranks  # who share them, unless the dataset counts those of its rank
+    few = shards is not None and shards < wanted
     fewer = view.having(num_workers=fed)
     gain, less = gain_of(view, fewer), predicted_gain(view, fewer)
     # What all workers would bring over those that are fed.
     whole = less and dataclasses.replace(less, estimate=less.estimate.inverse)
     pays = whole is not None and whole.value >= PAYS
+    enough = gain is None or gain.value >= NEAR  # those that are fed, by themselves
+    instead = f" Or set num_workers={fed}, which does as well as {workers} now." if enough else ""
     made, count = _made(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
-        why = f"the dataset has {counted(shards or 0, 'shard')} for {workers} workers"
+        each = (
+            f"{view.ranks} ranks of {workers} workers" if view.ranks > 1 else f"{workers} workers"
+        )
+        why = f"the dataset has {counted(shards or 0, 'shard')} for {each}"
     elif shards is not None:
         why = f"the dataset has {shards} shards, but its split leaves these workers without"
     more = "Cut the data into more shards, a multiple of ranks times workers"
@@ -198,13 +199,15 @@ def unfed(view: Evidence) -> Claim | None:
         more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
     code = ""
     if pays and view.target.dataset.startswith("datasets."):
-        code = _HUGGING_FACE.format(shards=workers)
+        code = _HUGGING_FACE.format(shards=wanted)
     elif pays and not few:
         code = _STRIDED
+    where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
     return Claim(
         f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data",
-        f"{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: {why}.",
+        f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "
+        f"{why}.",
         (whole.saved if whole is not None else 0.0) if pays else 0.0,
         "num_workers",
         {
@@ -214,10 +217,10 @@ def unfed(view: Evidence) -> Claim | None:
             "shards": shards,
             "more_shards_gain": None if whole is None else whole.value,
         },
-        f"{more}{brings}. Or set num_workers={fed}, which does as well as {workers} now.",
+        f"{more}{brings}.{instead}",
         code=code,
-        config=None if pays else fewer,
-        gain=whole if pays else gain,
+        config=None if pays or not enough else fewer,
+        gain=whole if pays else gain if enough else None,
     )
 
 

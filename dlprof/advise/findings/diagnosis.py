@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,11 +22,12 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
     script_gain,
     starts_s,
+    tried_in_vain,
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.thresholds import OTHERS, PAYS
-from dlprof.advise.wording import as_fast, between, inside, severity_of
+from dlprof.advise.thresholds import NOTABLE, OTHERS, PAYS
+from dlprof.advise.wording import EVEN_SHARDS, as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
@@ -179,7 +181,7 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     if costs is None:
         return ()
     fetch, collate, making_s = costs.fetch, costs.collate, costs.making.wall_s
-    held_s = (view.waits_for_gil_s or 0.0) + view.lock_share * making_s  # by each other
+    held_s = (view.waits_for_gil_s or 0.0) + view.locked_s  # by each other
     blocked_s = max(0.0, fetch.io_s - held_s)
     paged_s = min(blocked_s, (view.usage.memory_pressure_fraction or 0.0) * making_s)
     none = StageTime()
@@ -263,8 +265,16 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 
 
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
-    gain = claim.gain
+    """The claim as a finding: without a fix where that was tried in vain, which is said instead."""
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
+    vain = tried_in_vain(view, claim.config, claim.gain)
+    if vain and row.place is not Place.BROKEN:  # a fix of which is for no speed
+        text = f"{claim.explanation} {vain}"
+        claim = dataclasses.replace(
+            claim, explanation=text, fix="", code="", config=None, gain=None
+        )
+        evidence["tried"] = vain
+    gain = claim.gain
     if gain is not None:
         step = format_duration(view.step_s)
         where = f"at a step of {step}" if view.step_s > 0 else "with this step"
@@ -272,6 +282,8 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         where = where if view.script is None else "in this loop"
         where += " on cores that nobody else uses" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
+    if needs := _shared_out(view, claim):
+        evidence["gain_if"] = needs
     cost = min(1.0, max(0.0, claim.cost))
     return row.place if claim.place is None else claim.place, Finding(
         code=row.code,
@@ -283,6 +295,27 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         predicted_gain=None if gain is None else gain.estimate,
         cost=cost,
     )
+
+
+def _shared_out(view: Evidence, claim: Claim) -> str:
+    """What must hold for the gain of more workers, as a window doesn't show an epoch's end.
+
+    There the last worker may load alone. Empty where whole epochs were compared, or where it is a
+    small part of one, which of an iterable nobody knows.
+    """
+    config, gain, batches = claim.config, claim.gain, view.epoch_batches
+    if config is None or config.num_workers <= max(1, view.workers):
+        return ""
+    tried = (t for t in view.plain("present", "variant") if t.config in (view.config, config))
+    if gain is not None and gain.source == "measured" and all(t.whole_epochs for t in tried):
+        return ""
+    if view.target.kind == "iterable":
+        return EVEN_SHARDS
+    if view.script is not None or not batches:  # whose epochs are computed to their end
+        return ""
+    rounds = math.ceil(batches / config.num_workers)  # of a batch of each worker
+    even = rounds * config.num_workers < (1 + NOTABLE) * batches
+    return "" if even else "all workers get as many batches"
 
 
 def _agreeing(found: Sequence[Placed]) -> list[Placed]:

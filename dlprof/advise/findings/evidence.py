@@ -405,6 +405,7 @@ _FIGURES: Final = {
     "other_cpu_cores": "others",
     "wanted_cores": "demand",
     "idle_workers": "idle_workers",
+    "start_method": "start_method",
     "batch_bytes": "batch_bytes",
     "making_s": "costs.making.wall_s",
     "waiting_s": "costs.making.io_s",
@@ -609,6 +610,13 @@ class Evidence:
         return self.config.num_workers
 
     @property
+    def start_method(self) -> str:
+        """How its workers start, whoever says so."""
+        said = (self.config, self.target.own_config, self.script, self.weight)
+        methods = (each.start_method for each in said if each is not None)
+        return next(filter(None, methods), "fork")
+
+    @property
     def cores(self) -> float:
         """Cores that the job may use."""
         return max(0.1, self.machine.usable_cores)
@@ -789,11 +797,27 @@ class Evidence:
         return math.fsum(known) if known else None
 
     @property
-    def lock_share(self) -> float:
-        """Share of their busy time in which workers were seen in a lock that processes share."""
+    def _worker_waits(self) -> Mapping[str, float]:
         traced_id = None if self.explained is None else self.explained.trial_id
         traced = (trial for trial in self.trials() if trial.id == traced_id)
-        waits = next((trial.usage.worker_waits for trial in traced), {})
+        return next((trial.usage.worker_waits for trial in traced), {})
+
+    @property
+    def locked_s(self) -> float:
+        """Seconds of fetching a batch that are a wait for a lock which processes share.
+
+        Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run.
+        """
+        waits = self._worker_waits
+        blocked = math.fsum(waits.values()) - waits.get("running", 0.0) - waits.get("queue", 0.0)
+        if self.costs is None or blocked <= 0:
+            return 0.0
+        return self.costs.fetch.io_s * min(1.0, waits.get("lock", 0.0) / blocked)
+
+    @property
+    def lock_share(self) -> float:
+        """Share of their busy time in which workers were seen in a lock that processes share."""
+        waits = self._worker_waits
         return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
 
     @property

@@ -156,8 +156,7 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     making, share, given = costs.making, view.lock_share, dict[str, Any]()
     if share >= at.LARGE_SHARE:
-        locked_s = min(costs.fetch.io_s, share * making.wall_s)
-        alike, given["locked_fraction"] = costs.without(locked_s), share
+        alike, given["locked_fraction"] = costs.without(view.locked_s), share
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
@@ -172,6 +171,9 @@ def _shared(view: Evidence) -> Claim | None:
         text += "use at a time."
     else:
         return None
+    traced = [each for each in view.explanations() if each.window_s]
+    rates = {each.config.num_workers: each.batches / each.window_s for each in traced}
+    alone_does = rates.get(1, 0.0) >= NEAR * rates.get(view.workers, math.inf)
     return Claim(
         "Workers wait for each other",
         text,
@@ -179,7 +181,7 @@ def _shared(view: Evidence) -> Claim | None:
         "waiting_s num_workers read_bytes_per_s",
         given,
         "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        "no lock around slow work; until then num_workers=1 is as fast.",
+        f"no lock around slow work{'; until then num_workers=1 is as fast' if alone_does else ''}.",
         """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
@@ -247,7 +249,7 @@ def startup(view: Evidence) -> Claim | None:
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.script
-    forked = persist and view.config.start_method == "fork"  # which no start method beats
+    forked = persist and view.start_method == "fork"  # which no start method beats
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
@@ -310,7 +312,7 @@ def kept_workers(view: Evidence) -> Config | None:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)
-    return view.having(start_method="fork")
+    return view.config if view.start_method == "fork" else view.having(start_method="fork")
 
 
 def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:

@@ -15,6 +15,7 @@ from dlprof.advise.findings.claims import (
     gain_of,
     measured_gain,
     predicted_gain,
+    tried_in_vain,
 )
 from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
@@ -30,20 +31,24 @@ def threads(view: Evidence) -> Claim | None:
     single = single_threaded(view)
     if single is None or view.gil_share >= at.LARGE_SHARE:  # it is the GIL that they hold
         return None
-    tried = measured_gain(view, single)
-    # A worker_init_fn of the user's own may set its threads after dlprof's.
-    gain = tried if tried is not None and tried.value >= at.WORTH_TRYING else None
-    share = view.helpers_share / (1 + view.helpers_share)
+    gain, share = measured_gain(view, single), view.helpers_share / (1 + view.helpers_share)
+    fix = (
+        "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and OpenMP to "
+        "1 in worker_init_fn."
+    )
+    own = tried_in_vain(view, single, gain)
+    if own:  # all that a worker_init_fn can set was set
+        own = f" {own} So they cost little, or the dataset starts them by itself."
+        fix, gain = "If the dataset starts threads of its own, start fewer.", None
     return Claim(
         "Threads inside the workers compete for the cores",
         f"{view.workers} workers have up to {view.most_threads} threads each on {view.cores:g} "
-        f"cores; threads other than the fetching one use {percent(share)} of their CPU time.",
+        f"cores; threads other than the fetching one use {percent(share)} of their CPU time.{own}",
         max(share, gain.saved if gain is not None else 0.0),
         "worker_threads num_workers usable_cores other_threads_cpu_fraction starved_fraction",
         {"other_threads_cpu_fraction": share},
-        "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and OpenMP to "
-        "1 in worker_init_fn.",
-        config=single,
+        fix,
+        config=None if own else single,
         gain=gain,
     )
 

@@ -215,6 +215,25 @@ def test_the_cause_that_looks_show_comes_first(code: str, seen: Seen) -> None:
     assert _first(seen) == code
 
 
+@pytest.mark.parametrize(("locked", "does"), [(150, True), (80, False)])
+def test_one_worker_does_for_a_lock_only_where_that_is_nearly_all(
+    locked: int, *, does: bool
+) -> None:
+    """Of four, each may do more outside of the lock than a single worker can."""
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        workers=4,
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        worker_waits={"lock": locked, "sleep": LOOKS - locked},
+        main={"run_s": 0.3},
+    )
+    found = _diagnose(seen).finding
+    assert found is not None
+    assert found.code == "lock"
+    assert found.fix is not None
+    assert ("num_workers=1 is as fast" in found.fix.text) is does
+
+
 def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     crowd = Usage(
         own_cpu_cores=0.8, available_cpu_cores=0.8, other_cpu_cores=1.2, other_runnable=4.0

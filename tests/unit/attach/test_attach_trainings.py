@@ -74,6 +74,18 @@ def test_a_training_without_workers_is_known_by_torch(root: Path) -> None:
     assert find_trainings(root) == ()
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_what_dlprof_runs_by_itself_is_no_training(root: Path, *, loads: bool) -> None:
+    """A sweep's fork server has torch, and its trial workers; a script under dlprof run is one."""
+    if not loads:
+        for pid in (17661, 17666, 17672, 17680, 17695, 17700):
+            shutil.rmtree(root / f"proc/{pid}")
+    own = [f"-m\0dlprof.trial.{name}" for name in ("fork_server\0/tmp/7", "child", "warm")]
+    for words, listed in [(each, []) for each in own] + [("-m\0dlprof\0run\0train.py", [MAIN])]:
+        (root / f"proc/{MAIN}/cmdline").write_text(f"/venv/bin/python\0-P\0{words}\0")
+        assert [each.pid for each in find_trainings(root)] == listed
+
+
 def test_a_launcher_with_one_training_leads_to_it_and_one_with_two_lists_them(root: Path) -> None:
     launcher = root / "proc/17000"
     shutil.copytree(root / f"proc/{MAIN}", launcher)

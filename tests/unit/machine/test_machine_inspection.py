@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.machine import cgroups, inspect_machine, inspection, procfs
+from dlprof.machine.launchers import launcher_of
 from dlprof.machine.nvidia import GpuReader
 from dlprof.records import Machine
 
@@ -198,23 +199,54 @@ def test_examples_in_docstrings(module: types.ModuleType) -> None:
     assert result.failed == 0
 
 
+_RANK = b"OMPI_COMM_WORLD_RANK=1\0OMPI_COMM_WORLD_SIZE=4\0"
+_SPAWNED = b"python\0-c\0from multiprocessing.spawn import spawn_main\0--multiprocessing-fork\0"
+
+
 @pytest.mark.parametrize(
-    ("above", "by_parent", "cpus"),
+    ("above", "environ", "launcher", "cpus"),
     [
-        (["0-63"], False, 64),  # srun or mpirun has bound its rank
-        (["0-7", "0-7", "0-63"], False, 64),  # and a shell between them with it
-        (["0-7", "0-7"], False, 8),  # in a container all have its CPUs
-        (["0-7", "0-63"], True, 8),  # torchrun under taskset: who started that may have more
-        (["0-63"], True, 64),  # torchrun --numa-binding
+        (["0-63"], _RANK, 1, 64),  # srun or mpirun has bound its rank
+        (["0-7", "0-63"], _RANK, 1, 64),  # and a shell between them with it
+        (["0-7", "0-7", "0-63"], _RANK, 2, 8),  # mpirun under taskset has bound none
+        (["0-7", "0-63"], b"RANK=0\0WORLD_SIZE=2\0", 2, 8),  # torchrun likewise
+        (["0-7", "0-7"], _RANK, 1, 8),  # in a container all have its CPUs
+        (["0-7", "0-63"], b"", 2, 8),  # mp.spawn under taskset
+        (["0-63"], b"", 1, 64),
     ],
 )
 def test_all_of_a_job_may_run_on_what_its_launcher_may(
-    tmp_path: Path, above: list[str], by_parent: bool, cpus: int
+    tmp_path: Path, above: list[str], environ: bytes, launcher: int, cpus: int
 ) -> None:
+    """Each rank counts on its share of that, whoever started the launcher may run on more."""
+    rank = 1 + len(above)
     for pid, mask in enumerate(reversed(["0-7", *above]), 1):
         folder = tmp_path / f"proc/{pid}"
         folder.mkdir(parents=True)
         (folder / "status").write_text(f"PPid:\t{pid - 1}\nCpus_allowed_list:\t{mask}\n")
-    rank = 1 + len(above)
-    assert inspection.cpus_of_job(rank, by_parent=by_parent, root=tmp_path) == cpus
-    assert inspection.cpus_of_job(99, by_parent=by_parent, root=tmp_path) is None
+        # What is above its launcher, and that itself, say nothing of a rank.
+        (folder / "environ").write_bytes(b"HOME=/root\0" + (environ if pid > launcher else b""))
+    assert launcher_of(rank, tmp_path) == launcher
+    assert inspection.cpus_of_job(rank, tmp_path) == cpus
+    assert inspection.cpus_of_job(99, tmp_path) is None
+
+
+def test_ranks_that_horovodrun_starts_by_a_process_each_have_one_launcher(tmp_path: Path) -> None:
+    """And a shell, which may make way for the rank."""
+    said = b"HOROVOD_RANK=%d\0HOROVOD_SIZE=2\0HOROVOD_LOCAL_RANK=%d\0HOROVOD_LOCAL_SIZE=2\0"
+    shell = b"/bin/sh\0-c\0" + (said % (0, 0)).replace(b"\0", b" ") + b"python train.py\0"
+    family = {
+        10: (1, b"horovodrun\0", b""),
+        20: (10, _SPAWNED, b""),
+        30: (20, shell, b""),
+        40: (30, b"python\0", said % (0, 0)),
+        21: (10, _SPAWNED, b""),
+        41: (21, b"python\0", said % (1, 1)),
+    }
+    for pid, (parent, command, environ) in family.items():
+        folder = tmp_path / f"proc/{pid}"
+        folder.mkdir(parents=True)
+        (folder / "status").write_text(f"PPid:\t{parent}\n")
+        (folder / "cmdline").write_bytes(command)
+        (folder / "environ").write_bytes(environ)
+    assert {launcher_of(40 + rank, tmp_path) for rank in (0, 1)} == {10}

@@ -71,6 +71,9 @@ def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
     )
     assert "worker_threads" in built.target.fixed
     assert "num_workers" not in built.target.fixed
+    watched = call_of(trainer())  # as in a script, where nothing else says so
+    assert watched is not None
+    assert watched.fixed.keys() == {"multiprocessing_context", "worker_init_fn"}
 
 
 def test_a_data_module_is_set_up_and_asked() -> None:
@@ -345,4 +348,9 @@ def made(dataset):
     exec(compile(source, "library.py", "exec"), library)  # frames of a file of its name
     library["create"](Numbers())
     library["made"](Numbers())
-    assert seen == [LoaderCall(text="create(dataset, ..., {settings})"), None]
+    created, none = seen
+    assert none is None
+    assert created is not None
+    assert created.text == "create(dataset, ..., {settings})"
+    assert created.fixed["in_order"] == "create takes no in_order"
+    assert "num_workers" not in created.fixed

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from builders import config, trial
 from fake_processes import (
     MEASURED,
     RESULT,
@@ -24,7 +25,7 @@ from dlprof.records import Config, Trial
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runtime import Received
-from dlprof.trial.state import TrialLimits
+from dlprof.trial.state import TrialLimits, together
 from dlprof.trial.supervisor import LauncherDiedError, Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks share pthread's barrier")
@@ -177,3 +178,13 @@ def test_ranks_that_hang_are_all_ended(tmp_path: Path) -> None:
     trial, launchers, _ = supervised(tmp_path, [[born("0")], [born("1")]])
     assert trial.outcome == "timed_out"
     assert all(launcher.kills == 1 for launcher in launchers)
+
+
+def test_workers_that_have_data_on_any_rank_are_fed() -> None:
+    """The slowest rank has a shard less, and the others would miss its worker."""
+    ranks = [
+        trial(config(4), rate, fed_workers=fed)
+        for rate, fed in ((1000.0, 2), (600.0, 1), (990.0, None))
+    ]
+    found, slowest = together(ranks)
+    assert (slowest, found.batches_per_s, found.fed_workers) == (1, ranks[1].batches_per_s, 2)
