@@ -104,11 +104,12 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
-        several = f"of prefetch_factor {' and '.join(map(str, depths))}; "
+        several = f"prefetch_factor {' and '.join(map(str, depths))}"
         several = several if others and len(depths) > 1 else ""
-        among = f"  ({several}of all settings: dlprof recommend)" if others else ""
+        asked = several or "those asked for"
+        among = f"  (of {asked}; of all settings: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text
-        label = "Best of these" if others else "Recommended"  # which is said of all settings
+        label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
         only_one = run.prediction is None and is_alone(run, picked.config, rated)
         alone = only_one and picked.measured is not None and not others
