@@ -563,7 +563,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     grave = {
         f"{disagrees}: measure before you rely on it": poor,
         there.speed.doubt: bool(there.speed.doubt),
-        f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
+        f"it was measured on {mine.hostname}, and nothing on {other.hostname}": (
             there.extrapolated
         ),
         f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
@@ -572,8 +572,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     cores = known.available_cores if known is not None else None
     had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {
-        f"{_loaders(there.launched)} calibrated, not {ranks} at once": there.other_ranks,
-        f"{had:.1f} cores were available when it was calibrated, not {free:.3g}": (free > 2 * had),
+        f"{_loaders(there.launched)} measured, not {ranks} at once": there.other_ranks,
+        f"{had:.1f} cores were available when it was measured, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
         "no trial ran under such conditions": there.by_model,
         "no trial measured settings like these": agreed is None,

@@ -977,7 +977,7 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     yield from _of_machines(a.run.header, b.run.header)
     yield from _of_windows(a, b)
     if a.run.watched:  # the wait holds what the settings make
-        yield "Each script ran once, so how far such figures spread is unknown."
+        yield "Each script ran once: run-to-run variation is unknown."
         return
     if a.settings != b.settings and not bridges(a, b):
         yield (

@@ -625,13 +625,13 @@ def _certainty(
 ) -> tuple[Confidence, str]:
     """How sure the first finding is, and what keeps it from being surer."""
     first = next(iter(found.findings), None)
-    looks = f"{len(seen.looks)} looks in {seen.window_s:.0f} s"
+    looks = f"sampled {len(seen.looks)} times in {seen.window_s:.0f} s"
     if _HANGS in found.notes or (seen.ended and seen.oom_kills):
         return "high", looks
     if seen.ended:
         return "low", f"{looks}, until it ended"
     if seen.workers and seen.main.messages < 5:
-        return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
+        return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks

@@ -1,6 +1,6 @@
 """The command line: one module per command, each parse, one call, render.
 
-Importing it loads neither torch nor pydantic; each command imports what it needs when it runs.
+Importing it loads no torch; each command imports what it needs when it runs.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     seen = found.seen
     training = seen.training
     whose = "" if training.is_own else f" of {training.user}"
-    about = f"{training.pid} {shortened(training.script, 40)}{whose}, {found.config.text}"
+    about = f"PID {training.pid}, {shortened(training.script, 40)}{whose}, {found.config.text}"
     yield "Training", about + (f", one of {training.ranks} ranks" if training.ranks > 1 else "")
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
@@ -131,9 +131,10 @@ def _workers(found: Attached) -> str:
 
 
 def _last(found: Attached) -> Iterator[doc.Block]:
-    said = f"{more} (-v) · " if (more := more_findings(found.diagnosis.findings)) else ""
+    more = more_findings(found.diagnosis.findings)
+    said = f"Details{more and f' ({more})'}: -v · "
     again = found.seen.training.rerun
-    yield doc.Text(doc.Styled(f"{said}each batch's stages, from the start of a run:", "soft"))
+    yield doc.Text(doc.Styled(f"{said}each batch's stages, in a new run:", "soft"))
     yield doc.Code(again or "dlprof run SCRIPT", "sh")
 
 
@@ -151,7 +152,7 @@ def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:
         yield "run-queue delay", percent_text(usage.run_queue_wait_fraction)
     if seen.shm_used_fraction is not None:
         yield "shared memory", f"{percent_text(seen.shm_used_fraction)} used at most"
-    watched = f"{format_duration(seen.window_s)}, {len(seen.looks)} looks"
+    watched = f"{format_duration(seen.window_s)}, sampled {len(seen.looks)} times"
     yield "watched", f"{watched}, {100 * seen.own_cpu_s / seen.window_s:.2f}% of a core"
 
 

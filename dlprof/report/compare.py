@@ -55,6 +55,7 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):
         settings = "" if alike else f", {side.config.text}"
         noisy = disturbed_text(side.noisy, len(side.trials))
+        noisy = noisy and f"trials: {noisy}"
         rate = ", ".join(filter(None, (rate_text(side.samples_per_s), noisy)))
         yield name, f"{about}{settings}: {rate}"
     if alike:

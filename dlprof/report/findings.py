@@ -93,18 +93,13 @@ def answer(
     if (other := _next_best(findings)) is not None:
         change = _change(other)
         # Each gain is that of one change alone, whichever of them brings more.
-        gain = _gain(other, names_step=False, over="the settings now")
-        worth = ", ".join(filter(None, (change, gain)))
-        measured = [each.evidence.get("gain_from") == "measured" for each in (finding, other)]
-        if change and not measured[1]:
+        worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
+        if change and other.evidence.get("gain_from") != "measured":
             worth += " (dlprof sweep measures it)"
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
-        together = "both may be done (together: not known)"
-        label, how = ("Or", "instead of Fix") if one & two else ("Next", together)
-        if label == "Next" and measured == [True, False]:
-            how += ", Fix first: it is measured"
+        label, how = ("Or", "instead of Fix") if one & two else ("Next", "with Fix: not known")
         yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}; {how}")
 
 
@@ -166,14 +161,14 @@ def known_gain(finding: Finding) -> str:
     return gain and gain + _trials(finding.evidence.get("gain_trials"))
 
 
-def _gain(finding: Finding, *, names_step: bool = True, over: str = "") -> str:
+def _gain(finding: Finding, *, names_step: bool = True) -> str:
     gain, evidence = finding.predicted_gain, finding.evidence
     if gain is None:
         return ""
     at = str(evidence.get("gain_at") or "")
     at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
-    said = f"{gain_text(gain, over)} {at}".strip(), _needs(finding), known
+    said = f"{gain_text(gain)} {at}".strip(), _needs(finding), known
     return ", ".join(filter(None, said))
 
 

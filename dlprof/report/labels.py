@@ -153,11 +153,11 @@ def wait_text(
         return f"{percent_text(wait)} of the time{said}"
     first = f"{within}%" if within or not wait else "<1%"
     whole = f"{within + restarting}% of the time: {first} in epochs"
-    return f"{whole}, {restarting}% restarting them{said}"
+    return f"{whole}, {restarting}% in epoch restarts{said}"
 
 
 def wait_parts(wait: float, restarts: float | None) -> tuple[int, int]:
-    """What waits within epochs, and restarting them, take of all time, in whole percent.
+    """What waits within epochs, and epoch restarts, take of all time, in whole percent.
 
     Restarts that are not worth a word are none.
     """

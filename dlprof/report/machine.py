@@ -137,7 +137,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         to_do = f"{some}: others slow what you measure"
     yield "To do", to_do
     watched = format_duration(neighbours.watched_s)
-    yield "Certainty", f"a look of {watched}: dlprof machine --seconds 60 watches longer"
+    yield "Certainty", f"watched for {watched}; longer: dlprof machine --seconds 60"
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:

@@ -86,6 +86,7 @@ def _lines(block: doc.Block) -> Iterator[str]:
             if notes := doc.notes_on(shown):
                 yield from ("", *_lines(notes))
         case doc.Chart(kind="lanes"):
+            yield from (_line(block.unit), "") if block.unit else ()
             for bar in block.bars:
                 pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
                 yield f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"

@@ -56,7 +56,6 @@ def with_pictures(document: doc.Document, run: Run) -> doc.Document:
         appendix=(
             *doc.section("Use these settings", *_snippets(run, advice)),
             *doc.section("CPU and GPU over time", *_usage(run)),
-            *doc.section("Memory", *_memory(run)),
             *doc.section("GPUs", gpus_table(t for t in run.completed if t.purpose == "measure")),
             *doc.section("Trials", *_trials(run)),
             *doc.section("Machine and run", doc.facts(_facts(run))),
@@ -203,23 +202,6 @@ def _moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _memory(run: Run) -> Iterator[doc.Chart]:
-    peaks: dict[int, int] = {}
-    for trial in run.completed:
-        size = trial.usage.pss_peak_bytes
-        if size:
-            workers = trial.config.num_workers
-            peaks[workers] = max(size, peaks.get(workers, 0))
-    if len(peaks) > 1:
-        yield doc.Chart(
-            label="workers",
-            unit="peak memory of the process tree (PSS)",
-            bars=tuple(
-                doc.Bar.of(str(n), size, format_bytes(size)) for n, size in sorted(peaks.items())
-            ),
-        )
 
 
 def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:

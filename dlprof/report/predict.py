@@ -96,7 +96,7 @@ def forecast_report(
 
 def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
-    yield "Predicted", f"for {where}: {_conditions(forecast)}"
+    yield "Predicted", f"for machine {where}: {_conditions(forecast)}"
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
@@ -104,11 +104,12 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
         depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
-        several = f"of prefetch_factor {' and '.join(map(str, depths))}; "
+        several = f"prefetch_factor {' and '.join(map(str, depths))}"
         several = several if others and len(depths) > 1 else ""
-        among = f"  ({several}of all settings: dlprof recommend)" if others else ""
+        asked = several or "those asked for"
+        among = f"  (of {asked}; of all settings: dlprof recommend)" if others else ""
         name = picked.name if several else picked.config.text
-        label = "Best asked" if others else "Recommended"  # which is said of all settings
+        label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
         only_one = run.prediction is None and is_alone(run, picked.config, rated)
         alone = only_one and picked.measured is not None and not others
@@ -369,8 +370,8 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield "Workers", f"{whole_text(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
-    verdict = "are enough" if feed.enough else f"are not enough: the step would wait {wait}"
-    there = f"the {feed.machine_cores:g} of {feed.hostname} {verdict}"
+    verdict = "enough" if feed.enough else f"the step would wait {wait}"
+    there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"
     yield "Storage", _storage(feed, everyone)

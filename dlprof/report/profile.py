@@ -158,7 +158,7 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
         pieces = [doc.Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
         if pieces:
             bars.append(doc.Bar(label=label, pieces=tuple(pieces)))
-    return doc.chart(bars, unit="seconds a batch", kind="lanes")
+    return doc.chart(bars, unit="mean time per batch", kind="lanes")
 
 
 def _last(run: Run) -> tuple[doc.Block, ...]:

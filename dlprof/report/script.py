@@ -136,8 +136,9 @@ def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
     # Its main thread may wait for another, which waits for data; and headroom says it better.
     if any(each.background_s > 0 or each.headroom is not None for each in run.watched):
         return
-    most = f"without any wait for data the script is {ratio_text(1 / (1 - wait))} as fast at most"
-    yield "Certainty", f"{most}; it ran once, so how far that spreads is unknown"
+    most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
+    yield "Speed-up", most
+    yield "Certainty", "the script ran once: run-to-run variation is unknown"
 
 
 def headroom_text(found: Headroom, whole: float | None = None) -> str:

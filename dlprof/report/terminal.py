@@ -244,6 +244,8 @@ class _Writer:
         widest = min(_WIDEST_BAR, max(_NARROWEST_BAR, self._width // 5))
         scale = widest / longest if longest > 0 else 0
         mark = "|" if self._ascii else "▏"
+        if chart.unit:
+            yield _line(indent + chart.unit, "dim")
         for bar in chart.bars:
             lead = indent + _aligned(clean(bar.label), left, left=True) + " " * _GAP
             line, room = _line(lead), self._width

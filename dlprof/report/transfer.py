@@ -102,13 +102,13 @@ def _of_device(
     other = device.cell("pageable", most.mode, most.bytes)
     if most.memory == "pinned" and other is not None:
         asked = " with non_blocking=True" if most.mode == "non_blocking" else ""
-        yield "Host blocked", f"{_blocked(most)} pinned{asked}, {_blocked(other)} pageable"
+        yield "Host blocked", f"{_blocked(most)} pinned copy{asked}, {_blocked(other)} pageable one"
     if device.link is not None and device.link.theory_bytes_per_s is not None:
         yield "Link", _link(device.link, device.link.theory_bytes_per_s)
 
 
 def _blocked(cell: CopyTime) -> str:
-    return f"{seconds_text(cell.host_s)} of {seconds_text(cell.time_s.value)}"
+    return f"{seconds_text(cell.host_s)} of a {seconds_text(cell.time_s.value)}"
 
 
 def _link(link: LinkState, theory_bytes_per_s: float) -> str:

@@ -185,7 +185,12 @@ def test_neighbours_that_were_there_explain_a_low_rate() -> None:
         (calibrated(calibration(cpu=0.01, doubts=("it was short",))), {}, "low", "short"),
         (calibrated(calibration(cpu=0.01, standard_error=0.4)), {}, "low", "lower"),
         (calibrated(), {"machine": elsewhere()}, "low", "--speed"),
-        (calibrated(), {"machine": elsewhere(), "speed": 1.0}, "low", "nothing was measured"),
+        (
+            calibrated(),
+            {"machine": elsewhere(), "speed": 1.0},
+            "low",
+            "measured on box, and nothing on",
+        ),
         (calibrated(), {"ranks": 2}, "medium", "not 2 at once"),
         (calibrated(), {"cores": 64.0}, "medium", "not 64"),
     ],

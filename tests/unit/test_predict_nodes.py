@@ -139,7 +139,7 @@ def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     run = calibrated()
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
     text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
-    assert "for box: 16 nodes of 8 ranks on 8 cores" in text
+    assert "for machine box: 16 nodes of 8 ranks on 8 cores" in text
     assert "Ranks the storage runs out first, beyond " in text
     assert "; the 16 nodes have 128 Certainty" in text
     short = dataclasses.replace(found.resources[0], name="memory", ranks=Estimate(value=0.4))

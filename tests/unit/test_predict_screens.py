@@ -52,7 +52,7 @@ def test_measured_and_predicted_are_distinguished() -> None:
     assert seen.rate is not None
     assert "measured" in text
     assert text.count(f" {format_rate(seen.rate.value)}") == 4  # as every view has it
-    assert "  Predicted    for box: " in text
+    assert "  Predicted    for machine box: " in text
     assert "measured:" not in screen(run, 100, ranks=2)
 
 

@@ -54,6 +54,7 @@ _HEADLINES: Mapping[GateState, str] = {
 STATE_WORDS = {state: state.replace("_", " ").upper() for state in _HEADLINES}
 """A verdict in words."""
 
+_SERVICE = "fetch and collate, without run-queue delay"
 _UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "cores_differ", "spread"})
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 # GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
@@ -218,10 +219,12 @@ _TONES |= {"pass": "good", "fail": "bad"}
 
 def check_report(check: CheckReport) -> doc.Document:
     """The verdict, what to do, and what it rests on."""
+    named = METRICS["service"].label in check.target.verdict.explanation
+    term = f" · service time: {_SERVICE}" if named else ""
     return doc.Document(
         title=f"{state_word(check)}: {headline(check)}",
         answer=doc.known(doc.facts(_answer(check)), _pictured(check.target)),
-        hints=doc.hint("Details: -v"),
+        hints=doc.hint(f"Details: -v{term}"),
         details=doc.Later(lambda: _details(check)),
     )
 
@@ -341,10 +344,9 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
     names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
-    service = "service time is what fetching and collating take, without run-queue delay."
     return doc.Table(
         (
-            doc.Column("metric", names, left=True, note=service),
+            doc.Column("metric", names, left=True, note=f"service time: {_SERVICE}."),
             doc.Column("base", [row.base for row in found], 1),
             doc.Column("change", [row.change for row in found], 2),
             doc.Column("worse by", [row.shift for row in found], 8, left=True),

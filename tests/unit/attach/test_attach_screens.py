@@ -62,7 +62,7 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert lines[-1].strip() == "dlprof run train.py"
     details = "\n".join(_lines(attach_report(found), verbose=True))
     assert details.endswith(text)
-    assert "looks" in details
+    assert "sampled" in details
 
 
 def test_json_says_what_the_screen_says() -> None:

@@ -34,26 +34,6 @@ def test_bash_is_answered(
     assert found in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("typed", "line", "found"),
-    [
-        ("pre", "dlprof pre", "predict\tPredict what was not measured."),
-        ("", "dlprof baseline ", "show\tShow the runs of a baseline."),
-    ],
-)
-def test_powershell_is_answered(
-    typed: str,
-    line: str,
-    found: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_WORD", typed)
-    assert run([], {COMPLETES: "powershell_complete"}) == 0
-    assert found in capsys.readouterr().out.splitlines()
-
-
 def test_a_shell_that_is_not_known_is_no_crash(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([], {COMPLETES: "tcsh_complete"}) == 2
     assert capsys.readouterr().out == ""
@@ -75,13 +55,6 @@ def test_the_script_is_put_where_the_shell_reads_it_once(
     read = (tmp_path / f".{shell}rc").read_text().splitlines()
     assert read[0] == "mine"
     assert len(read) == (1 if shell == "fish" else 2)
-
-
-def test_the_script_of_powershell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "_shell", lambda: "pwsh")
-    script = completion.script()
-    assert "-CommandName dlprof" in script
-    assert f'$Env:{COMPLETES} = "powershell_complete"' in script
 
 
 def test_without_a_shell_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

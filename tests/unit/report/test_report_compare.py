@@ -80,7 +80,7 @@ def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
     quiet = compare(a, dataclasses.replace(b, trials=few)).verdict
     assert "too noisy for one figure (measure both with a longer --budget). " in quiet
     one = dataclasses.replace(found, b=dataclasses.replace(found.b, noisy=3))
-    assert "3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
+    assert "trials: 3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
 
 
 def test_the_document_says_what_the_screen_says() -> None:

@@ -154,16 +154,16 @@ def test_what_the_step_waits_within_epochs_and_between_them_is_one_figure() -> N
     assert wait == pytest.approx(0.22, abs=0.005)
     assert restarts == pytest.approx(0.16, abs=0.005)
     text = screen(recommendation_report(run, advice))
-    assert "34% of the time: 18% in epochs, 16% restarting them (measured, step 20 ms)" in text
+    assert "34% of the time: 18% in epochs, 16% in epoch restarts (measured, step 20 ms)" in text
     predicted = screen(forecast_report(run, api.predict(run, num_workers=8), named=True))
-    assert "48% of the time: 29% in epochs, 19% restarting them (step 20 ms)" in predicted
+    assert "48% of the time: 29% in epochs, 19% in epoch restarts (step 20 ms)" in predicted
     assert "the training step (52% of the time), then receiving batches (29%)" in predicted
 
 
 def test_cores_that_others_had_when_it_was_calibrated_are_none_that_it_lacked() -> None:
     found = api.predict(read_run(CROWDED), num_workers=8)
     assert found.conditions.neighbours > 1
-    assert "were available when it was calibrated" not in found.confidence_reason
+    assert "were available when it was measured" not in found.confidence_reason
 
 
 def test_a_row_that_differs_in_more_than_workers_says_in_what() -> None:

@@ -163,5 +163,7 @@ def test_charts_are_figures_with_bars() -> None:
     share = Bar(label="x", pieces=(Piece(1), Piece(3)), figure="25%")
     assert f"{'█' * 5}{'░' * 15}" in shown(Chart(bars=(share,), kind="share"))
     lane = Bar(label="main", pieces=(Piece(1, "wait", "2 ms"), Piece(1, "step", "3 ms")))
-    assert shown(Chart(bars=(lane,), kind="lanes")) == "- **main**: wait 2 ms, step 3 ms\n"
+    said = "- **main**: wait 2 ms, step 3 ms\n"
+    assert shown(Chart(bars=(lane,), kind="lanes")) == said
+    assert shown(Chart(bars=(lane,), unit="a batch", kind="lanes")) == f"a batch\n\n{said}"
     assert shown(Chart(bars=()), Table(()), Text("x")) == "x\n"
