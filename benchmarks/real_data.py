@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import random
 import statistics
 import sys
@@ -417,6 +418,9 @@ def main(name: str = WITHOUT) -> None:
         design = dataclasses.replace(design, rounds=given.rounds)
     if name == OF_RANKS:
         design = dataclasses.replace(design, cells=max(1, design.cells // 3))
+        # What torchrun gives each of several ranks, so that the one that is calibrated computes in
+        # main as they do: torch's own two threads spin where a core is taken.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     names = given.names or (_QUICK_DATA if given.quick else tuple(DATA))
     before = surroundings()
     with neighbours(1) if name == BESIDE else contextlib.nullcontext():
