@@ -4,7 +4,9 @@ Each round calibrates every dataset again, as ``dlprof profile`` does, without w
 and with two; then it measures configurations that the calibration has not seen, each of them
 twice, some with a consumer that takes its time, and compares. ``--beside-neighbour`` does the same
 while another process keeps a core busy. ``--ranks`` compares what two and four ranks that load at
-once give each, by the calibration of one.
+once give each, by the calibration of one: what all of them give together, over their number. How
+far below that the slowest is in so short a window is the luck of how the kernel divides the cores,
+and not the pace of a synchronized training; that is measured beside it, with a barrier each step.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import random
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from common import Report, Table, parser, publish, surroundings
 from crowd import neighbours
@@ -79,7 +82,9 @@ class Compared:
         interval: On the mean of those cores.
         drift: Of the calibration.
         standard_error: Of the calibration.
-        ranks: That loaded at once; rates are each one's at the pace of the slowest.
+        ranks: That loaded at once; rates are what all of them gave, over their number.
+        slowest: The same of the rank that gave least in each window; empty without several.
+        barrier: Whether ranks ended each step together.
     """
 
     data: str
@@ -93,6 +98,8 @@ class Compared:
     drift: float | None
     standard_error: float | None
     ranks: int = 1
+    slowest: tuple[float, ...] = ()
+    barrier: bool = False
 
     @property
     def rate(self) -> float:
@@ -145,6 +152,14 @@ def longer_s(known: Calibration, trial_s: float) -> float:
     return min(_MOST_S, trial_s * ((error / _WANTED_ERROR) ** 2 - 1))
 
 
+class Way(NamedTuple):
+    """How one configuration is measured; the fields are those of ``Compared``."""
+
+    config: Config
+    step_s: float
+    barrier: bool
+
+
 def cells(
     count: int, rng: random.Random, among: Sequence[int] = WORKERS
 ) -> list[tuple[Config, float]]:
@@ -177,30 +192,32 @@ def compare(
     """Predict and measure some configurations of one dataset, loaded by so many ranks at once."""
     among = WORKERS if ranks == 1 else RANKS_WORKERS
     asked = [(config, share * batch_s(known)) for config, share in cells(design.cells, rng, among)]
-    trials: dict[tuple[Config, float], list[Trial]] = {cell: [] for cell in asked}
+    ways = [Way(*cell, barrier) for cell in asked for barrier in (False, True)[: min(2, ranks)]]
+    trials: dict[Way, list[Trial]] = {way: [] for way in ways}
     for _ in range(2):
-        for config, step_s in rng.sample(asked, len(asked)):
-            trials[(config, step_s)].append(source.measure(config, design.trial_s, step_s))
+        for way in rng.sample(ways, len(ways)):
+            trial = source.measure(way.config, design.trial_s, way.step_s, barrier=way.barrier)
+            trials[way].append(trial)
     most = source.usable_cores
-    found = (_compared(name, cell, some, known, most, ranks) for cell, some in trials.items())
+    found = (_compared(name, way, some, known, most, ranks) for way, some in trials.items())
     return [each for each in found if each is not None]
 
 
 def _compared(
     data: str,
-    cell: tuple[Config, float],
+    way: Way,
     trials: Sequence[Trial],
     known: Calibration,
     most: float,
     ranks: int,
 ) -> Compared | None:
     """One configuration; ``None`` where it could not be measured."""
-    rates = tuple(t.batches_per_s.value for t in trials if t.batches_per_s is not None)
+    rates = [_rates(trial) for trial in trials if trial.batches_per_s is not None]
     free = [t.node_usage.available_cpu_cores for t in trials]
     cores = tuple(max(each, _LEAST_CORES) for each in free if each is not None)
     if min(len(rates), len(cores)) < len(trials):
         return None
-    config, step_s = cell
+    config, step_s = way.config, way.step_s
     each = [_predicted(known, config, step_s, had, ranks).value for had in cores]
     mean = statistics.fmean(cores)
     interval = _predicted(known, config, step_s, mean, ranks)
@@ -208,7 +225,7 @@ def _compared(
         data=data,
         config=config,
         step_s=step_s,
-        rates=rates,
+        rates=tuple(map(statistics.fmean, rates)),
         cores=mean,
         alone={METHOD: _predicted(known, config, step_s, most, ranks).value},
         given={METHOD: statistics.geometric_mean(each)},
@@ -216,7 +233,15 @@ def _compared(
         drift=known.drift,
         standard_error=known.standard_error,
         ranks=ranks,
+        slowest=tuple(map(min, rates)) if ranks > 1 else (),
+        barrier=way.barrier,
     )
+
+
+def _rates(trial: Trial) -> list[float]:
+    """Batches per second of each rank; a trial's own are those of the slowest."""
+    rates = [each.batches_per_s for each in trial.ranks] or [trial.batches_per_s]
+    return [rate.value for rate in rates if rate is not None]
 
 
 def _predicted(
@@ -261,9 +286,9 @@ def errors(found: Iterable[Compared], *, given: bool) -> list[float]:
 
 
 def reached(found: Sequence[Compared], report: str) -> bool | None:
-    """Whether predictions meet their goal: for all cores, and of ranks in quiet windows."""
+    """Whether predictions meet their goal: for all cores, and of free ranks in quiet windows."""
     if report == OF_RANKS:
-        found = [each for each in found if each.is_quiet]
+        found = [each for each in found if each.is_quiet and not each.barrier]
     if not found:
         return None
     off = errors(found, given=report == BESIDE)
@@ -298,9 +323,17 @@ def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
         "a step": lambda each: each.step_s > 0,
         "quiet": lambda each: each.is_quiet,
     }
-    groups = {name: [each for each in found if test(each)] for name, test in tests.items()}
+    free = [each for each in found if not each.barrier]
+    groups = {name: [each for each in free if test(each)] for name, test in tests.items()}
     for count in RANKS:
-        groups[f"{count} ranks"] = [each for each in found if each.ranks == count]
+        some = [each for each in free if each.ranks == count]
+        groups[f"{count} ranks"] = some
+        groups[f"the slowest of {count}, by itself"] = [
+            dataclasses.replace(each, rates=each.slowest) for each in some
+        ]
+        groups[f"{count} ranks, a barrier each step"] = [
+            each for each in found if each.barrier and each.ranks == count
+        ]
     return {name: some for name, some in groups.items() if some}
 
 
@@ -311,10 +344,17 @@ _COLUMNS = (
 )
 
 
+_OF_RANKS = (
+    "Of ranks, measured is what all give together over their number. The model knows of no "
+    "barrier, and rows that name none are of ranks without one."
+)
+
+
 def report(found: Sequence[Compared], name: str) -> Report:
     """The tables."""
     middle, far = GOALS[name]
-    kinds = {name: [each for each in found if each.data == name] for name in DATA}
+    free = [each for each in found if not each.barrier]
+    kinds = {name: [each for each in free if each.data == name] for name in DATA}
     rows = [_row(name, some) for name, some in _groups(found).items()]
     by_data = [_row(name, some) for name, some in kinds.items() if some]
     title, where = {
@@ -343,6 +383,7 @@ def report(found: Sequence[Compared], name: str) -> Report:
                 f"by trials that drifted by at most {_QUIET:.0%} where they should cost the same "
                 "(standard deviation)."
             ),
+            *([_OF_RANKS] if name == OF_RANKS else []),
             (
                 "Datasets are `benchmarks/real_targets.py`, `images` and `text`; plain Python "
                 "stands in for numpy."
@@ -377,6 +418,9 @@ def main(name: str = WITHOUT) -> None:
         design = dataclasses.replace(design, rounds=given.rounds)
     if name == OF_RANKS:
         design = dataclasses.replace(design, cells=max(1, design.cells // 3))
+        # What torchrun gives each of several ranks, so that the one that is calibrated computes in
+        # main as they do: torch's own two threads spin where a core is taken.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     names = given.names or (_QUICK_DATA if given.quick else tuple(DATA))
     before = surroundings()
     with neighbours(1) if name == BESIDE else contextlib.nullcontext():

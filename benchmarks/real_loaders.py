@@ -52,9 +52,13 @@ class Loaded:
     _bench: TrialRunner
     _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
-    def measure(self, config: Config, trial_s: float, step_s: float = 0.0) -> Trial:
-        """One trial; failed ones have no rate."""
-        request = TrialRequest(config=config, trial_s=trial_s, step_s=step_s, turnover=False)
+    def measure(
+        self, config: Config, trial_s: float, step_s: float = 0.0, *, barrier: bool = False
+    ) -> Trial:
+        """One trial, of ranks with a barrier each step if asked; failed ones have no rate."""
+        request = TrialRequest(
+            config=config, trial_s=trial_s, step_s=step_s, step_barrier=barrier, turnover=False
+        )
         return self._bench.run(request, trial_id=self._next_id(), repetition=0)
 
     def explain(self, config: Config, trial_s: float) -> tuple[Trial, Explanation | None]:

@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from dlprof.records import Calibration, Config, Explanation
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Config,
+    Estimate,
+    Explanation,
+    RankFigures,
+    Trial,
+    Usage,
+)
 from dlprof.records.codec import from_json
 from dlprof.trial.protocol import TrialRequest
 
@@ -362,6 +371,48 @@ def test_a_calibration_grows_with_the_square_of_its_error(
     real_data = importlib.import_module("real_data")
     known = Calibration(standard_error=error)
     assert real_data.longer_s(known, 0.8) == pytest.approx(longer_s)
+
+
+def of_ranks(*rates: float) -> Trial:
+    """A trial of ranks that shared the cores unevenly; its rate is that of the slowest."""
+    each = [
+        RankFigures(rank=rank, host="here", batches_per_s=Estimate(value=rate))
+        for rank, rate in enumerate(rates)
+    ]
+    return Trial(
+        id="t0001",
+        config=TWO,
+        repetition=0,
+        outcome="completed",
+        batches_per_s=Estimate(value=min(rates)),
+        usage=Usage(available_cpu_cores=2.0 / len(rates)),
+        ranks=tuple(each),
+    )
+
+
+def test_ranks_are_judged_by_what_all_give_together_and_at_a_barrier() -> None:
+    """In a second, four ranks on two cores gave 7 to 53 batches/s, and 30 at a barrier."""
+    real_data = importlib.import_module("real_data")
+    asked = list[bool]()
+
+    def measure(_config: Config, _trial_s: float, _step_s: float, *, barrier: bool) -> Trial:
+        asked.append(barrier)
+        return of_ranks(30.0, 30.0, 30.0, 30.0) if barrier else of_ranks(53.0, 21.0, 7.0, 43.0)
+
+    costs = BatchCosts(cpu_s=(0.015,) * 20)
+    known = Calibration(in_main=costs, in_workers=costs)
+    source: Any = SimpleNamespace(measure=measure, usable_cores=2.0)
+    design = dataclasses.replace(real_data.QUICK, cells=2)
+    found = real_data.compare("Python", source, known, design, random.Random(1), 4)
+    assert sorted(asked) == [False] * 4 + [True] * 4
+    free = [each for each in found if not each.barrier]
+    assert [each.rates for each in free] == [(31.0, 31.0)] * 2
+    assert [each.slowest for each in free] == [(7.0, 7.0)] * 2
+    rows = {row[0]: row for row in real_data.report(found, real_data.OF_RANKS).tables[0].rows}
+    assert [rows[name][1] for name in ("all", "4 ranks, a barrier each step")] == ["2", "2"]
+    assert float(rows["the slowest of 4, by itself"][2]) > 100
+    assert real_data.reached(found, real_data.OF_RANKS) is True  # 33 for 31
+    assert real_data.reached([each for each in found if each.barrier], real_data.OF_RANKS) is None
 
 
 def test_cells_of_real_data_are_distinct() -> None:
