@@ -930,14 +930,15 @@ def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> E
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
     there, don't show it. It isn't below what was predicted of those. ``None`` where no more of them
-    gave less than was predicted.
+    gave less than was predicted, but for such as compute half of the time: cores may be what holds
+    these back, and others may leave more of them.
     """
     logs, families, epochs = expected.log_rates, expected.families, expected.epoch_log_rates
     over = {key: epochs[key] - log for key, log in logs.items() if key in epochs}
     few = [log for key, log in logs.items() if families.get(key) in expected.calibrated]
     most, seen = max(expected.calibrated, default=0), dict[str, list[float]]()
     for o in observations:
-        if o.key in logs and families.get(o.key, 0) > most:
+        if o.key in logs and families.get(o.key, 0) > most and o.cpu_share < 0.5:
             turnover = over.get(o.key, 0.0) if o.whole_epochs else 0.0
             seen.setdefault(o.key, []).append(o.log_rate - turnover)
     bound = max([*few, *map(statistics.fmean, seen.values())], default=math.inf)
