@@ -522,8 +522,10 @@ def test_a_plateau_that_was_measured_goes_on_beyond_it(measured: Table) -> None:
 @pytest.mark.parametrize("level", [0.8, 1.0, 1.2])
 def test_a_loader_that_gains_by_workers_is_believed_to_go_on(level: float) -> None:
     """Whether or not the model is off altogether, and one trial by some percent more."""
-    measured = {f"w{n}": [180.0 * n * level * off] for n, off in ((1, 1), (4, 1.05), (8, 0.97))}
-    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(dict(measured), 0.02)]
+    measured: Table = {
+        f"w{n}": [180 * n * level * off] for n, off in ((1, 1), (4, 1.05), (8, 0.97))
+    }
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.02)]
     belief = believe(rows, waits(1, 2, 4, 8, 16))
     assert belief.ratio("w16", "w8").value == pytest.approx(2, rel=0.1)
 
