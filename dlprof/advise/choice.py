@@ -7,6 +7,7 @@ loading without workers; with a step, of those that keep it fed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 
@@ -481,7 +482,7 @@ def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> st
 def perhaps_faster(
     pick: Candidate, others: Sequence[Candidate], speeds: Speeds, situation: Situation
 ) -> Candidate | None:
-    """What no trial shows, keeps the limits, and seems over 3 % faster than a measured pick.
+    """What no trial shows, keeps the limits, and itself seems over 3 % faster than a measured pick.
 
     The pick with workers that persist, whose steady rate trials show, if that alone is; else the
     cheapest that is near the best of ``others``, which are in that order. ``None`` where the pick
@@ -496,14 +497,11 @@ def perhaps_faster(
         if not each.measured and breach(each, situation) is None
     }
     now = speeds.rate(pick.key).value
-    least = NEAR * max(rates.values(), default=0.0)
-    if least <= now:
-        return None
+    faster = [each for each in others if NEAR * rates.get(each.key, 0.0) > now]
     kept = dataclasses.replace(pick.config, persistent_workers=True)
-    same = [
-        each for each in others if each.config == kept and NEAR * rates.get(each.key, 0.0) > now
-    ]
-    return next(iter(same or (each for each in others if rates.get(each.key, 0.0) >= least)))
+    same = (each for each in faster if each.config == kept)
+    near = (each for each in faster if rates[each.key] >= NEAR * max(rates.values()))
+    return next(itertools.chain(same, near), None)
 
 
 def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:

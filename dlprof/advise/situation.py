@@ -190,7 +190,7 @@ class Situation:
             speed_error=speed_error(run.trials),
             copy_scale=mine_link / link if mine_link and link else 1.0,
             target=_with_epochs(run),
-            present=header.target.present_settings(has_accelerator=header.accelerator is not None),
+            present=header.present,
         )
         return dataclasses.replace(found, notes=tuple(_notes(asked, found)))
 

@@ -522,7 +522,7 @@ def expectation(
     if stored is None:
         own = {config for config in measured if config.batch_size == calibration.batch_size}
         try:
-            mine = predictions(situation, own)
+            mine = predictions(situation, own | _calibrating(situation))
         except UsageError:  # its batches cost nothing
             return None
     have = {cell.config for cell in known} | set(measured)
@@ -542,14 +542,20 @@ def _expected(
 
     cells = (*beside, *cells_of(models))
     found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
-    run = situation.run
-    if run.prediction is not None:
-        calibrated = ExpectedRates.of(run.prediction).calibrated
-    else:
-        known = situation.calibration.trials
-        counts = {trial.config.num_workers for trial in run.trials if trial.id in known}
-        calibrated = frozenset(counts - {0}) or CALIBRATED
+    calibrated = frozenset(each.num_workers for each in _calibrating(situation))
     return dataclasses.replace(ExpectedRates.of(found), calibrated=calibrated)
+
+
+def _calibrating(situation: Situation) -> set[Config]:
+    """What its run's model was fitted with, but for the settings that it says to be alike."""
+    run, calibration = situation.run, situation.calibration
+    if run.prediction is not None:
+        counts = ExpectedRates.of(run.prediction).calibrated
+    else:
+        trials = (trial for trial in run.trials if trial.id in calibration.trials)
+        counts = frozenset({trial.config.num_workers for trial in trials} - {0}) or CALIBRATED
+    size = calibration.batch_size
+    return {Config(num_workers=count, batch_size=size).canonical() for count in counts}
 
 
 def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
@@ -574,7 +580,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     if seen:
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
-        before = predictions(own, {*models, *ours})
+        before = predictions(own, {*models, *ours, *_calibrating(own)})
         prior = _expected(own, log_sd, before)
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}

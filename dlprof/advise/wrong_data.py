@@ -201,5 +201,4 @@ def present_of(run: Run) -> Config | None:
     """What the target's own loader is set to; of a profile, what it looked at."""
     if run.diagnosis is not None:
         return run.diagnosis.config
-    header = run.header
-    return header.target.present_settings(has_accelerator=header.accelerator is not None)
+    return run.header.present

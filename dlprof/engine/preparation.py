@@ -295,7 +295,10 @@ def plan_sweep(
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
     cost = trial_cost(settings, machine, outlook.target, runner)
-    present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
+    present = outlook.target.present_settings(
+        has_accelerator=outlook.accelerator is not None,
+        compares_starts=settings.start_method is not None,
+    )
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     if not outlook.cells:
         return plan, no_room

@@ -208,7 +208,7 @@ class Sweep(Measuring):
         done = {
             (max(1, len(trial.ranks)), trial.config, trial.repetition)
             for trial in self.so_far.trials
-            if trial.purpose == "scaling" and trial.failure is None
+            if trial.purpose == "scaling"
         }
         for block in range(SCALING_BLOCKS):
             for count, config in each if block % 2 == 0 else reversed(each):

@@ -59,6 +59,14 @@ class RunHeader:
     launcher: tuple[str, ...] = ()
 
     @property
+    def present(self) -> Config | None:
+        """What the target's own DataLoader is set to, as the run measures it."""
+        return self.target.present_settings(
+            has_accelerator=self.accelerator is not None,
+            compares_starts=self.settings.get("start_method") is not None,
+        )
+
+    @property
     def launched(self) -> int:
         """Ranks that loaded at once in the trials that are compared; 1 for one loader alone."""
         counts = self.settings.get("launch_ranks") or ()

@@ -148,16 +148,24 @@ class Target:
         drops = 0 < self.length - own * (self.batches_per_epoch or 0) < own
         return self.length // batch_size if drops else math.ceil(self.length / batch_size)
 
-    def present_settings(self, *, has_accelerator: bool) -> Config | None:
+    def present_settings(
+        self, *, has_accelerator: bool, compares_starts: bool = False
+    ) -> Config | None:
         """``own_config`` as a sweep measures it; ``None`` where the target has none.
 
-        The start method is left at ``None``, which keeps the target's own, and without an
-        accelerator torch pins nothing whatever ``pin_memory`` says.
+        The start method is left at ``None``, which keeps the target's own, and named only where
+        start methods are compared. Without an accelerator torch pins nothing whatever
+        ``pin_memory`` says.
         """
-        if self.own_config is None:
+        own = self.own_config
+        if own is None:
             return None
-        pins = self.own_config.pin_memory and has_accelerator
-        return dataclasses.replace(self.own_config, start_method=None, pin_memory=pins)
+        named = compares_starts and "start_method" not in self.fixed
+        return dataclasses.replace(
+            own,
+            start_method=own.start_method if named else None,
+            pin_memory=own.pin_memory and has_accelerator,
+        )
 
     def attainable(self, config: Config, *, has_accelerator: bool) -> Config:
         """A configuration with every setting that can't be changed as the target has it."""

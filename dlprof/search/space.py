@@ -227,14 +227,16 @@ def build_space(
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
     wanted, pin_left_out = _wanted(settings, target, machine, has_accelerator=has_accelerator)
-    present = target.present_settings(has_accelerator=has_accelerator)
+    present = target.present_settings(
+        has_accelerator=has_accelerator, compares_starts=settings.start_method is not None
+    )
     # What the user leaves out of a range that he names, he does not want measured.
     if present is not None and settings.num_workers is None and settings.batch_size is None:
         wanted.append(present)
     wanted, fixed_left_out = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
     by_reason: dict[str | None, list[Config]] = {}
     for config in sorted({each.canonical() for each in wanted}, key=lambda each: each.cost_key):
-        by_reason.setdefault(_excluded(config, settings, target), []).append(config)
+        by_reason.setdefault(_excluded(config, settings, target, present), []).append(config)
     kept = by_reason.pop(None, [])
     left_out = [*pin_left_out, *fixed_left_out, *_merged(wanted, settings)]
     left_out += [_left_out(some, str(why), kept) for why, some in by_reason.items()]
@@ -406,29 +408,50 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
 _TARGETS_OWN = ("target_error", "worker_exception", "truncated")
 
 
-def _excluded(config: Config, settings: SweepSettings, target: Target) -> str | None:
+def _excluded(
+    config: Config, settings: SweepSettings, target: Target, present: Config | None = None
+) -> str | None:
     """Why a configuration is left out; ``None`` to keep it."""
     workers, most = config.num_workers, settings.max_workers
     if most is not None and workers > most:
         return f"max_workers is {most}"
     batches = target.epoch_batches(config.batch_size)
-    named = settings.num_workers is not None  # by the user, who is to be believed
-    if named or batches is None or workers <= max(1, batches):
+    if batches is None:
         return None
     held = "1 batch" if batches == 1 else f"{batches} batches"
-    return f"an epoch has {held}, and workers beyond that have nothing to load"
+    # What the user named is measured.
+    if settings.num_workers is None and workers > max(1, batches):
+        return f"an epoch has {held}, and workers beyond that have nothing to load"
+    shallower = (config.prefetch_factor or 0) // 2  # each depth that is tried unasked is twice one
+    as_it_is = settings.prefetch_factor is not None or "prefetch_factor" in target.fixed
+    # Of an iterable dataset one worker may have most of the batches.
+    if as_it_is or config == present or shallower < 2 or target.kind != "map":
+        return None
+    if workers * shallower < batches:
+        return None
+    return f"an epoch has {held}, which prefetch_factor={shallower} asks for at once"
 
 
 def _left_out(some: Sequence[Config], reason: str, kept: Sequence[Config]) -> LeftOut:
     """One entry for all configurations left out for one reason.
 
-    Where as many workers are measured otherwise, it is the batch size that has too few batches.
+    Where as many workers are measured otherwise, it is the batch size that has too few batches;
+    where they are at that size too, it is the depth.
     """
     measured = {config.num_workers for config in kept}
-    whole = sorted({config.num_workers for config in some} - measured)
-    partly = sorted({(c.num_workers, c.batch_size) for c in some if c.num_workers in measured})
-    names = [f"num_workers={', '.join(map(str, whole))}"] if whole else []
-    names += [f"num_workers={w} with batch_size={size}" for w, size in partly]
+    sizes = {(config.num_workers, config.batch_size) for config in kept}
+    counts: dict[str, set[int]] = {}
+    for config in some:
+        workers, size, what = config.num_workers, config.batch_size, ""
+        if workers in measured:
+            what = "" if size is None else f" with batch_size={size}"
+        if (workers, size) in sizes:
+            what = f" with prefetch_factor={config.prefetch_factor}" + what.replace("with", "and")
+        counts.setdefault(what, set()).add(workers)
+    names = (
+        f"num_workers={', '.join(map(str, sorted(each)))}{what}"
+        for what, each in sorted(counts.items())
+    )
     return LeftOut(setting="; ".join(names), reason=reason)
 
 

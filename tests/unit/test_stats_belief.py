@@ -491,6 +491,68 @@ def test_workers_that_a_shared_resource_holds_back_say_little_of_fewer() -> None
     assert 300 < rates["w4"] < 700
     # Beyond those that were measured, predictions are off by as much, and not by less.
     assert rates["w32"] / rates["w12"] == pytest.approx(2000 / 1770, rel=0.05)
+    # Where cores are none the limit, no more than was measured get more.
+    waiting = believe([dataclasses.replace(each, cpu_share=0.1) for each in rows], predicted)
+    assert waiting.rate("w32").value == pytest.approx(waiting.rate("w12").value, rel=0.05)
+    assert waiting.rate("w0").value == pytest.approx(180, rel=0.2)
+
+
+def waits(*counts: int) -> ExpectedRates:
+    """Predictions of a loader that waits: as many times a worker's rate, by two of them."""
+    return dataclasses.replace(
+        expected(0.08, **{f"w{n}": 180.0 * n for n in counts}),
+        families={f"w{n}": n for n in counts},
+        calibrated=frozenset({1, 2}),
+    )
+
+
+@pytest.mark.parametrize("measured", [{"w14": [354, 375, 362]}, {"w7": [360], "w14": [354, 375]}])
+def test_a_plateau_that_was_measured_goes_on_beyond_it(measured: Table) -> None:
+    """Two slots, which the two workers of a calibration don't wait for: 14 measured, 32 not."""
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
+    belief = believe(rows, waits(1, 2, 4, 7, 14, 20, 32))
+    rate = {key: belief.rate(key).value for key in belief.log_rates}
+    assert rate["w1"] == pytest.approx(180, rel=0.05)
+    for key in ("w2", "w4", "w14", "w20", "w32"):
+        assert rate[key] == pytest.approx(362, rel=0.05)
+    assert belief.gap("w32", "w14").chance(NEAR_LOG) < 0.5
+    assert width(belief.ratio("w32", "w14")) < math.log(2)
+
+
+@pytest.mark.parametrize("level", [0.8, 1.0, 1.2])
+def test_a_loader_that_gains_by_workers_is_believed_to_go_on(level: float) -> None:
+    """Whether or not the model is off altogether, and one trial by some percent more."""
+    measured: Table = {
+        f"w{n}": [180 * n * level * off] for n, off in ((1, 1), (4, 1.05), (8, 0.97))
+    }
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.02)]
+    belief = believe(rows, waits(1, 2, 4, 8, 16))
+    assert belief.ratio("w16", "w8").value == pytest.approx(2, rel=0.1)
+
+
+def test_of_cores_that_give_less_more_workers_are_believed_to_get_as_much() -> None:
+    model = dataclasses.replace(
+        expected(0.08, w1=100, w2=195, w4=200, w8=200),
+        families={"w1": 1, "w2": 2, "w4": 4, "w8": 8},
+        calibrated=frozenset({1, 2}),
+    )
+    belief = believe(seen({"w4": [120, 140]}, 0.12), model)
+    rate = {key: belief.rate(key).value for key in belief.log_rates}
+    assert rate["w8"] == pytest.approx(130, rel=0.1)
+    assert rate["w1"] < 0.65 * rate["w2"]
+
+
+def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() -> None:
+    """The page cache fills: how the others compare with it, so few trials can't say."""
+    others: Table = {"b": [310, 305, 312], "c": [300, 302, 306]}
+    for own in ([30, 300, 300], [30, 300], [40, 110, 300]):
+        for model in (None, expected(a=305, b=305, c=305)):
+            belief = believe(seen({"a": [*own], **others}, 0.03), model)
+            assert belief.ratio("b", "a").is_wide
+    often = believe(seen({"a": [30, 300, 302, 298, 301], "b": [310] * 5, "c": [300] * 5}, 0.03))
+    assert not often.ratio("b", "a").is_wide  # once of many times
+    all_ = believe(seen({"a": [30, 300, 310], "b": [31, 305, 312], "c": [30, 302, 306]}, 0.03))
+    assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
 
 
 def test_chances_follow_the_gap() -> None:

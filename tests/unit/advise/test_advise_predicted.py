@@ -10,7 +10,10 @@ import pytest
 from builders import WAITING, around, blocks, config, failed, run, trial
 from predicted_runs import calibrated, calibration
 
+from dlprof.advise.choice import perhaps_faster
 from dlprof.advise.recommend import recommend
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import Candidate, Speeds
 from dlprof.advise.summary import summarize
 from dlprof.records import (
     Config,
@@ -23,6 +26,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.stats import ExpectedRates, Gap, believe
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
@@ -68,6 +72,30 @@ def test_the_rate_that_is_reported_is_the_one_that_was_measured() -> None:
     by_model = recommend(led(trials, predicted({NONE: 100.0, TWO: 160.0})))
     rates = [each.expected.samples_per_s.value for each in (plain, by_model)]
     assert rates == pytest.approx([150.5, 150.5], rel=0.005)
+
+
+def test_more_workers_than_a_plateau_has_shown_to_be_enough_are_not_recommended() -> None:
+    """Samples wait for two slots, of which the model, fitted with two workers, knows nothing."""
+    trials = blocks({NONE: [178.0, 180.0], config(14): [354.0, 375.0]}, usage=WAITING)
+    rates = {config(n): 180.0 * max(1, n) for n in (0, 1, 2, 14, 32)}
+    found = calibrated(calibration(cpu=0.0005, io=0.17), trials)
+    found = dataclasses.replace(found, prediction=predicted(rates))
+    assert recommend(found).config == config(14)
+
+
+def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
+    rates = {TWO: 100.0, FOUR: 101.5, config(8): 104.0}
+    logs = ExpectedRates.of(predicted(rates))
+    speeds = Speeds(
+        belief=believe([], logs),
+        epochs={each.key: Gap(0.0, 0.0, math.inf) for each in rates},
+    )
+    pick, *others = (Candidate(config=c, name=c.text, measured=c == TWO) for c in rates)
+    there = Situation.of(run([trial(TWO, 100.0)]))
+    found = perhaps_faster(pick, others, speeds, there)
+    assert found is not None
+    assert found.config == config(8)  # near which four workers are, within 3 % of both
+    assert perhaps_faster(pick, others[:1], speeds, there) is None
 
 
 @pytest.mark.parametrize("usage", [WAITING, COMPUTING])

@@ -191,6 +191,27 @@ def test_a_sweep_that_goes_on_tries_no_more_than_is_missing(tmp_path: Path) -> N
     assert len(scaling[0]) == len(scaling[1]) > 0
 
 
+def test_ranks_that_fail_at_once_are_not_tried_again_by_a_sweep_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    class Fails(BoundBench):
+        """Where two load at once."""
+
+        def explain(self, request: Any, **about: Any) -> Told:
+            whole = self.rates
+            if about.get("ranks") == 2:
+                self.rates = lambda _: None
+            try:
+                return super().explain(request, **about)
+            finally:
+                self.rates = whole
+
+    first, again = (bound(tmp_path / "run", Fails(gain=1.0)) for _ in range(2))
+    scaling = [[t for t in run.trials if t.purpose == "scaling"] for run in (first, again)]
+    assert any(trial.failure is not None for trial in scaling[0])
+    assert scaling[0] == scaling[1]
+
+
 def test_ranks_that_fail_where_they_are_bound_are_tried_once(tmp_path: Path) -> None:
     run = bound(tmp_path / "run", BoundBench(gain=None))
     assert run.recommendation is not None

@@ -6,11 +6,13 @@ import dataclasses
 
 import pytest
 from builders import blocks, config, failed, run, target, trial
+from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, ConfigSummary, summarize
 from dlprof.records import Config, Constraints, Estimate, Run
 from dlprof.report.labels import MOST_BARS, Rated, rates_chart
+from dlprof.report.sweep import recommendation_report
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
@@ -49,6 +51,28 @@ def test_the_slower_of_a_pair_is_distinguished_as_in_the_recommendation() -> Non
     )  # within an epoch they are the same
     assert slower.value / kept.value == pytest.approx(relative.value)
     assert [row.config for row in summarize(measured)] == [KEPT, W4]
+
+
+@pytest.mark.parametrize(
+    ("forked", "said"),
+    [
+        (500.0, "num_workers=2, start_method=spawn (yours) "),
+        (
+            2000.0,
+            "num_workers=2, start_method=fork (yours: num_workers=2, start_method=spawn) ",
+        ),
+    ],
+)
+def test_the_start_method_that_the_target_has_is_no_change(forked: float, said: str) -> None:
+    fork, spawn = (config(2, start_method=each) for each in ("fork", "spawn"))
+    measured = run(
+        blocks({fork: [forked] * 3, spawn: [1000.0] * 3}),
+        target=target(own_config=spawn),
+        settings={"start_method": ["fork", "spawn"]},
+    )
+    assert measured.header.present == spawn
+    text = drawn(recommendation_report(measured, recommend(measured)), 120)
+    assert f"Recommended {said}" in f"{' '.join(text.split())} "
 
 
 @pytest.mark.parametrize(

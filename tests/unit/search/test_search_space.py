@@ -117,8 +117,39 @@ def test_batches_are_counted_at_the_batch_size_that_is_swept() -> None:
     found = space(of=target(length=64, batches_per_epoch=2, batch_size=32), batch_size=(8, 64))
     assert {c.num_workers for c in found.configs if c.batch_size == 8} == {0, 1, 2, 4, 8}
     assert {c.num_workers for c in found.configs if c.batch_size == 64} == {0, 1}
-    left = reason(found, "num_workers=2 with batch_size=64; num_workers=4 with batch_size=64")
+    left = reason(found, "num_workers=2, 4, 8 with batch_size=64")
     assert left.reason.startswith("an epoch has 1 batch, ")
+
+
+def test_queues_that_hold_more_than_an_epoch_are_not_tried_unasked() -> None:
+    short, own = target(length=320, batches_per_epoch=10), config(8, 4)
+
+    def depths(found: Space) -> dict[int, set[int | None]]:
+        return {n: {c.prefetch_factor for c in found.configs if c.num_workers == n} for n in (4, 8)}
+
+    found = space(of=short)
+    assert depths(found) == {4: {2, 4}, 8: {2}}  # two for each of four are only 8 of 10
+    left = reason(found, "num_workers=8 with prefetch_factor=4")
+    assert left.reason == "an epoch has 10 batches, which prefetch_factor=2 asks for at once"
+    cells = build_cells(SweepSettings(), short, machine(), has_accelerator=False)
+    assert {(c.num_workers, c.prefetch_factor) for c in cells if c.num_workers in (2, 5)} == {
+        *((2, depth) for depth in (2, 4, 8)),
+        (5, 2),
+    }
+    assert depths(space(of=short, prefetch_factor=(2, 4)))[8] == {2, 4}  # what is named is tried
+    assert own in space(of=target(length=320, batches_per_epoch=10, own_config=own)).configs
+    fixed = target(
+        length=320, batches_per_epoch=10, own_config=own, fixed={"prefetch_factor": "it is so"}
+    )
+    assert depths(space(of=fixed)) == {4: {4}, 8: {4}}
+    sharded = target(length=320, batches_per_epoch=10, kind="iterable")
+    assert depths(space(of=sharded))[8] == {2, 4}  # a worker may have most of the batches
+
+
+def test_the_batch_size_is_named_where_the_depth_is_too_much_for_one_of_them() -> None:
+    found = space(of=target(length=640, batches_per_epoch=20), batch_size=(32, 64))
+    left = reason(found, "num_workers=8 with prefetch_factor=4 and batch_size=64")
+    assert left.reason.startswith("an epoch has 10 batches, ")
 
 
 def test_what_does_not_fit_the_machine_is_no_matter_of_the_space() -> None:
@@ -153,6 +184,15 @@ def test_present_settings_are_measured_as_they_act_here() -> None:
     assert config(6, 3, pin_memory=True) in device.configs
     assert config(6, 3) not in device.configs
     assert own not in device.configs
+
+
+def test_where_start_methods_are_compared_the_target_s_own_is_named() -> None:
+    """Else the one that it has would be measured twice, and shown as a change."""
+    own = target(own_config=config(6, 3, start_method="spawn"))
+    found = space(of=own, start_method=("fork", "spawn"))
+    assert own.own_config in found.configs
+    assert {each.start_method for each in found.configs if each.num_workers} == {"fork", "spawn"}
+    assert {each.start_method for each in space(of=own).configs} == {None}
 
 
 def test_present_settings_beyond_a_limit_are_left_out_with_the_reason() -> None:
