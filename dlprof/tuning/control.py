@@ -88,6 +88,7 @@ class Window(NamedTuple):
     # What ``next()`` takes of a batch that is ready: no other setting makes it shorter.
     receive_s: float = 0.0
     fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
+    cpu_s: float = 0.0  # the CPU time of that; with more threads than one it may be more
     # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
 
@@ -95,6 +96,12 @@ class Window(NamedTuple):
     def made(self) -> int:
         """Batches that workers made: these say at once what a setting is worth, queues hide it."""
         return max(1, self.batches + self.stocked)
+
+    @property
+    def busy_cores(self) -> float:
+        """Cores that its workers compute on if they never rest; one each where that isn't known."""
+        share = self.cpu_s / self.fetch_s if self.fetch_s else 1.0
+        return share * self.setting.workers
 
     @property
     def wait_share(self) -> float:
@@ -338,8 +345,10 @@ class Control:
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
+            # So many that compute get half of them, beside as many others; what waits needs none.
+            crowded = workers >= self._cores and 2 * seen.busy_cores >= self._cores
             enough = self._changes_workers and _HEADROOM * need <= workers
-            enough = enough or (self.live and workers >= self._cores)
+            enough = enough or (self.live and crowded)
             found.insert(
                 0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
             )
@@ -718,6 +727,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         stocked=sum(each.stocked for each in windows),
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
+        cpu_s=statistics.fmean([each.cpu_s for each in windows if each.fetch_s] or [0.0]),
     )
 
 

@@ -38,6 +38,18 @@ def test_a_loader_that_waits_for_storage_gets_the_workers_that_it_needs(worlds: 
     assert "of the time waits for data" in first.why
 
 
+@pytest.mark.parametrize(("cpu_s", "io_s", "more"), [(0.001, 0.015, True), (0.015, 0.001, False)])
+def test_with_a_worker_a_core_queues_get_deeper_first_only_where_workers_compute(
+    worlds: Any, cpu_s: float, io_s: float, *, more: bool
+) -> None:
+    """What waits for storage needs no core: 2 of 5 workers are there, and 2 cores."""
+    world = worlds.World(cpu_s=cpu_s, io_s=io_s, step_s=0.004, cores=2)
+    control = Control(START, 16, cores=2)
+    worlds.Training(world=world, whole_s=20).run(START, control)
+    assert (control.changes[0].after.workers > START.workers) is more
+    assert (control.kept.workers > START.workers) is more
+
+
 def test_where_the_step_is_the_limit_workers_are_only_given_back(worlds: Any) -> None:
     training = worlds.Training(world=worlds.World(cpu_s=0.0, io_s=0.02, step_s=0.05), whole_s=200)
     control = Control(Setting(4, 2), 16)
