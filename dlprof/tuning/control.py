@@ -33,7 +33,7 @@ _HEADROOM = 1.1  # workers are never quite even
 _SIGMAS = 4.0  # what changed for sure, in standard errors
 _CLEAR = 0.6  # a log ratio above that of any core's two speeds: 1.77 apart were measured
 _MINUTE_S, _ALLOWED_S = 60.0, 0.6  # what trials may cost in a minute: half of what is promised
-_AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again
+_AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again; and as long is tried at most
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
@@ -191,7 +191,7 @@ class Control:
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
-        self._again_s, self._rested_from_s = _AGAIN_S, 0.0
+        self._again_s, self._rested_from_s, self._until_s = _AGAIN_S, 0.0, math.inf
         self._plan = self._life()
 
     def begin(self) -> Ask:
@@ -268,6 +268,8 @@ class Control:
             turn = _whole(seen)
             if against_s is not None and not self._may_lose(turn.lost_s(against_s)):
                 break
+            if self.total_s > self._until_s:
+                break
         return turn
 
     def _cost_s(self, window: Window, step_s: float) -> float:
@@ -282,8 +284,8 @@ class Control:
     # Trying.
 
     def _improve(self, seen: Window) -> _Plan:
-        """Try settings that may be faster, until none of them is."""
-        tried = {self.kept}
+        """Try settings that may be faster, until none of them is, or for some time."""
+        tried, self._until_s = {self.kept}, self.total_s + _AGAIN_S
         while seen.wait_share > WORTH:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             better = unmoved = False
@@ -294,6 +296,9 @@ class Control:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_try(candidate, seen):
                     continue
+                if self.total_s > self._until_s:  # what was seen by now counts the next time
+                    self._again_s = _AGAIN_S
+                    return
                 tried.add(candidate)
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
@@ -380,11 +385,10 @@ class Control:
                 around_s = statistics.fmean(old_s[-2:])
                 self._count_loss(tried, around_s)
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
-                verdict = judged(gains, cheaper=cheaper)
+                last = self.total_s > self._until_s or count == 1 + _ENOUGH
+                verdict = judged(gains, cheaper=cheaper, last=last)
                 if verdict is not None or not self._may_lose(0.0):
                     break
-            else:
-                verdict = judged(gains, cheaper=cheaper, last=True)
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
