@@ -223,7 +223,7 @@ class Control:
             self.resting = True
             yield from self._rest(share)
             self.resting = False
-            seen = yield from self._windows(self.kept, _IN_A_ROW)
+            seen = yield from self._windows(self.kept, _IN_A_ROW, skip=self.kept.in_flight)
 
     def _settle(self, share: float) -> None:
         self.settled_s = self.settled_s or self.total_s
@@ -548,7 +548,7 @@ class Control:
                 return
             self._note(fewer, why, kept=enough)
             if enough:
-                self._given_back = before
+                self._given_back = self._given_back or before
             else:
                 self._floor = fewer.workers
 
@@ -563,7 +563,10 @@ class Control:
         batches, began_s = 0, self.total_s
         before_s = 0.0 if self._last is None else self._cost_s(self._last, 0.0)
         # Full queues hide that workers are too few until they have been emptied several times.
-        while batches < 6 * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
+        while (
+            batches < self.kept.in_flight + 5 * fewer.in_flight
+            or self.total_s - began_s < 4 * _REST_S
+        ):
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
             if window.wait_share > max(WORTH, share + _EQUAL):
@@ -588,16 +591,17 @@ class Control:
             self._last = window
             lately.append(window)
             self.wait_share = window.wait_share
+            # They were parked where none was missed, and cost nothing to have again: at once.
+            if self._given_back is not None and self.wait_share > max(WORTH, expected + _EQUAL):
+                self._floor = self.kept.workers
+                self._note(self._given_back, "workers are missed that were parked", kept=True)
+                self._given_back = None
+                return
             if len(lately) < _ENOUGH:
                 continue
             before, recent = [*lately][:-_ENOUGH], [*lately][-_ENOUGH:]
             share = _whole(recent).wait_share
             starves = expected <= WORTH < share - _EQUAL  # and it didn't seem to
-            if starves and self._given_back is not None:
-                self._floor = self.kept.workers
-                self._note(self._given_back, "workers are missed that were parked", kept=True)
-                self._given_back = None
-                return
             moved = len(before) >= _ENOUGH and self._has_moved(before, recent)
             if starves or moved:
                 self._again_s = _AGAIN_S

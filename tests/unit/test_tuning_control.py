@@ -70,6 +70,34 @@ def test_workers_that_are_missed_come_back(worlds: Any) -> None:
     assert ran.batches > 0.98 * training.run(Setting(4, 4)).batches
 
 
+def test_parked_workers_come_back_at_once_when_storage_slows_down(worlds: Any) -> None:
+    """One does for a step of 66 ms, until a batch takes 130; trying others would cost seconds."""
+    world = worlds.World(cpu_s=0.002, io_s=0.044, step_s=0.066, spread=0.05)
+    training = worlds.Training(world=world, phase="storage slows", at_s=120, whole_s=300)
+    control = Control(Setting(8, 4), 16, cores=4)
+    ran = training.run(Setting(8, 4), control)
+    twin = training.run(Setting(8, 4), beside=ran)
+    missed = next(each for each in control.changes if each.at_s > training.at_s)
+    assert missed.before.workers == 1
+    assert missed.after == Setting(8, 4)
+    assert missed.at_s < training.at_s + 3
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_settles_within_a_minute_where_batches_are_slow_and_unlike(
+    worlds: Any, seed: int
+) -> None:
+    """One comparison took longer; what is left open when time is up is decided by the mean."""
+    world = worlds.World(cpu_s=0.06, io_s=0.001, step_s=0.01, cores=4, spread=0.6)
+    training = worlds.Training(world=world, whole_s=300, seed=seed)
+    control = Control(START, 16, cores=4)
+    training.run(START, control)
+    assert control.settled_s is not None
+    assert control.settled_s < 60
+
+
 @pytest.mark.parametrize("phase", ["step halves", "storage slows"])
 def test_it_looks_again_when_something_changes(worlds: Any, phase: str) -> None:
     world = worlds.World(cpu_s=0.0, io_s=0.08, step_s=0.04)
