@@ -129,7 +129,7 @@ class _Loader:
     Attributes:
         now_s: The training's clock.
         waited_s: In all.
-        clock: Seconds and batches of workers.
+        clock: Seconds, those of CPU time, and batches of workers.
         received: Whether a batch was ready when it was asked for.
     """
 
@@ -140,7 +140,7 @@ class _Loader:
         self._ready: deque[float] = deque()  # when each batch that is ordered is
         self._ordered = 0
         self.now_s = self.waited_s = 0.0
-        self.clock = [0.0, 0.0]
+        self.clock = [0.0, 0.0, 0.0]
         self.received = False
         self.set(setting)
 
@@ -176,6 +176,7 @@ class _Loader:
         ordered, worker, now_s = self._ordered, self._worker, self.now_s
         most = len(costs) - 1  # a power of 2, less 1
         made_s, made, yielded, waited_s = 0.0, ordered, 0, 0.0
+        computed = 0.0
         while now_s < stop_s and (yielded < batches or now_s < until_s):
             asked_s = now_s
             while len(ready) < (in_flight or 1):  # without workers it is made when it is asked for
@@ -183,7 +184,9 @@ class _Loader:
                 core = worker % cores
                 if start_s >= until_core_s[core]:
                     self._cores.change(core, start_s)
-                took_s = costs[ordered & most] * (cpu_s * slowness[core] + io_s)
+                cost, slow = costs[ordered & most], slowness[core]
+                computed += cost * slow
+                took_s = cost * (cpu_s * slow + io_s)
                 ordered += 1
                 made_s += took_s
                 free[worker] = start_s + took_s
@@ -198,7 +201,8 @@ class _Loader:
             now_s += step_s
             yielded += 1
         self.clock[0] += made_s
-        self.clock[1] += ordered - made
+        self.clock[1] += computed * world.cpu_s  # waiting for a core is none
+        self.clock[2] += ordered - made
         self._ordered, self._worker = ordered, worker
         self.now_s, self.waited_s = now_s, self.waited_s + waited_s
         return yielded
@@ -327,12 +331,12 @@ class _Run:
             return
         waited_s = self._loader.waited_s - self._waited_s
         figures = (self._count, waited_s, took_s - waited_s, self._skipped, self._skipped_s)
-        seconds, batches = self._loader.clock
-        self._loader.clock = [0.0, 0.0]
-        fetch_s = seconds / batches if batches else 0.0
+        *took, batches = self._loader.clock
+        self._loader.clock = [0.0, 0.0, 0.0]
+        fetch_s, cpu_s = (each / batches if batches else 0.0 for each in took)
         window = Window(self._setting, *figures, receive_s=self._receive_s, fetch_s=fetch_s)
         stocked = self._loader.ready() - self._ready
-        self._ask = control.look(window._replace(stocked=stocked))
+        self._ask = control.look(window._replace(cpu_s=cpu_s, stocked=stocked))
         wanted = self._ask.within or self._ask.setting
         deeper = wanted.workers == self._setting.workers
         if wanted != self._setting and (control.live or deeper):

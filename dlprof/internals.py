@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -313,7 +314,9 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
             live.restart()
             self._worker_queue_idx_cycle = live.cycle
         tasks = self._task_info
-        while len(tasks) < (live.in_flight if self._send_idx < live.freely else live.own):
+        # Where batches come in any order torch loses one for which no worker has room.
+        own = min(live.own, live.in_flight)
+        while len(tasks) < (live.in_flight if self._send_idx < live.freely else own):
             # Torch counts for ever what a worker was sent that had come to its data's end by then:
             # shallower queues would never be filled again, and the epoch end early.
             self._tasks_outstanding = min(self._tasks_outstanding, len(tasks))
@@ -458,6 +461,11 @@ def tapped_iterator(
         # Torch makes it last, and can't end the workers that it started without it.
         vars(iterator).setdefault("_workers_status", [True] * workers)
         raise
+    finally:
+        # Collected with an error that holds it, its queues would go before it, and its workers not
+        # hear that they are to end: torch waits 5 s for each. So all of these are there until then.
+        held = [getattr(iterator, name, None) for name in ("_index_queues", "_workers")]
+        weakref.finalize(iterator, list, held).atexit = False
     if own_in_flight and not workers:
         iterator._sampler_iter = iter(iterator._index_sampler)
     if wrap is not None and not workers:
@@ -516,7 +524,7 @@ def start_worker(it: Any, context: Any) -> None:
 
     The context is the loader's ``multiprocessing_context``, or ``torch.multiprocessing``.
     """
-    with _undisturbed():
+    with undisturbed():
         index_queue = context.Queue()
         index_queue.cancel_join_thread()
         number = len(it._workers)
@@ -548,7 +556,7 @@ def start_worker(it: Any, context: Any) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Keep Ctrl-C and the news of a worker's death until what is begun is whole.
 
     Either would raise at any bytecode of the main thread. A process that is forked within gives

@@ -33,7 +33,7 @@ _HEADROOM = 1.1  # workers are never quite even
 _SIGMAS = 4.0  # what changed for sure, in standard errors
 _CLEAR = 0.6  # a log ratio above that of any core's two speeds: 1.77 apart were measured
 _MINUTE_S, _ALLOWED_S = 60.0, 0.6  # what trials may cost in a minute: half of what is promised
-_AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again
+_AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again; and as long is tried at most
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
@@ -88,6 +88,7 @@ class Window(NamedTuple):
     # What ``next()`` takes of a batch that is ready: no other setting makes it shorter.
     receive_s: float = 0.0
     fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
+    cpu_s: float = 0.0  # the CPU time of that; with more threads than one it may be more
     # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
 
@@ -95,6 +96,12 @@ class Window(NamedTuple):
     def made(self) -> int:
         """Batches that workers made: these say at once what a setting is worth, queues hide it."""
         return max(1, self.batches + self.stocked)
+
+    @property
+    def busy_cores(self) -> float:
+        """Cores that its workers compute on if they never rest; one each where that isn't known."""
+        share = self.cpu_s / self.fetch_s if self.fetch_s else 1.0
+        return share * self.setting.workers
 
     @property
     def wait_share(self) -> float:
@@ -184,7 +191,7 @@ class Control:
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
         self._last: Window | None = None
-        self._again_s, self._rested_from_s = _AGAIN_S, 0.0
+        self._again_s, self._rested_from_s, self._until_s = _AGAIN_S, 0.0, math.inf
         self._plan = self._life()
 
     def begin(self) -> Ask:
@@ -216,7 +223,7 @@ class Control:
             self.resting = True
             yield from self._rest(share)
             self.resting = False
-            seen = yield from self._windows(self.kept, _IN_A_ROW)
+            seen = yield from self._windows(self.kept, _IN_A_ROW, skip=self.kept.in_flight)
 
     def _settle(self, share: float) -> None:
         self.settled_s = self.settled_s or self.total_s
@@ -261,6 +268,8 @@ class Control:
             turn = _whole(seen)
             if against_s is not None and not self._may_lose(turn.lost_s(against_s)):
                 break
+            if self.total_s > self._until_s:
+                break
         return turn
 
     def _cost_s(self, window: Window, step_s: float) -> float:
@@ -275,8 +284,8 @@ class Control:
     # Trying.
 
     def _improve(self, seen: Window) -> _Plan:
-        """Try settings that may be faster, until none of them is."""
-        tried = {self.kept}
+        """Try settings that may be faster, until none of them is, or for some time."""
+        tried, self._until_s = {self.kept}, self.total_s + _AGAIN_S
         while seen.wait_share > WORTH:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             better = unmoved = False
@@ -287,6 +296,9 @@ class Control:
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_try(candidate, seen):
                     continue
+                if self.total_s > self._until_s:  # what was seen by now counts the next time
+                    self._again_s = _AGAIN_S
+                    return
                 tried.add(candidate)
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
@@ -338,8 +350,10 @@ class Control:
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
+            # So many that compute get half of them, beside as many others; what waits needs none.
+            crowded = workers >= self._cores and 2 * seen.busy_cores >= self._cores
             enough = self._changes_workers and _HEADROOM * need <= workers
-            enough = enough or (self.live and workers >= self._cores)
+            enough = enough or (self.live and crowded)
             found.insert(
                 0 if enough else 1, (Setting(workers, deeper), f"{share}, maybe in bursts")
             )
@@ -371,11 +385,10 @@ class Control:
                 around_s = statistics.fmean(old_s[-2:])
                 self._count_loss(tried, around_s)
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
-                verdict = judged(gains, cheaper=cheaper)
+                last = self.total_s > self._until_s or count == 1 + _ENOUGH
+                verdict = judged(gains, cheaper=cheaper, last=last)
                 if verdict is not None or not self._may_lose(0.0):
                     break
-            else:
-                verdict = judged(gains, cheaper=cheaper, last=True)
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
@@ -535,7 +548,7 @@ class Control:
                 return
             self._note(fewer, why, kept=enough)
             if enough:
-                self._given_back = before
+                self._given_back = self._given_back or before
             else:
                 self._floor = fewer.workers
 
@@ -550,7 +563,10 @@ class Control:
         batches, began_s = 0, self.total_s
         before_s = 0.0 if self._last is None else self._cost_s(self._last, 0.0)
         # Full queues hide that workers are too few until they have been emptied several times.
-        while batches < 6 * self.kept.in_flight or self.total_s - began_s < 4 * _REST_S:
+        while (
+            batches < self.kept.in_flight + 5 * fewer.in_flight
+            or self.total_s - began_s < 4 * _REST_S
+        ):
             (window,) = yield from self._windows(fewer, 1)
             batches += window.batches
             if window.wait_share > max(WORTH, share + _EQUAL):
@@ -575,16 +591,17 @@ class Control:
             self._last = window
             lately.append(window)
             self.wait_share = window.wait_share
+            # They were parked where none was missed, and cost nothing to have again: at once.
+            if self._given_back is not None and self.wait_share > max(WORTH, expected + _EQUAL):
+                self._floor = self.kept.workers
+                self._note(self._given_back, "workers are missed that were parked", kept=True)
+                self._given_back = None
+                return
             if len(lately) < _ENOUGH:
                 continue
             before, recent = [*lately][:-_ENOUGH], [*lately][-_ENOUGH:]
             share = _whole(recent).wait_share
             starves = expected <= WORTH < share - _EQUAL  # and it didn't seem to
-            if starves and self._given_back is not None:
-                self._floor = self.kept.workers
-                self._note(self._given_back, "workers are missed that were parked", kept=True)
-                self._given_back = None
-                return
             moved = len(before) >= _ENOUGH and self._has_moved(before, recent)
             if starves or moved:
                 self._again_s = _AGAIN_S
@@ -718,6 +735,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         stocked=sum(each.stocked for each in windows),
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
+        cpu_s=statistics.fmean([each.cpu_s for each in windows if each.fetch_s] or [0.0]),
     )
 
 

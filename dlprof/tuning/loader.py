@@ -22,9 +22,11 @@ from torch.utils.data import IterableDataset, MapDataPipe
 
 from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
+from dlprof.files import is_there
 from dlprof.machine import inspect_machine
+from dlprof.machine.launchers import launched_as
 from dlprof.records import Machine, TriedSetting
-from dlprof.saved import save_kwargs, saved_kwargs
+from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
@@ -33,6 +35,7 @@ from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
     BATCHES,
+    CPU_SECONDS,
     PLACES,
     READY,
     SECONDS,
@@ -83,8 +86,7 @@ def tune_loader(
     off = why or unwanted or _too_tight(core.num_workers, max_workers)
     place = None
     if state is not None and not off:
-        kind = type(core.dataset)
-        place = (Path(state), inspect_machine(), f"tune:{kind.__module__}.{kind.__qualname__}")
+        place = (Path(state), inspect_machine(), _name_of(core))
     seeded = reseed is not None and not why
     tuner = _Tuner(core, budget, place, asked=max_workers is not None, reseed=seeded)
     if off:
@@ -131,6 +133,39 @@ def _too_tight(workers: int, max_workers: int | None) -> str:
         return "" if workers else said
     few = max_workers < max(1, workers)
     return f"max_workers={max_workers} allows nothing to be tried" if few else ""
+
+
+def _name_of(loader: Any) -> str:
+    """Whose answer it is in a file: that of a dataset's class and length, in such batches."""
+    kind = type(loader.dataset)
+    parts = [f"tune:{kind.__module__}.{kind.__qualname__}"]
+    with contextlib.suppress(Exception):  # whatever a dataset of the user's raises
+        parts.append(f"{len(loader.dataset)} samples")
+    batches = loader if loader.batch_sampler is None else loader.batch_sampler
+    batch_size = getattr(batches, "batch_size", None)
+    ranks = launched_as(os.environ)["LOCAL_WORLD_SIZE"] or _world()
+    parts += [f"batch_size={batch_size}"] if batch_size else []
+    return ", ".join(parts + ([f"{ranks} ranks"] if ranks > 1 else []))
+
+
+def _last_answer(path: Path, machine: Machine, name: str) -> Mapping[str, Any]:
+    """What the last job ended with; empty where the file has nothing for this one."""
+    try:
+        known = saved_kwargs(path, machine, name)
+        machines = read_document(path) if is_there(path) and not known else {}
+    except DlprofError as error:
+        _LOG.warning("dlprof.tune: no settings are taken from a file: %s", error)
+        return {}
+    others = [
+        spec if key == machine.fingerprint else f"{spec} on {table.get('hostname', key)}"
+        for key, table in machines.items()
+        for spec in table.get("target", {})
+        if spec.startswith("tune:")
+    ]
+    if others:
+        said = "dlprof.tune: %s has settings for %s, and none that fit this loader here: %s"
+        _LOG.info(said, path, "; ".join(others), name)
+    return known
 
 
 def _switched_off(*, enabled: bool) -> str:
@@ -246,6 +281,7 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
+        self._timeout_s, self._fetch_s = loader.timeout, 0.0
         # What the only worker has from here, and where it was: more of them would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
@@ -277,7 +313,7 @@ class _Tuner:
         self._context: Any = torch.multiprocessing
         self._process = 0
         self._clock: Any = ()
-        self._clocked = (0.0, 0.0)
+        self._clocked = [0.0] * 3
         self._weighed_until_s = 0.0
         self.paused = False  # the last window had a pause, and doesn't count
 
@@ -285,8 +321,7 @@ class _Tuner:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
-            with contextlib.suppress(DlprofError):
-                known = saved_kwargs(*self._state)
+            known = _last_answer(*self._state)
         known_workers = known.get("num_workers", mine.workers)
         if not known_workers:
             return NO_WORKERS if spares_workers else mine
@@ -364,7 +399,7 @@ class _Tuner:
         self._taps = weakref.WeakSet()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
-            self._clock, self._clocked = RawArray("d", PLACES * most), (0.0, 0.0)
+            self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 3
         node = self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
         self._control.by_wait = node is not None
         if node is not None:
@@ -394,13 +429,17 @@ class _Tuner:
             why = self._refusal(self._control.kept, self._ask.setting, pids=())
             if not why:
                 break
-            self._ask = self._control.look(Window(self._ask.setting, 0, 0.0, 0.0, refused=why))
+            self._look(Window(self._ask.setting, 0, 0.0, 0.0, refused=why))
         return self._ask.setting
 
     def _refusal(self, before: Setting, after: Setting, *, pids: Sequence[int]) -> str:
         if before.workers < 2 <= after.workers and (files := moved(self._files, self._places)):
             name = named(files, self._loader())[0]
             return f"its worker moves the position of {name}, which more of them would share"
+        # They may all begin, and end, at once, and take turns on the cores until then.
+        longest_s = self._fetch_s * after.workers / max(1, before.workers)
+        if after.workers > before.workers and 0 < self._timeout_s < 2 * longest_s:
+            return f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
         return self._budget.refusal(
             before,
             after,
@@ -469,15 +508,19 @@ class _Tuner:
             return
         if batch is not None and not self._control.resting:
             self._weigh(iterator, batch)
-        ask = self._control.look(tap.window()) if tap.counting else self._ask
-        while self._can_steer(iterator, tap.setting, wanted := _wanted(ask, batch)):
+        if tap.counting:
+            self._look(tap.window())
+        # Some settings come with the next epoch, where ``batch`` is None, and others before.
+        while self._can_steer(
+            iterator,
+            tap.setting,
+            wanted := (None if batch is None else self._ask.within) or self._ask.setting,
+        ):
             if not self._has_turn(wanted):
                 tap.pause(NS)
-                self._ask = ask
                 return
             why = self._go_over(iterator, tap, wanted)
             if why is None:
-                self._ask = ask
                 return
             if not why:
                 break
@@ -486,12 +529,15 @@ class _Tuner:
                 self.turn_off(why)
                 tap.over = True
                 return
-            ask = self._control.look(Window(wanted, 0, 0.0, 0.0, refused=why))
-        self._ask = ask
+            self._look(Window(wanted, 0, 0.0, 0.0, refused=why))
         kept = self._control.kept
         self._control.live = self._steers and kept.workers > 0 and not self.whole_epochs
-        tap.begin(ask)
+        tap.begin(self._ask)
         self._report()
+
+    def _look(self, window: Window) -> None:
+        with internals.undisturbed():  # Ctrl-C in it would leave no plan to go on with
+            self._ask = self._control.look(window)
 
     def _weigh(self, iterator: Any, batch: Any) -> None:
         """What a batch takes, the largest as they may differ, and what workers do."""
@@ -548,8 +594,9 @@ class _Tuner:
         if self._context.get_start_method() != "fork" and not all(known):
             tap.pause(NS // 10)
             return None
-        internals.steer(iterator, after.workers, after.ahead)
-        tap.setting = after
+        with internals.undisturbed():
+            internals.steer(iterator, after.workers, after.ahead)
+            tap.setting = after
         return ""
 
     def drawn(self, before: tuple[Any, ...], *, workers: int) -> bool:
@@ -568,12 +615,18 @@ class _Tuner:
             )
         return self._draws > 0
 
-    def fetch_s(self) -> float:
-        """What a worker took to make a batch since this was last asked; 0 where none was made."""
-        seconds, batches = (math.fsum(self._clock[at::PLACES]) for at in (SECONDS, BATCHES))
-        (seconds_before, batches_before), self._clocked = self._clocked, (seconds, batches)
-        made = batches - batches_before
-        return (seconds - seconds_before) / made if made > 0 else 0.0
+    def fetch_s(self) -> tuple[float, float]:
+        """What a worker took to make a batch since this was last asked, and of CPU time.
+
+        Both are 0 where none was made.
+        """
+        now = [math.fsum(self._clock[at::PLACES]) for at in (SECONDS, CPU_SECONDS, BATCHES)]
+        before, self._clocked = self._clocked, now
+        seconds, cpu_s, made = (each - its for each, its in zip(now, before, strict=True))
+        if made <= 0:
+            return 0.0, 0.0
+        self._fetch_s = seconds / made
+        return self._fetch_s, cpu_s / made
 
     @property
     def waits_for_epochs(self) -> bool:
@@ -629,6 +682,7 @@ class _Tap:
         self._began = False  # whether a sampler has drawn the seed of its epoch
         # Of CPU time; the least of the latest, since some are larger by chance.
         self._receives_ns: deque[int] = deque(maxlen=9)
+        self._held: list[Any] = []  # a batch that came before Ctrl-C did, and wasn't given
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ready = 0  # batches that wait to be asked for, when the last window ended
@@ -675,6 +729,7 @@ class _Tap:
 
     def window(self) -> Window:
         """What was counted."""
+        fetch_s, cpu_s = self._tuner.fetch_s()
         return Window(
             self.setting,
             self._count - self._left,
@@ -683,7 +738,8 @@ class _Tap:
             self._skipped,
             self._skipped_ns / NS,
             receive_s=min(self._receives_ns, default=0) / NS,
-            fetch_s=self._tuner.fetch_s(),
+            fetch_s=fetch_s,
+            cpu_s=cpu_s,
             stocked=self._ready - self._ready_before,
         )
 
@@ -709,11 +765,18 @@ class _Tap:
         self._last_ns = got_ns
         self._left -= 1
         if self._left <= 0 and got_ns >= self._until_ns:
-            self._full(iterator, batch)
+            try:
+                self._full(iterator, batch)
+            except BaseException:  # the next call gives it: a loop may go on after Ctrl-C
+                self._held.append(batch)
+                self._aside, self.over = True, False
+                raise
         return batch
 
     def _looked_at(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
         """Give the next batch: did it draw random numbers; what does one that is ready take?"""
+        if self._held:
+            return self._held.pop()
         before = streams() if self._draws and self._began else ()
         # A batch counts as sent before it is, and may not be the next one: what waits computes not.
         began_ns = time.thread_time_ns()
@@ -759,13 +822,9 @@ class _Tap:
     def renew(self) -> None:
         """The iterator begins an epoch, with the workers that it has."""
         self.begun, self.ended = True, False
+        self._held.clear()
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
-
-
-def _wanted(ask: Ask, batch: Any) -> Setting:
-    """What to have from now on; ``batch`` is ``None`` where an epoch has ended."""
-    return ask.setting if batch is None or ask.within is None else ask.within
 
 
 def _orders_steps() -> bool:

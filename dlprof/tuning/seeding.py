@@ -14,11 +14,11 @@ from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher
 
-PLACES = 3
+PLACES = 4
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, BATCHES, READY = range(PLACES)
-"""What its batches took, how many they were, and 1 as soon as it can make some."""
+SECONDS, CPU_SECONDS, BATCHES, READY = range(PLACES)
+"""What its batches took, and of CPU time, how many they were, and 1 as soon as it can make some."""
 
 
 class ClockedInit:
@@ -93,10 +93,12 @@ class ClockedFetcher:
 
     def fetch(self, indices: Any) -> Any:
         """Fetch a batch."""
-        began_s = time.perf_counter()
+        clock, place = self._dlprof_clock, self._dlprof_place
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         batch = self._dlprof_fetcher.fetch(indices)
-        self._dlprof_clock[self._dlprof_place + SECONDS] += time.perf_counter() - began_s
-        self._dlprof_clock[self._dlprof_place + BATCHES] += 1
+        clock[place + SECONDS] += time.perf_counter() - began_s
+        clock[place + CPU_SECONDS] += time.process_time() - began_cpu_s
+        clock[place + BATCHES] += 1
         return batch
 
     def __getattr__(self, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import gc
 import itertools
@@ -41,6 +42,8 @@ import dlprof
 from dlprof import internals
 from dlprof.errors import UsageError
 from dlprof.integrations import callbacks, loggers, running
+from dlprof.machine import inspect_machine
+from dlprof.saved import save_kwargs
 from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.budget import Budget, Node
@@ -191,8 +194,20 @@ def test_each_epoch_has_the_order_that_its_sampler_was_told(scripted: None) -> N
     assert came[0] == came[2] != came[1]
 
 
-def test_without_order_no_sample_is_lost_or_doubled(scripted: None) -> None:
-    changing = dlprof.tune(loader(in_order=False), max_workers=4)
+class Shallow(Scripted):
+    """Has one batch in flight, soon."""
+
+    settings = (Setting(1, 1),)
+
+
+@pytest.mark.parametrize("kind", [Scripted, Shallow])
+@pytest.mark.parametrize("batch_size", [4, 5])  # the last one is smaller
+def test_without_order_no_sample_is_lost_or_doubled(
+    kind: Any, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned, "Control", kind)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(in_order=False, batch_size=batch_size), max_workers=4)
     came = [number for batch in numbers(changing) for number in batch]
     assert sorted(came) == [float(each) for each in range(LENGTH)]
 
@@ -402,6 +417,8 @@ def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, metho
     class Looking(Scripted):
         def look(self, window: Window) -> Ask:
             seen.append(window.fetch_s)
+            if window.fetch_s:  # it waits, and computes little
+                assert 0 < window.cpu_s < window.fetch_s
             return Ask(Setting(3, 2), 0, 4, 0.0)
 
     monkeypatch.setattr(tuned, "Control", Looking)
@@ -602,8 +619,7 @@ def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -
         iterator = iter(made)
         with pytest.raises(KeyError) as caught:
             batches.extend(batch.tolist() for batch in iterator)
-        # Where an iterator ends as garbage its queues may go first: torch waits 5 s per worker.
-        internals.shut_down(iterator)
+        internals.shut_down(iterator)  # the plain one, as garbage, would take 5 s for each worker
         return batches, str(caught.value)[:60]
 
     options: dict[str, Any] = {"num_workers": 1, "batch_size": 4}
@@ -612,6 +628,98 @@ def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -
     assert came[0] == plain[0]
     assert came[1] == plain[1]
     assert "KeyError" in came[1]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_that_are_collected_with_an_error_hear_that_they_are_to_end(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, *, persistent: bool
+) -> None:
+    """Torch waits 5 s for each that doesn't, and ends it by force; so the next iter() took 20 s."""
+    terminate, terminated = multiprocessing.process.BaseProcess.terminate, []
+    before = set(multiprocessing.active_children())
+
+    def noted(worker: Any) -> None:
+        terminated.append(worker.pid)
+        terminate(worker)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", noted)
+    gc.disable()  # else what was made here may be collected piece by piece
+    try:
+        made = DataLoader(Failing(), batch_size=1, num_workers=2, persistent_workers=persistent)
+        with pytest.raises(KeyError):  # it and the iterator hold each other
+            list(dlprof.tune(made, max_workers=4))
+        assert len(set(multiprocessing.active_children()) - before) == 4
+        del made
+    finally:
+        gc.enable()
+    gc.collect()
+    assert terminated == []
+    assert not set(multiprocessing.active_children()) - before
+
+
+@pytest.mark.parametrize("raised_by", ["look", "steer"])
+def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
+    monkeypatch: pytest.MonkeyPatch, raised_by: str
+) -> None:
+    """It came while a setting was changed: the batch at hand is given by the next call."""
+    counts: Iterator[int] = itertools.count()
+    steer = internals.steer
+
+    def interrupt(by: str) -> None:
+        if by == raised_by and next(counts) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    class Interrupted(Scripted):
+        def look(self, window: Window) -> Ask:
+            interrupt("look")
+            return super().look(window)
+
+    def steered(*given: Any) -> None:
+        interrupt("steer")
+        steer(*given)
+
+    monkeypatch.setattr(tuned, "Control", Interrupted)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(internals, "steer", steered)
+    changing = dlprof.tune(loader(Numbers(400, draws=False), shuffle=False), max_workers=4)
+    batches, came, interrupts = iter(changing), [], 0
+    while True:
+        try:
+            came.append(next(batches)[0].item())
+        except KeyboardInterrupt:
+            interrupts += 1
+        except StopIteration:
+            break
+    assert interrupts == 1
+    assert came == [float(each) for each in range(0, 400, 4)]
+    assert changing.tuning.off == ""
+
+
+def test_a_timeout_that_more_workers_may_exceed_is_heeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice as many that compute take twice as long on the same cores."""
+    refused: list[str] = []
+
+    class Growing(Scripted):
+        def look(self, window: Window) -> Ask:
+            refused.append(window.refused)
+            return Ask(self.kept if window.refused else Setting(16, 2), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Growing)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(tuned._Tuner, "fetch_s", fetching_takes(4.0))
+    made = dlprof.tune(loader(shuffle=False, timeout=60), max_workers=16)
+    assert len(numbers(made)) == LENGTH // 4
+    assert "a batch may take longer then than the loader's timeout, 60 s" in refused
+
+
+def fetching_takes(seconds: float) -> Any:
+    def fetch_s(self: Any) -> tuple[float, float]:
+        self._fetch_s = seconds
+        return seconds, seconds
+
+    return fetch_s
 
 
 class Deadly(Numbers):
@@ -1383,8 +1491,55 @@ def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.Monk
     assert internals.started_workers(iter(second)) == 3
     third = dlprof.tune(loader(), max_workers=4, max_ram=1_000_000, state=file)
     assert internals.started_workers(iter(third)) == 2
-    name = f"tune:{__name__}.Numbers"
+    name = f"tune:{__name__}.Numbers, 96 samples, batch_size=4"
     assert dlprof.kwargs_for(file, target=name) == {"num_workers": 3, "prefetch_factor": 4}
+
+
+@pytest.mark.parametrize(
+    ("other", "variables", "said"),
+    [
+        (lambda: loader(Numbers(100)), {}, "none that fit this loader here: {name}, 100 samples"),
+        (lambda: loader(batch_size=8), {}, "Numbers, 96 samples, batch_size=8"),
+        (lambda: loader(Failing()), {}, "Failing, 96 samples, batch_size=4"),
+        (loader, {"LOCAL_WORLD_SIZE": "4"}, "Numbers, 96 samples, batch_size=4, 4 ranks"),
+        (loader, None, "batch_size=4 on another, and none"),
+    ],
+    ids=["length", "batch size", "class", "ranks", "machine"],
+)
+def test_an_answer_for_another_loader_is_not_taken_and_the_log_says_so(
+    other: Any,
+    variables: dict[str, str] | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file, name = tmp_path / "dlprof.toml", f"tune:{__name__}.Numbers"
+    machine = inspect_machine()
+    if variables is None:
+        machine = dataclasses.replace(machine, fingerprint="0" * 12, hostname="another")
+    saved = {"num_workers": 7, "prefetch_factor": 4}
+    save_kwargs(file, machine, f"{name}, 96 samples, batch_size=4", saved, when="2026-11-28")
+    for key, value in (variables or {}).items():
+        monkeypatch.setenv(key, value)
+    with caplog.at_level(logging.INFO, "dlprof.tune"):
+        made = dlprof.tune(other(), max_workers=8, state=file)
+    assert made.tuning.kwargs == {"num_workers": 2, "prefetch_factor": 2}
+    (message,) = caplog.messages
+    assert said.format(name=name) in message
+    assert f"{file} has settings for {name}, 96 samples, batch_size=4" in message
+
+
+def test_an_answer_that_can_not_be_read_is_not_taken_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "dlprof.toml"
+    file.write_text("version = [")
+    made = dlprof.tune(loader(), state=file)
+    assert made.tuning.kwargs == {"num_workers": 2, "prefetch_factor": 2}
+    (message,) = caplog.messages
+    assert message.startswith("dlprof.tune: no settings are taken from a file: ")
+    assert str(file) in message
 
 
 @pytest.mark.parametrize(("options", "workers"), [({"max_workers": 4}, 0), ({}, 2)])

@@ -292,7 +292,7 @@ def test_ctrl_c_is_not_lost_in_the_news_of_a_death() -> None:
     before = signal.signal(signal.SIGCHLD, died)
     ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), internals._undisturbed():
+        with pytest.raises(KeyboardInterrupt), internals.undisturbed():
             both()
         assert signal.getsignal(signal.SIGCHLD) is died
     finally:
@@ -315,7 +315,7 @@ def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training
     replace(signal.SIGCHLD, lambda *_: None)
     monkeypatch.setattr(signal, "signal", dying)
     try:
-        with pytest.raises(RuntimeError, match="is killed"), internals._undisturbed():
+        with pytest.raises(RuntimeError, match="is killed"), internals.undisturbed():
             raise AssertionError
         assert signal.getsignal(signal.SIGINT) is ctrl_c
     finally:

@@ -38,6 +38,18 @@ def test_a_loader_that_waits_for_storage_gets_the_workers_that_it_needs(worlds: 
     assert "of the time waits for data" in first.why
 
 
+@pytest.mark.parametrize(("cpu_s", "io_s", "more"), [(0.001, 0.015, True), (0.015, 0.001, False)])
+def test_with_a_worker_a_core_queues_get_deeper_first_only_where_workers_compute(
+    worlds: Any, cpu_s: float, io_s: float, *, more: bool
+) -> None:
+    """What waits for storage needs no core: 2 of 5 workers are there, and 2 cores."""
+    world = worlds.World(cpu_s=cpu_s, io_s=io_s, step_s=0.004, cores=2)
+    control = Control(START, 16, cores=2)
+    worlds.Training(world=world, whole_s=20).run(START, control)
+    assert (control.changes[0].after.workers > START.workers) is more
+    assert (control.kept.workers > START.workers) is more
+
+
 def test_where_the_step_is_the_limit_workers_are_only_given_back(worlds: Any) -> None:
     training = worlds.Training(world=worlds.World(cpu_s=0.0, io_s=0.02, step_s=0.05), whole_s=200)
     control = Control(Setting(4, 2), 16)
@@ -56,6 +68,34 @@ def test_workers_that_are_missed_come_back(worlds: Any) -> None:
     ran = training.run(Setting(4, 4), control)
     assert control.kept.workers >= 3
     assert ran.batches > 0.98 * training.run(Setting(4, 4)).batches
+
+
+def test_parked_workers_come_back_at_once_when_storage_slows_down(worlds: Any) -> None:
+    """One does for a step of 66 ms, until a batch takes 130; trying others would cost seconds."""
+    world = worlds.World(cpu_s=0.002, io_s=0.044, step_s=0.066, spread=0.05)
+    training = worlds.Training(world=world, phase="storage slows", at_s=120, whole_s=300)
+    control = Control(Setting(8, 4), 16, cores=4)
+    ran = training.run(Setting(8, 4), control)
+    twin = training.run(Setting(8, 4), beside=ran)
+    missed = next(each for each in control.changes if each.at_s > training.at_s)
+    assert missed.before.workers == 1
+    assert missed.after == Setting(8, 4)
+    assert missed.at_s < training.at_s + 3
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_settles_within_a_minute_where_batches_are_slow_and_unlike(
+    worlds: Any, seed: int
+) -> None:
+    """One comparison took longer; what is left open when time is up is decided by the mean."""
+    world = worlds.World(cpu_s=0.06, io_s=0.001, step_s=0.01, cores=4, spread=0.6)
+    training = worlds.Training(world=world, whole_s=300, seed=seed)
+    control = Control(START, 16, cores=4)
+    training.run(START, control)
+    assert control.settled_s is not None
+    assert control.settled_s < 60
 
 
 @pytest.mark.parametrize("phase", ["step halves", "storage slows"])
