@@ -18,6 +18,8 @@ from dlprof.targets.build import build_from_object
 from dlprof.targets.loader import make_loader
 from dlprof.targets.workers import WorkerSetup, limit_threads, start_method_of
 
+_NUMBERS: Any = [1, 2]
+
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -84,7 +86,7 @@ def test_a_guard_is_put_in_where_workers_do_not_inherit_it(asked: str) -> None:
 
     def make(num_workers: int) -> DataLoader[int]:
         context = "spawn" if num_workers else None
-        return DataLoader([1, 2], num_workers=num_workers, multiprocessing_context=context)
+        return DataLoader(_NUMBERS, num_workers=num_workers, multiprocessing_context=context)
 
     own = asked == "by the target's own function"
     built = build_from_object(make if own else [1, 2, 3], batch_size=2)
@@ -92,7 +94,7 @@ def test_a_guard_is_put_in_where_workers_do_not_inherit_it(asked: str) -> None:
     def guarded(method: str | None) -> bool:
         config = Config(num_workers=1, start_method=method)
         setup: Any = make_loader(built, config, in_worker=_guard)
-        return setup.worker_init_fn == WorkerSetup(None, None, None, _guard)
+        return bool(setup.worker_init_fn == WorkerSetup(None, None, None, _guard))
 
     assert guarded(None if own else "spawn")
     if not own:
@@ -100,7 +102,7 @@ def test_a_guard_is_put_in_where_workers_do_not_inherit_it(asked: str) -> None:
 
 
 def test_how_workers_start_is_asked_of_the_configuration_then_of_the_loader() -> None:
-    spawned = DataLoader([1], num_workers=1, multiprocessing_context="spawn")
+    spawned: DataLoader[int] = DataLoader(_NUMBERS, num_workers=1, multiprocessing_context="spawn")
     assert start_method_of(spawned) == "spawn"
     assert start_method_of(spawned, Config(num_workers=1)) == "spawn"
     assert start_method_of(spawned, Config(num_workers=1, start_method="fork")) == "fork"
