@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
@@ -84,15 +84,20 @@ def _guard() -> None:
 def test_a_guard_is_put_in_where_workers_do_not_inherit_it(asked: str) -> None:
     """How workers start, the loader says: a function may start them by copy by itself."""
 
-    def make(num_workers: int) -> DataLoader[int]:
-        context = "spawn" if num_workers else None
-        return DataLoader(_NUMBERS, num_workers=num_workers, multiprocessing_context=context)
+    def make(num_workers: int, batch_size: int = 1) -> DataLoader[int]:
+        batches = BatchSampler(SequentialSampler(_NUMBERS), batch_size, drop_last=False)
+        return DataLoader(
+            _NUMBERS,
+            batch_sampler=batches,
+            num_workers=num_workers,
+            multiprocessing_context="spawn" if num_workers else None,
+        )
 
     own = asked == "by the target's own function"
     built = build_from_object(make if own else [1, 2, 3], batch_size=2)
 
     def guarded(method: str | None) -> bool:
-        config = Config(num_workers=1, start_method=method)
+        config = Config(num_workers=1, batch_size=2, start_method=method)
         setup: Any = make_loader(built, config, in_worker=_guard)
         return bool(setup.worker_init_fn == WorkerSetup(None, None, None, _guard))
 
