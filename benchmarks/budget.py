@@ -10,7 +10,7 @@ from common import DLPROF, Report, Table, parser, publish, run_command, surround
 from made_targets import slow_target
 
 from dlprof.store import read_run
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.targets.grammar import parse_target
 
 GOAL = 0.10

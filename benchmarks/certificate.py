@@ -23,7 +23,8 @@ from typing import Any
 
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 
-from dlprof.advise.choice import certify, decide
+from dlprof.advise.choice import decide
+from dlprof.advise.reasons import certify
 from dlprof.advise.situation import Situation
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.records import (

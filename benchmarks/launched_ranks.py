@@ -19,7 +19,7 @@ from common import Report, Table, median_interval, parser, publish, spread, surr
 from dlprof.engine.ranks import launched
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Trial
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest

@@ -15,7 +15,7 @@ import real_targets
 from dlprof.engine.ranks import launched
 from dlprof.records import Config, Explanation, Machine, Target, Trial
 from dlprof.records.codec import from_json
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, TrialRequest

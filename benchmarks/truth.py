@@ -25,7 +25,7 @@ from hand_timed import PREFETCH_FACTOR, PlainLoop
 
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Trial
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import Situation
-from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -52,7 +51,7 @@ OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_thr
 
 def base_config(run: Run) -> Config:
     """The settings that stay as they are where none is asked for: recommended, explained or own."""
-    found = run.recommendation.config if run.recommendation is not None else present_of(run)
+    found = run.recommendation.config if run.recommendation is not None else run.present
     size = run.calibration.batch_size if run.calibration is not None else None
     kept = {} if found is None else {name: getattr(found, name) for name in OWN}
     return Config(num_workers=1, batch_size=size, **kept).canonical()

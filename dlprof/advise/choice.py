@@ -1,49 +1,694 @@
-"""The decision: the cheapest configuration that is likely within 3 % of the best, and how sure.
+"""What each configuration is worth, and the cheapest that is likely within 3 % of the best.
 
-Of those that keep the limits. Never one that is estimated slower than what the user has, or than
-loading without workers; with a step, of those that keep it fed.
+Worth is one rate, that a training run would see. From the rate that a trial measured, or that a
+model predicted, three things lie between: the cores that several ranks, or a smaller machine, leave
+to one loader; the training step; and the turn from one epoch to the next. Under conditions that no
+trial shows, the model's predictions are as far off as they were where trials show it.
+
+The choice is one of those that keep the limits. Never one that is estimated slower than what the
+user has, or than loading without workers; with a step, of those that keep it fed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import (
-    Candidate,
-    Speeds,
-    agreement,
-    candidates_of,
-    cores_share,
-    gather,
-    speeds_of,
-)
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
     FED_WAIT_FRACTION,
-    HIGH,
-    MEDIUM,
     PERHAPS_FED_WAIT_FRACTION,
+    SAME_CORES,
+    TURNOVER_SPREAD,
 )
-from dlprof.advise.wording import disturbed_text, failed_or_skipped, inside, percent, times
+from dlprof.advise.wording import failed_or_skipped
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
-    ONE_BATCH_SIGN,
-    USELESS,
-    Certificate,
-    Confidence,
     Config,
+    ConfigRate,
+    Estimate,
     Integrity,
+    PredictedCell,
+    Prediction,
     Reason,
+    Run,
+    SweepPrediction,
+    Trial,
 )
-from dlprof.stats import NEAR, PROBABILITY, RISK, Gap, mean_interval, near_best
-from dlprof.units import format_bytes, format_duration
+from dlprof.stats import (
+    CALIBRATED,
+    COMPUTING_LOG_SD,
+    NEAR,
+    RISK,
+    Belief,
+    Carried,
+    ExpectedRates,
+    Gap,
+    ObservedRate,
+    believe,
+    log_work,
+    mean_interval,
+    near_best,
+    observe,
+    room_beside,
+    room_of,
+    turnovers,
+    typical,
+)
+from dlprof.units import format_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration, and everything that was seen and predicted of it.
+
+    Attributes:
+        config: Which.
+        name: It in words.
+        trials: Those with a rate, in the order of measuring.
+        failures: Those that failed.
+        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
+            for this configuration or one that shares its turnover, or as it is predicted.
+        prediction: What it would give under the conditions that are asked for, by the same belief
+            as all rates; ``None`` where only trials are asked.
+        measured: Whether its trials show these conditions.
+    """
+
+    config: Config
+    name: str
+    trials: tuple[Trial, ...] = ()
+    failures: tuple[Trial, ...] = ()
+    epoch_turnover_s: float | None = None
+    prediction: Prediction | None = None
+    measured: bool = True
+
+    @property
+    def key(self) -> str:
+        """``Config.key``."""
+        return self.config.key
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials with a rate that show the conditions that are asked for."""
+        return [trial.id for trial in self.trials] if self.measured else []
+
+    @property
+    def pss_bytes(self) -> int | None:
+        """Largest peak of the process tree's memory, with queues as full as they get."""
+        seen = []
+        for trial in self.trials:
+            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
+            if (pss := trial.usage.pss_peak_bytes) is not None:
+                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
+                seen.append(pss + (max(0, full - held) if full and held else 0))
+        return max(seen) if seen else self._predicted("pss_bytes")
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
+        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
+        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
+        return max(seen) if seen else self._predicted("shm_bytes")
+
+    def _predicted(self, need: str) -> int | None:
+        value = None if self.prediction is None else getattr(self.prediction, need)
+        return None if value is None else round(value)
+
+    def _queued_bytes(self, trial: Trial) -> int | None:
+        """What full queues hold; ``None`` without workers, or where batches have no known size."""
+        if trial.batch_bytes is None or not self.config.num_workers:
+            return None
+        return round(self.config.queued_batches * trial.batch_bytes)
+
+    @property
+    def startup_s(self) -> float | None:
+        """Median of ``iter`` plus first ``next``."""
+        seen = typical(trial.startup_s for trial in self.trials)
+        return self.prediction.startup_s if seen is None and self.prediction else seen
+
+    @property
+    def copy_s(self) -> float | None:
+        """Median seconds a batch in which the step waited for its copy to the device."""
+        return typical(t.copies.exposed_s for t in self.trials if t.copies is not None)
+
+    @property
+    def own_cpu_cores(self) -> float | None:
+        """Median of busy cores of the trial's own processes."""
+        return typical(trial.usage.own_cpu_cores for trial in self.trials)
+
+    @property
+    def available_cpu_cores(self) -> float | None:
+        """Median of the cores that the trial could have had."""
+        return typical(trial.usage.available_cpu_cores for trial in self.trials)
+
+    @property
+    def noisy(self) -> int:
+        """How many of the trials with a rate are doubtful."""
+        return sum(trial.noisy for trial in self.trials)
+
+
+def gather(run: Run) -> list[Candidate]:
+    """One candidate for each configuration of the run, cheapest first."""
+    groups: dict[Config, list[Trial]] = {}
+    for trial in run.trials:
+        if trial.purpose == "measure":
+            groups.setdefault(trial.config, []).append(trial)
+    turns = turnovers(run.completed)
+    depths = {config.prefetch_factor for config in groups if config.num_workers}
+    return [
+        Candidate(
+            config=config,
+            name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
+            trials=tuple(trial for trial in trials if trial.has_rate),
+            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+            epoch_turnover_s=turns.get(config.turnover_group),
+        )
+        for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """One trial's rates in a situation.
+
+    Attributes:
+        samples_per_s: Steady, at the stated step.
+        epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
+            epoch's length isn't known, or the rate covers whole epochs already.
+        wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
+    """
+
+    samples_per_s: float
+    epoch_factor: float
+    wait_fraction: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Steady rates as they are believed to be, times what epoch turnover leaves of them.
+
+    The two are kept apart because configurations that differ only in ``persistent_workers`` have
+    the same steady rate: what separates them is the epoch restart, not the noise of their rates.
+
+    Attributes:
+        belief: The steady rates, from what was measured and what a model predicted.
+        epochs: What epoch turnover leaves of each one's rate, over epochs of the target's length.
+        rates: Each trial's rates in the situation that counts, by trial id; none where trials show
+            another.
+        claimed: Steady rates with the model's own intervals, where nothing was measured that they
+            could be held against.
+        kept: Rates that the run keeps for this situation: a later version may estimate otherwise,
+            and one run has one figure everywhere.
+        kept_ratios: Those that it keeps with them, of one rate over that of another.
+        level: By how much the log rate that it keeps of what it recommends is above the believed
+            one: the others are shown on the same level.
+    """
+
+    belief: Belief
+    epochs: Mapping[str, Gap]
+    rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
+    claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
+    level: float = 0.0
+
+    def waits(self, candidate: Candidate) -> list[float]:
+        """Share of time that the step waits, of each trial that shows it; of quiet ones, if any."""
+        quiet = [trial for trial in candidate.trials if not trial.noisy] or candidate.trials
+        known = [self.rates[trial.id] for trial in quiet if trial.id in self.rates]
+        return [rates.wait_fraction for rates in known if rates.wait_fraction is not None]
+
+    def wait_fraction(self, candidate: Candidate) -> float | None:
+        """Mean share of time that the step waits; ``None`` without a step."""
+        if not candidate.measured and candidate.prediction is not None:
+            return candidate.prediction.wait_fraction
+        waits = self.waits(candidate)
+        return statistics.fmean(waits) if waits else None
+
+    def steady(self, key: str) -> Estimate:
+        """The rate of a configuration within an epoch."""
+        if key in self.kept:
+            return self.kept[key].times(math.exp(-self.epochs[key].value))
+        found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
+        return found.times(math.exp(self.level))
+
+    def rate(self, key: str) -> Estimate:
+        """The one rate of a configuration, over whole epochs where their length is known."""
+        if key in self.kept:
+            return self.kept[key]
+        return product(self.steady(key), self.epochs[key].factor())
+
+    def ratio(self, key: str, other: str) -> Estimate:
+        """The rate of one over that of another, with the interval of their quotient."""
+        if key == other:
+            return Estimate(value=1.0, low=1.0, high=1.0)
+        if (key, other) in self.kept_ratios:
+            return self.kept_ratios[key, other]
+        steady = self.belief.ratio(key, other)
+        if self.claimed and self.belief.error(key, other):
+            steady = product(self.claimed[key], self.claimed[other].inverse)
+        found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
+        if self.kept:
+            found = found.times(self.rate(key).value / self.rate(other).value / found.value)
+        return found
+
+    def chance(self, key: str, other: str, factor: float = 1.0) -> float:
+        """Probability that one is more than a factor as fast as another."""
+        return self.gap(key, other).chance(math.log(factor))
+
+    def gap(self, key: str, other: str) -> Gap:
+        """By how much the log rate of one is above that of another."""
+        if key == other:
+            return Gap(0.0, 0.0, math.inf)
+        return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
+
+    def room(
+        self, candidate: Candidate, situation: Situation, alike: Collection[Candidate]
+    ) -> Gap | None:
+        """By how much the log rate of any could be above that of one: by its step, and by cores.
+
+        ``alike`` are those whose samples cost much the same CPU work; cores say it of such alone.
+        """
+        turnover, model = self.epochs[candidate.key].value, candidate.prediction
+        if candidate.measured:
+            usable = situation.machine.usable_cores
+            seen = [
+                (each, observed, own.wait_fraction)
+                for each in candidate.trials
+                if (own := self.rates.get(each.id)) is not None
+                and (observed := _observed(each, own, usable)) is not None
+            ]
+            works = [[w for t in one.trials if (w := log_work(t)) is not None] for one in alike]
+            least = min(map(statistics.fmean, filter(None, works)), default=None)
+            return room_of(seen, turnover, least_work=least, usable_cores=usable)
+        if model is None:
+            return None
+        rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
+        if model.cores and candidate in alike:
+            each = situation.cores / situation.constraints.ranks
+            rooms.append((math.log(max(1.0, each / model.cores)), COMPUTING_LOG_SD))
+        rate = self.belief.log_rate(candidate.key)
+        gaps = [Gap(r - turnover, math.hypot(rate.error, sd), rate.df) for r, sd in rooms]
+        return min(gaps, key=lambda gap: gap.most, default=None)
+
+    def fastest(self, among: Sequence[Candidate]) -> Candidate:
+        """The fastest of some, which must not be none; the first of equals."""
+        return max(among, key=lambda each: self.log_speed(each.key))
+
+    def log_speed(self, key: str) -> float:
+        """Natural logarithm of a configuration's rate."""
+        return self.belief.log_rates[key] + self.epochs[key].value
+
+
+def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None = None) -> Speeds:
+    """What all configurations are worth, those that were only predicted among them.
+
+    By one belief over what a model predicted and what the trials gave. Where trials show other
+    conditions than those that are asked for and the run holds a calibration, they still show how
+    far off its predictions are, and the rest is predicted (``carried``).
+    """
+    run, models = situation.run, dict(models or {})
+    if situation.by_model:
+        return carried(situation, models)
+    trials = [trial for trial in run.completed if trial.has_rate]
+    turns = turnovers(trials)
+    rates = {
+        trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
+        for trial in trials
+    }
+    usable = run.header.machine.usable_cores
+    made = (_observed(trial, rates[trial.id], usable) for trial in trials)
+    seen = [each for each in made if each is not None]
+    expected = None
+    if situation.as_measured:
+        stored, epoch = run.prediction, situation.target.batches_per_epoch
+        late = stored is not None and epoch and not stored.epoch_log_rates
+        if stored is not None and late and situation.is_calibrated:
+            # Only later trials saw how long an epoch is: predicted once more.
+            with contextlib.suppress(UsageError):  # its batches cost nothing
+                models = predictions(situation, {c.config for c in stored.cells}) | models
+                unled = dataclasses.replace(run, prediction=None)
+                situation, stored = dataclasses.replace(situation, run=unled), None
+        expected = None if stored is None else ExpectedRates.of(stored)
+        if situation.is_calibrated and (models or stored is None):
+            expected = expectation(situation, {trial.config for trial in trials}, models)
+    timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
+    logs: dict[Config, list[float]] = {}
+    for trial in trials:
+        # Turnovers that would leave less are nonsense, but must not overflow.
+        factor = max(1e-20, rates[trial.id].epoch_factor)
+        logs.setdefault(trial.config, []).append(math.log(factor))
+    epochs = {} if expected is None else _epoch_factors(expected)
+    for config, found in logs.items():
+        log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
+        error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
+        epochs[config.key] = Gap(log, (1 - math.exp(log)) * error, math.inf)
+    advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
+    if situation.as_measured and advice is not None and not advice.extrapolated:
+        with contextlib.suppress(UsageError):  # it was for what this run doesn't show
+            if Situation.of(run, advice.constraints).as_measured:
+                pick, kept = advice.config.key, advice.rates
+    speeds = Speeds(
+        belief=believe(seen, expected),
+        epochs=epochs,
+        rates=rates,
+        claimed={} if seen else claims(models),
+        kept={each.config.key: each.samples_per_s for each in kept},
+        kept_ratios={(each.config.key, pick): each.ratio for each in kept},
+    )
+    if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
+        return speeds
+    level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
+    return dataclasses.replace(speeds, level=level)
+
+
+def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
+    """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
+    over = expected.epoch_log_rates
+    logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
+    return {
+        key: Gap(log, (1 - math.exp(log)) * TURNOVER_SPREAD, math.inf) for key, log in logs.items()
+    }
+
+
+def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
+    """Steady rates as predictions themselves have them, by ``Config.key``."""
+    return {config.key: each.steady for config, each in models.items()}
+
+
+def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
+    """The rates of a completed trial that has a rate."""
+    measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
+    share = cores_share(trial, situation)
+    wait = trial.wait_fraction if situation.step_measured else None
+    if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
+        return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
+    batches = trial.batches_per_s.value * share
+    samples_per_batch = measured / trial.batches_per_s.value
+    step_s = situation.derived_step_s
+    if step_s is not None:
+        # Without workers, loading and step take turns; with them, they overlap. Receiving a batch
+        # takes the main process a little on top, which only measuring or a model shows.
+        alone = not trial.config.num_workers
+        waiting = 1.0 if trial.wait_fraction is None or not alone else trial.wait_fraction
+        load_s = waiting / batches
+        batches = 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
+        wait = max(0.0, 1 - batches * step_s)
+    count, factor = situation.epoch_batches(trial.config), 1.0
+    if count is not None and turnover_s is not None and not trial.whole_epochs:
+        # All workers load their first batch in the turnover, and the last round leaves some idle.
+        waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
+        idle = math.ceil(count / at_once) * at_once - count
+        loading_s = count / batches
+        epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
+        factor = loading_s / max(loading_s, epoch_s)
+    return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
+
+
+def _observed(trial: Trial, own: Rates, usable_cores: float) -> ObservedRate | None:
+    """A trial as the belief sees it, by its rates in the situation that counts."""
+    return observe(trial, own.samples_per_s, wait=own.wait_fraction, usable_cores=usable_cores)
+
+
+def cores_share(trial: Trial, situation: Situation) -> float:
+    """Share of its measured rate that cores leave to each of the loaders, at most 1.
+
+    ``cores / (ranks * own)``: the cores of the machine over what all ranks' loaders would use if
+    each went as fast as the one that was measured. More cores than were measured promise nothing.
+    Where a calibration answers it is 1: predictions know of cores.
+    """
+    own, ranks = trial.usage.own_cpu_cores, situation.constraints.ranks
+    here = not (situation.other_ranks or situation.extrapolated)
+    if own is None or own <= 0 or here or situation.by_model:
+        return 1.0
+    return min(1.0, situation.machine.usable_cores / (ranks * own))
+
+
+def product(one: Estimate, two: Estimate) -> Estimate:
+    """The product of two figures, as if all that they may be off were their own."""
+    value = one.value * two.value
+    if not (one.low and one.high and two.low and two.high):
+        return Estimate(value=value)
+    down = math.hypot(math.log(one.value / one.low), math.log(two.value / two.low))
+    up = math.hypot(math.log(one.high / one.value), math.log(two.high / two.value))
+    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
+
+
+def predictions(situation: Situation, configs: Collection[Config]) -> dict[Config, Prediction]:
+    """What the model says of configurations, cheapest first.
+
+    Raises:
+        UsageError: The calibration is for another batch size, or of batches that cost nothing, or
+            a figure of the situation is out of range.
+    """
+    from dlprof.model import predict_all
+
+    ordered = sorted(configs, key=lambda config: config.cost_key)
+    try:
+        found = predict_all(situation.calibration, ordered, situation.conditions)
+    except ValueError as error:
+        raise UsageError(
+            f"Nothing can be predicted: {error}", hint="Calibrate at that size."
+        ) from None
+    if not all(0 < each.batches_per_s.value < math.inf for each in found):
+        raise UsageError(
+            "Nothing can be predicted: the calibrated batches cost no time at all",
+            hint="Calibrate again with dlprof profile.",
+        )
+    return dict(zip(ordered, found, strict=True))
+
+
+def candidates_of(
+    situation: Situation, configs: Collection[Config]
+) -> tuple[list[Candidate], Speeds]:
+    """Configurations, cheapest first, with what they would give, and what that rests on."""
+    models = predictions(situation, configs)
+    speeds = speeds_of(situation, models)
+    seen = {each.config: each for each in gather(situation.run)}
+    found = []
+    for config, model in models.items():
+        each = seen.get(config) or Candidate(config=config, name="")
+        turnover_s = model.turnover_s if each.epoch_turnover_s is None else each.epoch_turnover_s
+        made = dataclasses.replace(
+            each,
+            name=config.text_naming("prefetch_factor"),
+            epoch_turnover_s=turnover_s,
+            prediction=model,
+            measured=bool(each.trials) and not situation.by_model,
+        )
+        found.append(dataclasses.replace(made, prediction=_believed(made, model, speeds)))
+    return found, speeds
+
+
+def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
+    """Gives a configuration's rate over that of another, as all views of a run do, if known."""
+    situation = Situation.of(run)
+
+    def gain(config: Config) -> Estimate | None:
+        models: dict[Config, Prediction] = {}
+        if situation.is_calibrated:
+            with contextlib.suppress(UsageError):  # it says nothing of this batch size
+                models = predictions(situation, {own, config})
+        speeds = speeds_of(situation, models)
+        known = speeds.belief.log_rates.keys()
+        if config.key not in known or own.key not in known:
+            return None
+        return speeds.ratio(config.key, own.key)
+
+    return gain
+
+
+def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
+    """A prediction with the rate that is believed of it, and its needs as far as trials show."""
+    steady, claimed = speeds.steady(made.key), model.steady
+    factor, wait = steady.value / claimed.value, model.wait_fraction
+    batches = steady.times(model.batches_per_s.value / claimed.value)
+    over = batches.value * math.exp(speeds.epochs[made.key].value)
+    return dataclasses.replace(
+        model,
+        batches_per_s=batches,
+        samples_per_s=None if model.samples_per_s is None else steady,
+        epoch_batches_per_s=None if model.epoch_batches_per_s is None else over,
+        wait_fraction=None if wait is None else max(0.0, 1 - (1 - wait) * factor),
+        cores=None if model.cores is None else model.cores * factor,
+        pss_bytes=made.pss_bytes,
+        shm_bytes=made.shm_bytes,
+        startup_s=made.startup_s,
+        turnover_s=made.epoch_turnover_s,
+    )
+
+
+def expectation(
+    situation: Situation, measured: Collection[Config], models: Mapping[Config, Prediction]
+) -> ExpectedRates | None:
+    """What was predicted for the conditions of the trials, of them and of what is asked for.
+
+    What a sweep stored of its predictions stays as it is, so that all views have the same.
+    ``None`` where the calibration says nothing of what was measured.
+    """
+    from dlprof.model import relative_error
+
+    stored, calibration = situation.run.prediction, situation.calibration
+    known = () if stored is None else stored.cells
+    mine: Mapping[Config, Prediction] = {}
+    if stored is None:
+        own = {config for config in measured if config.batch_size == calibration.batch_size}
+        try:
+            mine = predictions(situation, own | _calibrating(situation))
+        except UsageError:  # its batches cost nothing
+            return None
+    have = {cell.config for cell in known} | set(measured)
+    rest = {config: each for config, each in models.items() if config not in have}
+    log_sd = relative_error(calibration) if stored is None else stored.log_sd
+    return _expected(situation, log_sd, {**mine, **rest}, beside=known)
+
+
+def _expected(
+    situation: Situation,
+    log_sd: float,
+    models: Mapping[Config, Prediction],
+    beside: Sequence[PredictedCell] = (),
+) -> ExpectedRates:
+    """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
+    from dlprof.model import cells_of
+
+    cells = (*beside, *cells_of(models))
+    found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
+    calibrated = frozenset(each.num_workers for each in _calibrating(situation))
+    return dataclasses.replace(ExpectedRates.of(found), calibrated=calibrated)
+
+
+def _calibrating(situation: Situation) -> set[Config]:
+    """What its run's model was fitted with, but for the settings that it says to be alike."""
+    run, calibration = situation.run, situation.calibration
+    if run.prediction is not None:
+        counts = ExpectedRates.of(run.prediction).calibrated
+    else:
+        trials = (trial for trial in run.trials if trial.id in calibration.trials)
+        counts = frozenset({trial.config.num_workers for trial in trials} - {0}) or CALIBRATED
+    size = calibration.batch_size
+    return {Config(num_workers=count, batch_size=size).canonical() for count in counts}
+
+
+def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds:
+    """Rates under conditions that no trial shows: predicted, and as far off as predictions were.
+
+    How far predictions of each ``num_workers`` are off, and how surely, is learned under the
+    trials' own conditions. Under the asked ones loading is taken to be as far off; what that makes
+    of the rate at a step, the model says. What something else limits there than where
+    it was measured is less sure.
+    """
+    from dlprof.model import EXTRAPOLATED_ERROR, relative_error
+
+    run, calibration = situation.run, situation.calibration
+    log_sd = relative_error(calibration)
+    own, asked = Situation.of(run), _expected(situation, log_sd, models)
+    prior = asked
+    before, seen = models, list[ObservedRate]()
+    if calibration.samples_per_batch is not None:
+        usable = run.header.machine.usable_cores
+        made = (observe(trial, usable_cores=usable) for trial in run.completed)
+        seen = [each for each in made if each is not None]
+    if seen:
+        ours = {each.config for each in gather(run)}
+        ours = {each for each in ours if each.batch_size == calibration.batch_size}
+        before = predictions(own, {*models, *ours, *_calibrating(own)})
+        prior = _expected(own, log_sd, before)
+    learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
+    whole = {each.key for each in seen if each.whole_epochs}
+    over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
+    expected = {**prior.log_rates, **over}
+    # More cores for each rank may be what it lacked. Threads of others may be more than the cores.
+    there_free, free = (
+        max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
+    )
+    crowded = there_free <= free + SAME_CORES
+    level = speeds_of(own).level if seen and own.as_measured else 0.0
+    there: dict[str, Carried] = {}
+    moved: dict[str, tuple[float, float]] = {}
+    for config, model in models.items():
+        key, bound = config.key, before[config].bound
+        group = learned.groups[key]  # of one rate, whether or not its workers persist
+        if group not in moved:
+            rate = learned.log_rate(key)
+            off, error = rate.value - expected[key] + level, max(rate.error, 1e-6)
+            offs = (off, off - error, off + error)
+            found = _moved(config, situation, offs)
+            if seen and crowded and bound == model.bound:
+                # What loading leaves unexplained at the trials' step is the main process's, in
+                # the same seconds of each batch: the less of a longer one.
+                share = model.batches_per_s.value / before[config].batches_per_s.value
+                rest = zip(offs, _moved(config, own, offs), strict=True)
+                left = [min(1.0, share) * (each - explained) for each, explained in rest]
+                found = [each + more for each, more in zip(found, left, strict=True)]
+            middle, low, high = found
+            moved[group] = middle, min(1.0, max(0.0, (high - low) / (2 * error)))
+        change, follows = moved[group]
+        unlike = log_sd if bound != model.bound else 0.0
+        there[key] = Carried(
+            log_rate=asked.log_rates[key] + change,
+            follows=follows,
+            log_sd=math.hypot(EXTRAPOLATED_ERROR, follows * unlike),
+            by_speed=_by_speed(config, situation),
+        )
+    return Speeds(
+        belief=learned.carried(there, speed_sd),
+        epochs=_epoch_factors(asked),
+        claimed={
+            key: product(each, Gap(0.0, abs(there[key].by_speed) * speed_sd, math.inf).factor())
+            for key, each in ({} if seen else claims(models)).items()
+        },
+    )
+
+
+def _moved(config: Config, situation: Situation, offs: Sequence[float]) -> list[float]:
+    """By how much the log rate changes where loading is off by so much, above 0 for faster.
+
+    With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
+    one that is so much longer, and so much faster.
+    """
+    from dlprof.model import cell_of, drawn, steady_rate, work_of
+
+    if not situation.step_s + situation.step_cpu_s:
+        return list(offs)
+    calibration, where = situation.calibration, situation.conditions
+    work = drawn(work_of(calibration, config, where))
+
+    def rate(factor: float) -> float:
+        longer = dataclasses.replace(
+            where, step_s=where.step_s * factor, step_cpu_s=where.step_cpu_s * factor
+        )
+        return steady_rate(cell_of(calibration, config, longer, work=work)).batches_per_s
+
+    as_predicted = rate(1.0)
+    return [each + math.log(rate(math.exp(each)) / as_predicted) for each in offs]
+
+
+def _by_speed(config: Config, situation: Situation) -> float:
+    """How far the rate follows the speed of the cores, where that is not known.
+
+    By the closed form, which separates loaders that compute from those that wait.
+    """
+    from dlprof.model import bounds, cell_of
+
+    factor = situation.speed.factor
+    if factor == 1.0:
+        return 0.0
+    calibration, where = situation.calibration, situation.conditions
+    slow, fast = (
+        min(bounds(cell_of(calibration, config, dataclasses.replace(where, speed=speed))).values())
+        for speed in (where.speed / factor, where.speed * factor)
+    )
+    return math.log(fast / slow) / (2 * math.log(factor))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,44 +1002,6 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
 
 
-def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:
-    """How far from the best a choice may be, at most; ``among`` is what it was asked of.
-
-    ``None`` for conditions that nobody measured (another machine, several ranks, what only a model
-    answers), and where there is nothing to compare it with.
-    """
-    situation = choice.situation
-    if situation.extrapolated or situation.other_ranks or situation.by_model:
-        return None
-    return _nearness(choice, unmeasured(situation, among))
-
-
-def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
-    """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
-    pick = choice.pick.key
-    measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
-    others = {each.key for each in choice.allowed if not each.measured}
-    others |= {each.key for each in more}
-    predicted = sorted(others - {pick})
-    if not measured and not predicted:
-        return None
-    speeds, configs = choice.speeds, [*(each.config for each in choice.allowed), *more]
-    ways = {(c.sharing_strategy, c.worker_threads) for c in configs if c.num_workers}
-    alike = len({c.batch_size for c in configs}) == 1 and len(ways) <= 1
-    room = speeds.room(choice.pick, choice.situation, choice.allowed if alike else ())
-    over_all, over_measured = (
-        speeds.belief.shortfall(pick, {key: speeds.gap(key, pick) for key in some}, room)
-        for some in ([*measured, *predicted], measured)
-    )
-    return Certificate(
-        epsilon=-math.expm1(-over_all),
-        epsilon_measured=-math.expm1(-over_measured),
-        probability=PROBABILITY,
-        configurations=1 + len(measured) + len(predicted),
-        measured=int(choice.pick.measured) + len(measured),
-    )
-
-
 def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many.
 
@@ -430,55 +1037,6 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     return [each.config for each in needy if breach(each, situation) is None]
 
 
-def judge(
-    choice: Choice,
-    certificate: Certificate | None,
-    *,
-    named: bool = False,
-    faster: bool = False,
-) -> tuple[Confidence, str]:
-    """The confidence and one sentence: the gravest doubt, else what is certain.
-
-    Of ``named`` settings it says that it is of those: of all it may be less sure. ``faster`` is
-    whether one seems so that was not measured, as ``perhaps_faster`` has it.
-    """
-    which = "asked for" if named else ""
-    doubt = next(_doubts(choice), None)
-    if doubt is not None:
-        return doubt[0], doubt[1] + _by_model(choice, certificate, which)
-    if certificate is None:
-        return "low", "nothing else that may be chosen has a rate to compare with"
-    pick = choice.pick
-    disturbed = disturbed_text(pick.noisy, len(pick.trials))
-    # The certificate holds for the machine as it was, which others may have made another one.
-    crowded = 2 * pick.noisy > len(pick.trials)
-    near = certificate.text_of(which) + (f"; its trials: {disturbed}" if crowded else "")
-    if certificate.shown > MEDIUM:
-        return "low", near
-    derived_s = choice.situation.derived_step_s
-    if derived_s is not None:
-        step = format_duration(derived_s)
-        return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
-    # Near the best does not mean that it beats what costs less.
-    cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
-    ends = (choice.speeds.ratio(each.key, pick.key).ends for each in cheaper)
-    alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
-    high = certificate.epsilon <= HIGH and not crowded
-    alike += "; one that was not measured may be faster" if high and faster else ""
-    return "high" if high and not faster else "medium", near + alike
-
-
-def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
-    """How near the best a choice is that was only predicted; empty for one that was measured."""
-    near = None if choice.pick.measured else certificate or _nearness(choice, ())
-    if near is None:
-        return ""
-    if near.epsilon > USELESS:
-        return "; how near the best it is, the model can't say"
-    said = near.text_of(which)
-    return f"; by the model{',' if said.startswith('of ') else ''} {said}"
-
-
 def perhaps_faster(
     pick: Candidate, others: Sequence[Candidate], speeds: Speeds, situation: Situation
 ) -> Candidate | None:
@@ -502,81 +1060,3 @@ def perhaps_faster(
     same = (each for each in faster if each.config == kept)
     near = (each for each in faster if rates[each.key] >= NEAR * max(rates.values()))
     return next(itertools.chain(same, near), None)
-
-
-def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
-    """What no rate shows, the gravest first, and the confidence that it leaves."""
-    pick, there, run = choice.pick, choice.situation, choice.situation.run
-    found = Integrity.of(run)
-    workers, ranks = pick.config.num_workers, there.constraints.ranks
-    size = pick.config.batch_size
-    if sign := found.doubt(workers):
-        yield "low", f"{inside(sign)}: each worker may repeat what the others give"
-    seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
-    if found.truncated and workers not in seen:
-        early = f"epochs end early with num_workers={min(found.truncated)}"
-        yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
-    if not pick.measured:
-        yield from _doubts_of_prediction(choice)
-        return
-    if there.extrapolated:
-        name = there.machine.hostname
-        known = f"nothing was measured on {name}: only its cores and memory are known"
-        tried = [trial.config for trial in run.completed]
-        left = f"more workers than {max(each.num_workers for each in tried)}"
-        # That which all trials were given is no choice.
-        left += ", other batch sizes" if {e.batch_size for e in tried} == {size} != {None} else ""
-        yield "low", f"{known}; not considered: {left}"
-    if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
-        yield "low", ONE_BATCH_SIGN
-    if there.other_ranks:
-        measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
-        yield "low", f"estimated, as {measured}"
-    if pick.failures:
-        yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
-
-
-def _loaders(launched: int) -> str:
-    return "one loader was" if launched == 1 else f"{launched} ranks were"
-
-
-def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
-    """The same of a choice that was only predicted, which is never sure."""
-    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
-    run, known = there.run, there.run.calibration
-    mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
-    agreed, disagrees = agreement(run), ""
-    if agreed is not None and agreed.outside:
-        disagrees = (
-            f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
-            f"configurations (by up to {agreed.worst:.2g}x)"
-        )
-    poor = agreed is not None and 2 * agreed.outside >= agreed.configs
-    lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
-    unseen = there.as_measured and run.prediction is not None and not run.completed
-    usable = mine.usable_cores
-    crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
-    crowded = 2 * sum(crowd) > len(crowd)
-    better = "on a quieter machine" if crowded else "for longer"
-    grave = {
-        f"{disagrees}: measure before you rely on it": poor,
-        there.speed.doubt: bool(there.speed.doubt),
-        f"it was measured on {mine.hostname}, and nothing on {other.hostname}": (
-            there.extrapolated
-        ),
-        f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
-        "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
-    }
-    cores = known.available_cores if known is not None else None
-    had, free = there.cores if cores is None else cores, there.cores - there.neighbours
-    lesser = {
-        f"{_loaders(there.launched)} measured, not {ranks} at once": there.other_ranks,
-        f"{had:.1f} cores were available when it was measured, not {free:.3g}": (free > 2 * had),
-        disagrees: bool(disagrees),
-        "no trial ran under such conditions": there.by_model,
-        "no trial measured settings like these": agreed is None,
-        "the model agrees with the trials, but these settings were not measured": True,
-    }
-    yield from (("low", text) for text in (known.doubts if known is not None else ()))
-    yield from (("low", text) for text, holds in grave.items() if holds)
-    yield from (("medium", text) for text, holds in lesser.items() if holds)

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from dlprof import late
 from dlprof.advise import thresholds as at
+from dlprof.advise.choice import gather, product, speeds_of
 from dlprof.advise.scaling import in_step
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import gather, product, speeds_of
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError

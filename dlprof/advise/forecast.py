@@ -19,27 +19,22 @@ from dlprof.advise.candidates import (
     wanted_configs,
 )
 from dlprof.advise.choice import (
+    Candidate,
+    Speeds,
     breach,
     broken_limit,
-    certify,
+    candidates_of,
     choose,
+    claims,
     decide,
-    judge,
+    gather,
     perhaps_faster,
+    predictions,
 )
+from dlprof.advise.reasons import Agreement, agreement, certify, judge
 from dlprof.advise.recommend import kept_answer
 from dlprof.advise.scaling import Scale, scales
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import (
-    Agreement,
-    Candidate,
-    Speeds,
-    agreement,
-    candidates_of,
-    claims,
-    gather,
-    predictions,
-)
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.model import (

@@ -1,7 +1,8 @@
-"""Why this configuration and no other: claims with what proves them, measured or predicted.
+"""Why this configuration and no other, and how sure that is.
 
-Each function looks for one kind of reason and yields none where it does not apply; ``REASONS``
-lists them in the order in which they are shown.
+Reasons are claims with what proves them, measured or predicted: each function looks for one kind
+and yields none where it does not apply; ``REASONS`` lists them in the order in which they are
+shown. Below are the doubts, and how near the best a choice is.
 """
 
 from __future__ import annotations
@@ -9,24 +10,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.choice import Choice
-from dlprof.advise.situation import neighbours_seen
-from dlprof.advise.speeds import Candidate, cores_share
+from dlprof.advise.choice import Candidate, Choice, cores_share, predictions, unmeasured
+from dlprof.advise.situation import Situation, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
     background_text,
     between,
+    disturbed_text,
     failed_or_skipped,
+    inside,
     loss_text,
     percent,
+    times,
 )
 from dlprof.records import (
     CUT_SHORT_SIGN,
+    ONE_BATCH_SIGN,
+    USELESS,
     WHILE_MEASURED,
+    Certificate,
+    Confidence,
     Config,
     Integrity,
     NumaBinding,
@@ -477,3 +484,219 @@ REASONS = (
     *(_persistent, _pin, _undecided, _cores, _ranks, _placement),
 )
 """One function for each kind of reason, in the order of showing."""
+
+
+def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:
+    """How far from the best a choice may be, at most; ``among`` is what it was asked of.
+
+    ``None`` for conditions that nobody measured (another machine, several ranks, what only a model
+    answers), and where there is nothing to compare it with.
+    """
+    situation = choice.situation
+    if situation.extrapolated or situation.other_ranks or situation.by_model:
+        return None
+    return _nearness(choice, unmeasured(situation, among))
+
+
+def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
+    """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
+    pick = choice.pick.key
+    measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
+    others = {each.key for each in choice.allowed if not each.measured}
+    others |= {each.key for each in more}
+    predicted = sorted(others - {pick})
+    if not measured and not predicted:
+        return None
+    speeds, configs = choice.speeds, [*(each.config for each in choice.allowed), *more]
+    ways = {(c.sharing_strategy, c.worker_threads) for c in configs if c.num_workers}
+    alike = len({c.batch_size for c in configs}) == 1 and len(ways) <= 1
+    room = speeds.room(choice.pick, choice.situation, choice.allowed if alike else ())
+    over_all, over_measured = (
+        speeds.belief.shortfall(pick, {key: speeds.gap(key, pick) for key in some}, room)
+        for some in ([*measured, *predicted], measured)
+    )
+    return Certificate(
+        epsilon=-math.expm1(-over_all),
+        epsilon_measured=-math.expm1(-over_measured),
+        probability=PROBABILITY,
+        configurations=1 + len(measured) + len(predicted),
+        measured=int(choice.pick.measured) + len(measured),
+    )
+
+
+def judge(
+    choice: Choice,
+    certificate: Certificate | None,
+    *,
+    named: bool = False,
+    faster: bool = False,
+) -> tuple[Confidence, str]:
+    """The confidence and one sentence: the gravest doubt, else what is certain.
+
+    Of ``named`` settings it says that it is of those: of all it may be less sure. ``faster`` is
+    whether one seems so that was not measured, as ``perhaps_faster`` has it.
+    """
+    which = "asked for" if named else ""
+    doubt = next(_doubts(choice), None)
+    if doubt is not None:
+        return doubt[0], doubt[1] + _by_model(choice, certificate, which)
+    if certificate is None:
+        return "low", "nothing else that may be chosen has a rate to compare with"
+    pick = choice.pick
+    disturbed = disturbed_text(pick.noisy, len(pick.trials))
+    # The certificate holds for the machine as it was, which others may have made another one.
+    crowded = 2 * pick.noisy > len(pick.trials)
+    near = certificate.text_of(which) + (f"; its trials: {disturbed}" if crowded else "")
+    if certificate.shown > at.MEDIUM:
+        return "low", near
+    derived_s = choice.situation.derived_step_s
+    if derived_s is not None:
+        step = format_duration(derived_s)
+        return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
+    # Near the best does not mean that it beats what costs less.
+    cheaper = (each for each in choice.allowed[: choice.allowed.index(pick)] if each.measured)
+    ends = (choice.speeds.ratio(each.key, pick.key).ends for each in cheaper)
+    alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
+    high = certificate.epsilon <= at.HIGH and not crowded
+    alike += "; one that was not measured may be faster" if high and faster else ""
+    return "high" if high and not faster else "medium", near + alike
+
+
+def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
+    """How near the best a choice is that was only predicted; empty for one that was measured."""
+    near = None if choice.pick.measured else certificate or _nearness(choice, ())
+    if near is None:
+        return ""
+    if near.epsilon > USELESS:
+        return "; how near the best it is, the model can't say"
+    said = near.text_of(which)
+    return f"; by the model{',' if said.startswith('of ') else ''} {said}"
+
+
+def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
+    """What no rate shows, the gravest first, and the confidence that it leaves."""
+    pick, there, run = choice.pick, choice.situation, choice.situation.run
+    found = Integrity.of(run)
+    workers, ranks = pick.config.num_workers, there.constraints.ranks
+    size = pick.config.batch_size
+    if sign := found.doubt(workers):
+        yield "low", f"{inside(sign)}: each worker may repeat what the others give"
+    seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
+    if found.truncated and workers not in seen:
+        early = f"epochs end early with num_workers={min(found.truncated)}"
+        yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
+    if not pick.measured:
+        yield from _doubts_of_prediction(choice)
+        return
+    if there.extrapolated:
+        name = there.machine.hostname
+        known = f"nothing was measured on {name}: only its cores and memory are known"
+        tried = [trial.config for trial in run.completed]
+        left = f"more workers than {max(each.num_workers for each in tried)}"
+        # That which all trials were given is no choice.
+        left += ", other batch sizes" if {e.batch_size for e in tried} == {size} != {None} else ""
+        yield "low", f"{known}; not considered: {left}"
+    if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
+        yield "low", ONE_BATCH_SIGN
+    if there.other_ranks:
+        measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
+        yield "low", f"estimated, as {measured}"
+    if pick.failures:
+        yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
+
+
+def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
+    """The same of a choice that was only predicted, which is never sure."""
+    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
+    run, known = there.run, there.run.calibration
+    mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
+    agreed, disagrees = agreement(run), ""
+    if agreed is not None and agreed.outside:
+        disagrees = (
+            f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
+            f"configurations (by up to {agreed.worst:.2g}x)"
+        )
+    poor = agreed is not None and 2 * agreed.outside >= agreed.configs
+    lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
+    unseen = there.as_measured and run.prediction is not None and not run.completed
+    usable = mine.usable_cores
+    crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
+    crowded = 2 * sum(crowd) > len(crowd)
+    better = "on a quieter machine" if crowded else "for longer"
+    grave = {
+        f"{disagrees}: measure before you rely on it": poor,
+        there.speed.doubt: bool(there.speed.doubt),
+        f"it was measured on {mine.hostname}, and nothing on {other.hostname}": (
+            there.extrapolated
+        ),
+        f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
+        "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
+    }
+    cores = known.available_cores if known is not None else None
+    had, free = there.cores if cores is None else cores, there.cores - there.neighbours
+    lesser = {
+        f"{_loaders(there.launched)} measured, not {ranks} at once": there.other_ranks,
+        f"{had:.1f} cores were available when it was measured, not {free:.3g}": (free > 2 * had),
+        disagrees: bool(disagrees),
+        "no trial ran under such conditions": there.by_model,
+        "no trial measured settings like these": agreed is None,
+        "the model agrees with the trials, but these settings were not measured": True,
+    }
+    yield from (("low", text) for text in (known.doubts if known is not None else ()))
+    yield from (("low", text) for text, holds in grave.items() if holds)
+    yield from (("medium", text) for text, holds in lesser.items() if holds)
+
+
+def _loaders(launched: int) -> str:
+    return "one loader was" if launched == 1 else f"{launched} ranks were"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Predicted against measured rates, predicted for the machine as busy as it was.
+
+    Attributes:
+        configs: How many configurations were measured.
+        outside: How many of them gave a rate outside of the predicted interval.
+        worst: Measured over predicted rate of the one that is furthest off.
+        neighbours: Threads of others that were counted in.
+    """
+
+    configs: int
+    outside: int
+    worst: float
+    neighbours: float
+
+
+def agreement(run: Run) -> Agreement | None:
+    """Hold the model against the run's own trials; ``None`` where there are none."""
+    here, outside, ratios = Situation.of(run), 0, list[float]()
+    calibration = here.calibration
+    seen = [
+        (trial, each)
+        for trial in run.completed
+        if trial.config.batch_size in {None, calibration.batch_size}
+        and (each := observe(trial, usable_cores=run.header.machine.usable_cores)) is not None
+    ]
+    if not seen or calibration.samples_per_batch is None:
+        return None
+    alone = believe([each for _, each in seen])  # in its own light, not in the model's
+    whole = {trial.config for trial, each in seen if each.whole_epochs}
+    for config, model in predictions(here, {trial.config for trial, _ in seen}).items():
+        steady, over = model.samples_per_s, model.epoch_batches_per_s
+        if config in whole and steady is not None:
+            steady = None if over is None else steady.times(over / model.batches_per_s.value)
+        if steady is None or steady.value <= 0:
+            continue
+        mine = alone.rate(config.key)
+        ratios.append(mine.value / steady.value)
+        lows, highs = zip(mine.ends, steady.ends, strict=True)
+        outside += max(lows) > min(highs)
+    if not ratios:
+        return None
+    return Agreement(
+        configs=len(ratios),
+        outside=outside,
+        worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
+        neighbours=here.neighbours,
+    )

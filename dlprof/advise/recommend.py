@@ -18,27 +18,30 @@ from dlprof.advise.candidates import (
     wanted_configs,
 )
 from dlprof.advise.choice import (
+    Candidate,
     Choice,
     broken_limit,
-    certify,
+    candidates_of,
     decide,
-    judge,
+    gather,
     perhaps_faster,
+    predictions,
 )
 from dlprof.advise.reasons import (
     CAVEATS,
     as_predicted,
     assumed,
+    certify,
     conditions,
     explain,
     failures,
+    judge,
     levers,
     neighbours,
     unchecked,
 )
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import Candidate, candidates_of, gather, predictions
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure

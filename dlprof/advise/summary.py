@@ -11,8 +11,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from dlprof.advise.choice import Candidate, gather, speeds_of
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import Candidate, gather, speeds_of
 from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Recommendation, Run, Trial
 from dlprof.stats import mean_interval

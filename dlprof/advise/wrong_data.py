@@ -64,8 +64,7 @@ def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
 
 def data_findings(run: Run) -> tuple[Finding, ...]:
     """What a run shows of wrong data, and of workers without any."""
-    present = present_of(run)
-    return tuple(found_in(run.trials, Integrity.of(run), present or Config()))
+    return tuple(found_in(run.trials, Integrity.of(run), run.present or Config()))
 
 
 def found_in(  # noqa: C901 - a branch for each fault
@@ -156,7 +155,7 @@ def said_first(run: Run) -> list[str]:
     warnings = itertools.chain.from_iterable(trial.warnings for trial in run.trials)
     if uneven := next((text for text in warnings if UNEVEN_SIGN in text), ""):
         said.append(f"{uneven[0].upper()}{uneven[1:]}.")
-    present, advice = present_of(run), run.recommendation
+    present, advice = run.present, run.recommendation
     chosen = None if advice is None else advice.config
     used = [each.num_workers for each in (present, chosen) if each is not None]
     diagnosed = () if run.diagnosis is None else run.diagnosis.findings
@@ -176,7 +175,7 @@ def said_first(run: Run) -> list[str]:
 
 def present_failure(run: Run) -> Iterator[Reason]:
     """That the target's own settings give wrong data, or fail; nothing if they work."""
-    present, verdict = present_of(run), "are wrong"
+    present, verdict = run.present, "are wrong"
     if present is None:
         return
     own = [trial for trial in run.trials if trial.config == present]
@@ -195,10 +194,3 @@ def present_failure(run: Run) -> Iterator[Reason]:
         verdict, message = "fail" if tried else "can't work here", fault.message
     claim = f"Your settings ({present.text}) {verdict}: {message}"
     yield Reason(claim=claim, evidence={"trials": [trial.id for trial in own]})
-
-
-def present_of(run: Run) -> Config | None:
-    """What the target's own loader is set to; of a profile, what it looked at."""
-    if run.diagnosis is not None:
-        return run.diagnosis.config
-    return run.header.present

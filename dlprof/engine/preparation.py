@@ -50,8 +50,7 @@ from dlprof.search.space import (
     single_config,
 )
 from dlprof.settings import SweepSettings, settings_to_json
-from dlprof.targets.builtin import prepare
-from dlprof.targets.builtin.options import DlioOptions, options_of
+from dlprof.targets.builtin.options import DlioOptions, options_of, prepare
 from dlprof.targets.grammar import TargetSpec, parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest

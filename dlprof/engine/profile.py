@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dlprof.advise.choice import gains_over
 from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
-from dlprof.advise.speeds import gains_over
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,

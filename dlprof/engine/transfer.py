@@ -19,7 +19,7 @@ from dlprof.records import Machine
 from dlprof.records.codec import from_json
 from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate, Transfers
 from dlprof.settings import by_key
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.protocol import BuildRequest, Message, TransferRequest, error_of

@@ -29,12 +29,12 @@ from dlprof.targets.counting import WorkerSamples, is_resampled
 from dlprof.targets.open_files import (
     OpenFile,
     holders,
-    is_forked,
     moved,
     named,
     open_files,
     positions,
 )
+from dlprof.targets.workers import start_method_of
 
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
@@ -96,7 +96,8 @@ class SharedFiles:
         files: tuple[OpenFile, ...] = ()
         with contextlib.suppress(Exception):  # a class of the user's may answer with anything
             numbered = getattr(loader, "worker_init_fn", None) is not None
-            if self._left and not numbered and is_forked(loader) and _samplers_of_torch(loader):
+            forked = start_method_of(loader) == "fork"
+            if self._left and not numbered and forked and _samplers_of_torch(loader):
                 files = open_files()[:_MOST_FILES]
         return functools.partial(self._looked_at, loader, files) if files else lambda take: take
 

@@ -9,7 +9,6 @@ import dataclasses
 import importlib.abc
 import importlib.metadata
 import importlib.util
-import multiprocessing
 import os
 import platform
 import secrets
@@ -55,6 +54,7 @@ from dlprof.records import (
     own_s,
 )
 from dlprof.store import RunWriter
+from dlprof.targets.workers import start_method_of
 from dlprof.tuning import tune
 from dlprof.units import NS
 from dlprof.version import __version__
@@ -273,8 +273,6 @@ class _Watching:
         self, loaders: Sequence[WatchedLoader], script: WatchedScript
     ) -> Diagnosis | None:
         rank = self._plan.rank
-        # Asking sets nothing.
-        start_method = multiprocessing.get_start_method(allow_none=True)
         with self._recorder.guarded("no cause could be found"):
             return diagnose_script(
                 loaders,
@@ -287,7 +285,7 @@ class _Watching:
                 usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,
                 local_cpus=cpus_of_job(os.getpid()),
-                start_method=start_method or multiprocessing.get_all_start_methods()[0],
+                start_method=start_method_of(),
             )
         return None
 

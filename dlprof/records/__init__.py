@@ -5,7 +5,7 @@ Plain frozen dataclasses of JSON-like values. Units are in the names (``_s`` sec
 record's ``unavailable`` maps the field's name to the reason; a figure is never 0 for "unknown".
 
 Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` are imported from
-``gate``, ``self_test`` and ``transfer``, so that commands that only read runs don't load them.
+``gate`` and ``transfer``, so that commands that only read runs don't load them.
 """
 
 from dlprof.records.advice import USELESS as USELESS

@@ -150,6 +150,13 @@ class Run:
         return self.script is not None or bool(self.watched) or (named and unlike_sweep)
 
     @property
+    def present(self) -> Config | None:
+        """What the target's own loader is set to, if anything; of a profile, what it looked at."""
+        if self.diagnosis is not None:
+            return self.diagnosis.config
+        return self.header.present
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """The causes that its profile found; none without one."""
         return () if self.diagnosis is None else self.diagnosis.findings

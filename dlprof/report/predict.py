@@ -13,7 +13,7 @@ from dlprof.advise.forecast import (
 )
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
-from dlprof.advise.wrong_data import data_findings, present_of
+from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, ConfigRate, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
@@ -80,7 +80,7 @@ def forecast_report(
             *first(run),
             doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(
-                rates_chart(rated, forecast.pick, present_of(run), unit=unit, most=MOST_BARS - 1)
+                rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
             ),
         ),
         hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),

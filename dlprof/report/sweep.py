@@ -14,7 +14,7 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import EVEN_SHARDS, background_text
-from dlprof.advise.wrong_data import present_failure, present_of, said_first
+from dlprof.advise.wrong_data import present_failure, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
@@ -104,7 +104,7 @@ def sweep_report(run: Run) -> doc.Document:
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
-    present, call = present_of(run), run.header.target.call.checked()
+    present, call = run.present, run.header.target.call.checked()
     # It is of the conditions that were measured, and takes the model many answers.
     asked = functools.cache(lambda: asked_accelerators(run, advice))
     alone = is_alone(run, advice.config, advice.rates)
@@ -124,7 +124,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
 
 def is_alone(run: Run, pick: Config, rated: Sized) -> bool:
     """Whether nothing but the recommended settings has a rate, and the user's are others."""
-    return len(rated) == 1 and pick != present_of(run)
+    return len(rated) == 1 and pick != run.present
 
 
 def nothing_yet(run: Run, pick: Config) -> str:
@@ -158,7 +158,7 @@ def first(run: Run) -> Iterator[doc.Block]:
 def _answer(
     run: Run, advice: Recommendation, accelerators: Callable[[], Accelerators | str | None]
 ) -> Iterator[tuple[str, doc.Words]]:
-    present, pick = present_of(run), advice.config
+    present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
     faster = [
         perhaps_faster(run, each.config, each.expected.samples_per_s, each.speed)
@@ -225,7 +225,7 @@ def perhaps_faster(
 def _speed_up(run: Run, advice: Recommendation) -> str:
     """Over the present settings and PyTorch's default, as far as they have a rate."""
     rates = {each.config: each for each in advice.rates}
-    present, pick = present_of(run), advice.config
+    present, pick = run.present, advice.config
     default = Config(batch_size=pick.batch_size)
     own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
     compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
@@ -360,7 +360,7 @@ def _is_elsewhere(asked: Constraints) -> bool:
 
 
 def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
-    pick, present = advice.config, present_of(run)
+    pick, present = advice.config, run.present
     estimated = advice.basis == "measured" and not advice.in_trials
     unsure = any(each.samples_per_s.is_wide for each in advice.rates)
     shown = []

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall, Target
-from dlprof.targets import builtin
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
+from dlprof.targets.builtin import options as builtin
 from dlprof.targets.describe import describe_loader, own_config
 from dlprof.targets.factory import NOT_A_SCRIPT, Factory
 from dlprof.targets.faults import one_line, type_name, user_traceback

@@ -14,7 +14,7 @@ from dlprof.targets.build import BuiltTarget
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.faults import one_line, type_name, user_traceback
 from dlprof.targets.parts import LoaderParts, dataloader_of, take_apart
-from dlprof.targets.workers import WorkerSetup
+from dlprof.targets.workers import WorkerSetup, start_method_of
 
 __all__ = ["EpochGate", "apply", "make_loader"]
 
@@ -35,7 +35,8 @@ def make_loader(
         built: The target, built in this process or one that it was forked from.
         config: What to set. ``batch_size=None`` keeps the target's own.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
-        in_worker: Called first in each worker; must pickle. Only a ``DataLoader`` has it.
+        in_worker: Called first in each worker that is not forked, as forked ones inherit what this
+            process has; must pickle. Only a ``DataLoader`` has it.
         any_size: Whether an epoch without one full batch will do, as for a look at a batch.
 
     Returns:
@@ -143,7 +144,8 @@ def _rebuild(parts: LoaderParts, config: Config) -> Iterable[Any]:
 def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object] | None) -> None:
     asked = config.sharing_strategy is not None or config.worker_threads is not None
     made = dataloader_of(loader)
-    if not asked and (in_worker is None or made is None):
+    in_worker = None if made is None or start_method_of(made) == "fork" else in_worker
+    if not asked and in_worker is None:
         return
     if made is None:
         raise TargetError(

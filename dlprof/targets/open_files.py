@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import multiprocessing
 import os
 import stat
 import sys
@@ -199,13 +198,6 @@ class _Apart:
                 with contextlib.suppress(OSError, IndexError, ValueError):
                     if int(about.read_bytes().split()[1]) != each.position:
                         movers[each].add(worker.pid)
-
-
-def is_forked(loader: Any) -> bool:
-    """Whether a DataLoader forks its workers; settles nothing that a script may still settle."""
-    context = getattr(loader, "multiprocessing_context", None)
-    method = (context or multiprocessing).get_start_method(allow_none=True)
-    return (method or multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
 def named(files: Sequence[OpenFile], loader: Any) -> tuple[str, ...]:

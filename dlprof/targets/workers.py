@@ -1,4 +1,4 @@
-"""What must be set inside each worker process: the sharing strategy and compute threads.
+"""What workers are started by, and what is set in each: sharing strategy and compute threads.
 
 A module of its own, free of torch: a spawned worker imports it before its fetcher is made.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlprof.records import Config
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -19,6 +23,18 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+
+
+def start_method_of(loader: Any = None, config: Config | None = None) -> str:
+    """What workers are started by: as a configuration says, or a DataLoader, or else by default.
+
+    It is only asked: a script may still settle on another default.
+    """
+    if config is not None and config.start_method is not None:
+        return config.start_method
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    method: str | None = context.get_start_method(allow_none=True)
+    return method or multiprocessing.get_all_start_methods()[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

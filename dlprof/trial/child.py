@@ -28,7 +28,7 @@ from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.explaining import Explainer, take_rested
-from dlprof.trial.in_worker import guarded_loader
+from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
 from dlprof.trial.processes import tie_forked
@@ -228,7 +228,7 @@ def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import SampleCounter
-    from dlprof.targets.loader import EpochGate
+    from dlprof.targets.loader import EpochGate, make_loader
     from dlprof.targets.parts import core_of
 
     copies: DeviceCopier | None = None
@@ -238,7 +238,7 @@ def _measure(
         copies = make_copier(request)
     consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
-    loader = guarded_loader(built, request.config, gate)
+    loader = make_loader(built, request.config, gate=gate, in_worker=guard_worker)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     ranks: RankGroup | None = None

@@ -5,17 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlprof.errors import TargetError
-from dlprof.records import Config
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import mark_processes
-
-if TYPE_CHECKING:
-    from dlprof.targets.build import BuiltTarget
-    from dlprof.targets.loader import EpochGate
 
 
 def guard_worker() -> None:
@@ -30,19 +25,6 @@ def guard_worker() -> None:
         os._exit(1)
     mark_processes()
     answer_with_stacks()
-
-
-def guarded_loader(built: BuiltTarget, config: Config, gate: EpochGate | None = None) -> Any:
-    """The target's loader for a configuration, with guards of its workers; see ``make_loader``.
-
-    Those that are forked inherit them from this process.
-    """
-    from dlprof.targets.loader import make_loader
-
-    kept = None if built.target.own_config is None else built.target.own_config.start_method
-    method = config.start_method or kept or multiprocessing.get_start_method()
-    guard = None if method == "fork" else guard_worker
-    return make_loader(built, config, gate=gate, in_worker=guard)
 
 
 class DelayedCollate:

@@ -17,9 +17,10 @@ from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind, WorkerStart
 from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.in_worker import guarded_loader
+from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
@@ -155,12 +156,16 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``failure``: why none can be started, or ``None``; ``shared_files``: those of which several
         forked workers move the position that they share, in words.
     """
-    from dlprof.targets.open_files import is_forked, moved_by_workers, named, open_files
+    from dlprof.targets.open_files import moved_by_workers, named, open_files
 
     loader, files = _loader(built, request.config), open_files()
     failure = try_start(loader, request.config)
     shared: tuple[str, ...] = ()
-    if request.config.num_workers > 1 and hasattr(loader, "num_workers") and is_forked(loader):
+    if (
+        request.config.num_workers > 1
+        and hasattr(loader, "num_workers")
+        and start_method_of(loader) == "fork"
+    ):
         shared = named(moved_by_workers(loader, files), loader)
     return {
         "failure": None if failure is None else dataclasses.asdict(failure),
@@ -291,14 +296,6 @@ def try_start(loader: Any, config: Config) -> Failure | None:
     )
 
 
-def start_method_of(loader: Any, config: Config) -> str:
-    """What a loader's workers are started by."""
-    if config.start_method is not None:
-        return config.start_method
-    own = getattr(loader, "multiprocessing_context", None)
-    return str(own.get_start_method() if own is not None else multiprocessing.get_start_method())
-
-
 class _PackingError(Exception):
     """A part of this name can't be pickled; the cause says why."""
 
@@ -380,9 +377,10 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:
+    from dlprof.targets.loader import make_loader
     from dlprof.targets.parts import core_of
 
-    return core_of(guarded_loader(built, config))
+    return core_of(make_loader(built, config, in_worker=guard_worker))
 
 
 def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:

@@ -33,7 +33,7 @@ from dlprof.records.codec import from_json
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.in_worker import add_delay, guarded_loader
+from dlprof.trial.in_worker import add_delay, guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
@@ -210,13 +210,13 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate
+        from dlprof.targets.loader import EpochGate, make_loader
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
         gate = EpochGate()
-        loader = guarded_loader(self._built, self._config, gate)
+        loader = make_loader(self._built, self._config, gate=gate, in_worker=guard_worker)
         _seed_all(loader, request.seed)
         loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
@@ -239,11 +239,13 @@ class Warm:
 
 def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
     """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
+    from dlprof.targets.loader import make_loader  # torch comes first
+
     if config.num_workers:
         lasting = dataclasses.replace(config, persistent_workers=True)
         with contextlib.suppress(TargetError):
-            return guarded_loader(built, lasting, gate)
-    return guarded_loader(built, config, gate)
+            return make_loader(built, lasting, gate=gate, in_worker=guard_worker)
+    return make_loader(built, config, gate=gate, in_worker=guard_worker)
 
 
 def _seed_all(loader: Any, seed: int) -> None:

@@ -15,10 +15,10 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
 from dlprof import api
+from dlprof.advise.choice import predictions, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.advise.summary import summarize
 from dlprof.engine.predicting import sweep_prediction
 from dlprof.errors import UsageError

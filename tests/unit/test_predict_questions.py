@@ -19,6 +19,7 @@ from dlprof.advise.candidates import (
     configs_of,
     wanted_configs,
 )
+from dlprof.advise.choice import predictions, speeds_of
 from dlprof.advise.situation import (
     Situation,
     clock_of,
@@ -28,7 +29,6 @@ from dlprof.advise.situation import (
     speed_error,
     usual_speed,
 )
-from dlprof.advise.speeds import predictions, speeds_of
 from dlprof.errors import UsageError
 from dlprof.model import SPEED_ERROR, Conditions
 from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from model_calibrations import tailed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.choice import decide, judge
+from dlprof.advise.choice import decide
 from dlprof.advise.forecast import forecast
+from dlprof.advise.reasons import judge
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import (

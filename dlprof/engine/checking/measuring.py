@@ -13,8 +13,6 @@ from dlprof.records.gate import CheckPlan, Quad, Series
 from dlprof.units import duration_option, format_duration
 
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
-_HOPELESS = 4.0
-"""A check whose first look would take so many times what is left of the budget isn't begun."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,8 @@ def _first_look(plan: CheckPlan, series: Series) -> int:
 def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> None:
     """Refuse a target of which no verdict is to be expected within the budget."""
     need_s = _load_s(plan, sides)
-    if need_s <= _HOPELESS * max(0.0, left_s):
+    # A check whose first look would take so many times what is left is not begun.
+    if need_s <= 4.0 * max(0.0, left_s):
         return
     budget_s = settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s

@@ -27,7 +27,7 @@ from dlprof.machine import inspect_machine
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
-from dlprof.targets.builtin import prepare
+from dlprof.targets.builtin.options import prepare
 from dlprof.trial.failures import as_error
 from dlprof.trial.launch import Built
 from dlprof.trial.protocol import BlockRequest

@@ -1,18 +1,26 @@
-"""Parameters of the built-in workloads, read and checked without torch."""
+"""The built-in workloads by their names: parameters, what is made for them, loaders.
+
+No torch, but for a loader.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import UsageError
 from dlprof.targets.arguments import to_bool
+from dlprof.targets.builtin.files import FILES, Progress, directory
 from dlprof.targets.builtin.workload import Workload, read_workload
 from dlprof.targets.grammar import TargetSpec
 from dlprof.units import parse_bytes
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 DTYPES = ("float32", "float16", "float64", "uint8", "int32", "int64")
 
@@ -207,3 +215,39 @@ def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
                 hint=f"Write {spec.source}:{key}=VALUE.",
             ) from None
     return options_class(**values)
+
+
+def prepare(
+    spec: TargetSpec, progress: Progress, *, arguments: Mapping[str, str] | None = None
+) -> None:
+    """Make the files that a built-in reads, unless they are there; imports no torch.
+
+    Raises:
+        UsageError: A parameter is unknown or out of range.
+        FileError: The cache directory can't be written.
+    """
+    options = options_of(spec, arguments or {}) if spec.kind == "builtin" else None
+    if isinstance(options, DlioOptions):
+        options.workload().make(options.most, progress)
+    elif options is not None and spec.source in FILES:
+        numbers = [getattr(options, name) for name in FILES[spec.source]]
+        directory(spec.source, *numbers, progress=progress)
+
+
+def notes_of(spec: TargetSpec, arguments: Mapping[str, str]) -> tuple[str, ...]:
+    """What is unlike what the file of a workload asks for, one sentence each."""
+    options = options_of(spec, arguments)
+    return options.workload().notes() if isinstance(options, DlioOptions) else ()
+
+
+def make_loader(spec: TargetSpec, arguments: Mapping[str, str], *, seed: int) -> DataLoader[Any]:
+    """The loader of a built-in at ``num_workers=0``; imports torch.
+
+    Raises:
+        UsageError: A parameter is unknown or out of range.
+        FileError: The cache directory can't be written.
+    """
+    options = options_of(spec, arguments)
+    module = importlib.import_module(f"dlprof.targets.builtin.{spec.source}")
+    loader: DataLoader[Any] = module.make_loader(options, seed=seed)
+    return loader

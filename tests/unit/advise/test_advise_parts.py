@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
 
-from dlprof.advise.choice import choose, judge
+from dlprof.advise.choice import choose, gather, rates_of, speeds_of
+from dlprof.advise.reasons import judge
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.advise.speeds import gather, rates_of, speeds_of
 from dlprof.advise.thresholds import HIGH
 from dlprof.errors import UsageError
 from dlprof.records import (

@@ -10,10 +10,9 @@ import pytest
 from builders import WAITING, around, blocks, config, failed, run, trial
 from predicted_runs import calibrated, calibration
 
-from dlprof.advise.choice import perhaps_faster
+from dlprof.advise.choice import Candidate, Speeds, perhaps_faster
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import Candidate, Speeds
 from dlprof.advise.summary import summarize
 from dlprof.records import (
     Config,

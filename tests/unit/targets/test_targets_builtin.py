@@ -18,7 +18,6 @@ from torch.utils.data import WeightedRandomSampler
 
 from dlprof.errors import FileError, UsageError
 from dlprof.records import Config
-from dlprof.targets import builtin
 from dlprof.targets.build import build_target
 from dlprof.targets.builtin import files, pictures, shards, synthetic, text, voc
 from dlprof.targets.builtin.files import cache_root, make_once
@@ -27,6 +26,7 @@ from dlprof.targets.builtin.options import (
     SyntheticOptions,
     TextOptions,
     options_of,
+    prepare,
 )
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.loader import make_loader
@@ -212,12 +212,12 @@ def test_left_overs_of_killed_runs_go_after_a_day(tmp_path: Path) -> None:
 def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> None:
     shown: list[tuple[str, int, int]] = []
     spec = parse_target("images:count=3")
-    builtin.prepare(spec, lambda *step: shown.append(step))
+    prepare(spec, lambda *step: shown.append(step))
     assert shown == [("JPEG files", n, 3) for n in range(4)]
     shown.clear()
-    builtin.prepare(spec, lambda *step: shown.append(step))
-    builtin.prepare(parse_target("data:make"), lambda *step: shown.append(step))
-    builtin.prepare(parse_target("synthetic"), lambda *step: shown.append(step))
+    prepare(spec, lambda *step: shown.append(step))
+    prepare(parse_target("data:make"), lambda *step: shown.append(step))
+    prepare(parse_target("synthetic"), lambda *step: shown.append(step))
     assert shown == []
 
 
@@ -269,7 +269,7 @@ def test_detection_is_ragged_and_balanced(cache: Path) -> None:
 
 
 def test_weights_come_from_annotations_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    builtin.prepare(parse_target(SMALL["voc"]), tell_nobody)
+    prepare(parse_target(SMALL["voc"]), tell_nobody)
 
     def refuse(*args: object) -> None:
         raise AssertionError("an image was opened")

@@ -17,9 +17,8 @@ from dlprof.engine.resume import resumed_settings
 from dlprof.errors import DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
 from dlprof.targets.build import build_target
-from dlprof.targets.builtin import prepare
 from dlprof.targets.builtin.dlio import make_loader
-from dlprof.targets.builtin.options import DlioOptions
+from dlprof.targets.builtin.options import DlioOptions, prepare
 from dlprof.targets.builtin.workload import Workload, read_workload
 from dlprof.targets.grammar import parse_target
 from dlprof.units import spread_of

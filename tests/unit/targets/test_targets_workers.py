@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
 from dlprof.targets.loader import make_loader
-from dlprof.targets.workers import WorkerSetup, limit_threads
+from dlprof.targets.workers import WorkerSetup, limit_threads, start_method_of
+
+_NUMBERS: Any = [1, 2]
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +74,42 @@ def test_it_is_put_in_only_where_asked_for() -> None:
     assert setup(Config(worker_threads=2)) is None  # no workers
     found = setup(Config(num_workers=1, worker_threads=2))
     assert pickle.loads(pickle.dumps(found)) == WorkerSetup(None, None, 2)
+
+
+def _guard() -> None:
+    """What is called first in a worker."""
+
+
+@pytest.mark.parametrize("asked", ["as configured", "by the target's own function"])
+def test_a_guard_is_put_in_where_workers_do_not_inherit_it(asked: str) -> None:
+    """How workers start, the loader says: a function may start them by copy by itself."""
+
+    def make(num_workers: int, batch_size: int = 1) -> DataLoader[int]:
+        batches = BatchSampler(SequentialSampler(_NUMBERS), batch_size, drop_last=False)
+        return DataLoader(
+            _NUMBERS,
+            batch_sampler=batches,
+            num_workers=num_workers,
+            multiprocessing_context="spawn" if num_workers else None,
+        )
+
+    own = asked == "by the target's own function"
+    built = build_from_object(make if own else [1, 2, 3], batch_size=2)
+
+    def guarded(method: str | None) -> bool:
+        config = Config(num_workers=1, batch_size=2, start_method=method)
+        setup: Any = make_loader(built, config, in_worker=_guard)
+        return bool(setup.worker_init_fn == WorkerSetup(None, None, None, _guard))
+
+    assert guarded(None if own else "spawn")
+    if not own:
+        assert not guarded("fork")
+
+
+def test_how_workers_start_is_asked_of_the_configuration_then_of_the_loader() -> None:
+    spawned: DataLoader[int] = DataLoader(_NUMBERS, num_workers=1, multiprocessing_context="spawn")
+    assert start_method_of(spawned) == "spawn"
+    assert start_method_of(spawned, Config(num_workers=1)) == "spawn"
+    assert start_method_of(spawned, Config(num_workers=1, start_method="fork")) == "fork"
+    usual = torch.multiprocessing.get_all_start_methods()[0]
+    assert start_method_of() == (torch.multiprocessing.get_start_method(allow_none=True) or usual)

@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dlprof.records import Config
+from dlprof.targets.workers import start_method_of
 from dlprof.trial import probing
-from dlprof.trial.probing import start_method_of, try_batch, try_start
+from dlprof.trial.probing import try_batch, try_start
 
 CLASSES = torch.arange(5)
 
