@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from fake_processes import (
     from_trial,
 )
 
-from dlprof.records import Config, Trial
+from dlprof.records import Config, RankFigures, Trial
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.runtime import Received
@@ -182,9 +183,10 @@ def test_ranks_that_hang_are_all_ended(tmp_path: Path) -> None:
 
 def test_workers_that_have_data_on_any_rank_are_fed() -> None:
     """The slowest rank has a shard less, and the others would miss its worker."""
-    ranks = [
-        trial(config(4), rate, fed_workers=fed)
-        for rate, fed in ((1000.0, 2), (600.0, 1), (990.0, None))
-    ]
+    ranks = []
+    for number, (rate, fed) in enumerate(((1000.0, 2), (600.0, 1), (990.0, None))):
+        alone = trial(config(4), rate, fed_workers=fed)
+        own = RankFigures(rank=number, host="vm", batches_per_s=alone.batches_per_s)
+        ranks.append(dataclasses.replace(alone, ranks=(own,)))
     found, slowest = together(ranks)
     assert (slowest, found.batches_per_s, found.fed_workers) == (1, ranks[1].batches_per_s, 2)
