@@ -48,6 +48,11 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple
     text += (
         f"{format_rate(rate.value)} each at the pace of the slowest (rank {slowest.rank}{cause})"
     )
+    # Whom the kernel gave less of the cores in a window is chance where ranks don't step together.
+    chance = slowest.slowest < slowest.trials and not any(s.barrier_fraction for s in speeds)
+    mean = math.fsum(each.samples_per_s.value for each in speeds) / len(speeds)
+    if chance and rate.high is not None and mean > rate.high:
+        text += f", {format_rate(mean)} on average: --step-barrier has them in step, as DDP does"
     found = next((s for s in scales(run) if s.ranks == len(speeds) and s.over_one), None)
     if found is not None and found.over_one is not None:
         text += f"; {gain_text(found.over_one, 'one rank')}"

@@ -94,6 +94,22 @@ def test_of_ranks_that_step_together_the_one_that_waits_for_none_is_the_slowest(
     assert "at the pace of the slowest (rank 1" in str(text)
 
 
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ([(100.0, 50.0), (50.0, 100.0)], True),
+        ([(100.0, 50.0), (100.0, 50.0)], False),  # one that is slow in each trial
+        ([(50.5, 50.0), (50.0, 50.5)], False),
+    ],
+)
+def test_ranks_that_are_the_slowest_by_chance_are_to_step_together(
+    rates: list[tuple[float, float]], told: bool
+) -> None:
+    trials = [trial(PICK, min(each), ranks=figures(*each)) for each in rates]
+    text = dict(ranks_facts(run(trials, settings=SETTINGS), PICK, around(50.0)))["Ranks"]
+    assert ("--step-barrier" in str(text)) == told
+
+
 AS_FAST = RankFigures(
     rank=0,
     host="box",
