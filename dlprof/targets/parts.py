@@ -201,7 +201,8 @@ class LoaderParts:
 
         As Lightning does it: a plain order is shared out, and a sampler of the user's own decides
         by itself what a rank gets. A ``DistributedSampler`` that names another rank, as that of a
-        live loader does on all ranks but one, is replaced by this rank's.
+        live loader does on all ranks but one, is replaced by this rank's. One of fewer replicas
+        than ranks is not: with tensor parallelism, ranks of a group load the same.
         """
         if self.iterable:
             return self.noted(
@@ -211,16 +212,16 @@ class LoaderParts:
         whole = isinstance(own, Sized) and len(own) == len(self.dataset)
         if type(own) not in (RandomSampler, SequentialSampler) or not whole:
             kind = type(own or self.batching.get("batch_sampler")).__name__
-            if not isinstance(own, DistributedSampler):
+            if not isinstance(own, DistributedSampler) or own.num_replicas < ranks:
                 return self.noted(f"The target's own {kind} decides what each rank gets.")
-            if own.rank == rank and own.num_replicas >= ranks:
+            if own.rank == rank:
                 return self
             of_one = f"The target's {kind} is that of rank {own.rank} on other ranks, too: "
             if type(own) is not DistributedSampler:
                 return self.noted(f"{of_one}they load the same share.")
             sampler: Any = DistributedSampler(
                 own.dataset,
-                num_replicas=max(own.num_replicas, ranks),
+                num_replicas=own.num_replicas,
                 rank=rank,
                 shuffle=own.shuffle,
                 seed=own.seed,

@@ -223,7 +223,7 @@ class _Own(DistributedSampler[int]):
     """One of the user's own."""
 
 
-@pytest.mark.parametrize(("replicas", "each"), [(1, 5), (2, 5), (5, 2)])
+@pytest.mark.parametrize(("replicas", "each"), [(2, 5), (5, 2)])
 def test_a_sampler_that_is_of_one_rank_on_all_of_them_gives_each_its_own_share(
     replicas: int, each: int
 ) -> None:
@@ -242,6 +242,23 @@ def test_a_sampler_that_is_of_one_rank_on_all_of_them_gives_each_its_own_share(
     own, notes = share(1, _Own)
     assert own == share(0, _Own)[0]
     assert notes == (f"The target's _Own is {of_one}: they load the same share.",)
+
+
+@pytest.mark.parametrize("kind", [DistributedSampler, _Own])
+def test_a_sampler_of_fewer_replicas_than_ranks_decides_what_each_gets(
+    kind: type[DistributedSampler[int]],
+) -> None:
+    """Of four ranks in groups of two for tensor parallelism, those of a group load the same."""
+
+    def share(rank: int) -> list[int]:
+        sampler = kind(Numbers(10), num_replicas=2, rank=rank // 2, shuffle=False)
+        built = build_from_object(DataLoader(Numbers(10), sampler=sampler), share=(rank, 4))
+        said = f"The target's own {kind.__name__} decides what each rank gets."
+        assert built.target.notes == (said,)
+        return [int(n) for n in make_loader(built, Config())]
+
+    assert share(0) == share(1) == [0, 2, 4, 6, 8]
+    assert share(2) == share(3) == [1, 3, 5, 7, 9]
 
 
 def test_shuffle_replaces_the_sampler_by_a_seeded_one() -> None:
