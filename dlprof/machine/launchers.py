@@ -69,9 +69,10 @@ def launcher_of(pid: int, root: Path = Path("/")) -> int:
     return above
 
 
-_BETWEEN = ("--multiprocessing-fork", "RANK=")
+_BETWEEN = ("--multiprocessing-fork", "HOROVOD_RANK=")
 """In the command of a process that ``multiprocessing`` has spawned, and of a shell that is to set a
-rank's numbers: horovodrun has both between itself and each rank."""
+rank's numbers: horovodrun has both between itself and each rank. Other names that end in ``RANK``
+may be arguments of the launcher itself."""
 
 
 def _parent(pid: int, root: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +244,33 @@ def test_ranks_that_horovodrun_starts_by_a_process_each_have_one_launcher(tmp_pa
         21: (10, _SPAWNED, b""),
         41: (21, b"python\0", said % (1, 1)),
     }
+    _write(tmp_path, family)
+    assert {launcher_of(40 + rank, tmp_path) for rank in (0, 1)} == {10}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        b"mpirun\0-x\0LORA_RANK=16\0python\0train.py\0",
+        b"torchrun\0train.py\0MODEL.LORA_RANK=8\0RANK=4\0",
+        b"bash\0-c\0for r in 0 1; do RANK=$r WORLD_SIZE=2 python train.py & done; wait\0",
+    ],
+)
+def test_a_launcher_may_have_an_argument_that_looks_like_a_rank(
+    tmp_path: Path, command: bytes
+) -> None:
+    ranked = b"RANK=%d\0WORLD_SIZE=2\0"
+    family = {10: (1, command, b""), 20: (10, b"python\0", ranked % 0)}
+    family[21] = (10, b"python\0", ranked % 1)
+    _write(tmp_path, family)
+    assert {launcher_of(pid, tmp_path) for pid in (20, 21)} == {10}
+
+
+def _write(root: Path, family: Mapping[int, tuple[int, bytes, bytes]]) -> None:
+    """Processes, each with its parent, its command and its environment."""
     for pid, (parent, command, environ) in family.items():
-        folder = tmp_path / f"proc/{pid}"
+        folder = root / f"proc/{pid}"
         folder.mkdir(parents=True)
         (folder / "status").write_text(f"PPid:\t{parent}\n")
         (folder / "cmdline").write_bytes(command)
         (folder / "environ").write_bytes(environ)
-    assert {launcher_of(40 + rank, tmp_path) for rank in (0, 1)} == {10}
