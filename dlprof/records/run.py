@@ -61,6 +61,8 @@ class RunHeader:
     @property
     def present(self) -> Config | None:
         """What the target's own DataLoader is set to, as the run measures it."""
+        if self.plan is not None and self.plan.present is not None:
+            return self.plan.present  # earlier versions never named its start method
         return self.target.present_settings(
             has_accelerator=self.accelerator is not None,
             compares_starts=self.settings.get("start_method") is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from builders import blocks, config, failed, run, target, trial
+from builders import blocks, config, failed, plan, run, target, trial
 from golden import drawn
 
 from dlprof.advise.recommend import recommend
@@ -73,6 +73,21 @@ def test_the_start_method_that_the_target_has_is_no_change(forked: float, said: 
     assert measured.header.present == spawn
     text = drawn(recommendation_report(measured, recommend(measured)), 120)
     assert f"Recommended {said}" in f"{' '.join(text.split())} "
+
+
+def test_a_run_that_did_not_name_the_target_s_start_method_still_knows_its_settings() -> None:
+    """Runs of versions that left it at ``None`` where start methods are compared, too."""
+    fork, spawn = (config(4, start_method=each) for each in ("fork", "spawn"))
+    rates = {W2: [1000.0] * 3, fork: [2000.0] * 3, spawn: [1900.0] * 3}
+    measured = run(
+        blocks(rates),
+        target=target(own_config=config(2, start_method="spawn")),
+        settings={"start_method": ["fork", "spawn"]},
+        plan=plan(rates, present=W2),
+    )
+    assert _rows(_advised(measured))[W2].role == PRESENT
+    text = " ".join(drawn(recommendation_report(measured, recommend(measured)), 120).split())
+    assert "2.00x over your settings" in text
 
 
 @pytest.mark.parametrize(
