@@ -434,15 +434,17 @@ def _others(
             link.settimeout(max(0.001, ends_s - time.monotonic()))
             hello = json.loads(link.makefile("rb").readline())
         except (OSError, ValueError):
-            missing = sorted({*range(1, me.local_size)} - {*heard})
-            raise UsageError(
-                f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
-                hint="Start all ranks of the machine with the same command, by one launcher; from "
-                f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
-            ) from None
+            break
         heard[int(hello["rank"])] = hello
-    for _, hello in sorted(heard.items()):  # once all are there, who end with this one
+    # Once all are there, who end with this one, or are late: who differs may be why.
+    for _, hello in sorted(heard.items()):
         _refuse(said, hello["said"], hello)
+    if missing := sorted({*range(1, me.local_size)} - {*heard}):
+        raise UsageError(
+            f"Rank {missing[0]} of {me.local_size} did not come within {_PATIENCE_S:.0f} s",
+            hint="Start all ranks of the machine with the same command, by one launcher; from "
+            f"Python, call it on all, after a barrier if some take longer to come. {_ALONE}",
+        )
     return {
         rank: _local_rank(hello["environ"], frozenset(hello["cpus"]))
         for rank, hello in heard.items()

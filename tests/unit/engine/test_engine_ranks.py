@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import pytest
 
@@ -343,3 +344,30 @@ def test_a_rank_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     ):
         pass
     follower.join()
+
+
+@linux
+def test_a_rank_that_differs_is_named_before_one_that_does_not_come() -> None:
+    """Who differs may be why the other one is late."""
+    three = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
+    me = LaunchedRank.of(TORCHRUN | three)
+    assert me is not None
+    there, here = socket.socketpair(socket.AF_UNIX)
+    hello = {"rank": 1, "said": {"words": ["profile"]}, "environ": {}, "cpus": []}
+    with there, _Door([here]) as door, ExitStack() as links:
+        there.sendall(json.dumps(hello).encode() + b"\n")
+        with pytest.raises(UsageError, match=r"words is .* on rank 1"):
+            ranks._others(door, me, {"words": ["sweep"]}, links)
+
+
+class _Door(socket.socket):
+    """Some come, and then no more within the time."""
+
+    def __init__(self, coming: list[socket.socket]) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._coming = coming
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if not self._coming:
+            raise TimeoutError
+        return self._coming.pop(), None
