@@ -357,8 +357,13 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
+    belief = believe(seen, expected)
+    # Without those that only the calibration was with: they bound others, and nobody asked.
+    asked = {config.key for config in (*models, *logs)}
+    all_, stored = belief.log_rates, situation.run.prediction
+    some = {key: log for key, log in all_.items() if stored is not None or key in asked}
     speeds = Speeds(
-        belief=believe(seen, expected),
+        belief=dataclasses.replace(belief, log_rates=some),
         epochs=epochs,
         rates=rates,
         claimed={} if seen else claims(models),

@@ -389,7 +389,7 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
         same = [each for each in seen if each.config.num_workers == config.num_workers]
         measured = [each for each in same if each.trials and not by_model]
         known = [each.key for each in sorted(measured, key=lambda each: each.config != config)]
-        if config.key in speeds.epochs and (by_model or not same):
+        if config.key in speeds.belief.log_rates and (by_model or not same):
             known.append(config.key)
         failed = [t for each in same for t in each.failures if t.failure is not None and not known]
         why = "" if known else f"num_workers={config.num_workers} was not measured"

@@ -14,9 +14,9 @@ heavy tails (Student's t), so that one disturbed trial, or one wrong prediction,
 others; how far off predictions are is learned from those that were measured, as far as their trials
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
 rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted least squares,
-the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989). Where more workers than
-the model was fitted with gave less than it predicts, it is done once more with the ``m_i`` bounded
-by what was measured, and the likelier of the two is believed.
+the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989). Where more workers gave
+no more than fewer and the model predicts that they do, it is done once more with the ``m_i``
+bounded by what was measured, and the likelier of the two is believed.
 """
 
 from __future__ import annotations
@@ -714,20 +714,24 @@ class _Fit:
         """Variance of the mean of a group's trials where these are over a factor of two apart.
 
         Undisturbed ones, and 0 for others: neither drift nor a core's speed, which changes by 1.8,
-        explains that. There are two states then, as with a page cache that fills, and which of them
-        is the usual one isn't for the majority of two or three to say. One of more is outvoted.
+        explains that, nor three times what two of their sort differ by. There are two states then,
+        as with a page cache that fills, and which of them is the usual one isn't for the majority
+        of two or three to say. One of more is outvoted.
         """
         seen = (self._seen[n] for n in self._by_group[group] if not self._seen[n].noisy)
         rows = (self._rows[n] for n in self._by_group[group] if not self._seen[n].noisy)
-        own = [
-            o.log_rate - math.fsum(found[i] * a for i, a in row.items())
+        own = sorted(
+            (o.log_rate - math.fsum(found[i] * a for i, a in row.items()), o.log_sd)
             for o, row in zip(seen, rows, strict=True)
-        ]
+        )
         if len(own) > 3:
-            middle = statistics.median(own)
-            own.remove(max(own, key=lambda each: abs(each - middle)))
-        apart = len(own) > 1 and max(own) - min(own) > math.log(2)
-        return statistics.variance(own) / len(own) if apart else 0.0
+            middle = statistics.median(log for log, _ in own)
+            own.remove(max(own, key=lambda each: abs(each[0] - middle)))
+        if len(own) < 2:
+            return 0.0
+        (low, low_sd), *_, (high, high_sd) = own
+        apart = high - low > max(math.log(2), 3 * math.hypot(low_sd, high_sd))
+        return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
         """What was predicted of a group: its log rate, its part of the common, its precision."""
@@ -929,20 +933,29 @@ def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> E
 
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
-    there, don't show it. It isn't below what was predicted of those. ``None`` where no more of them
-    gave less than was predicted, but for such as compute half of the time: cores may be what holds
-    these back, and others may leave more of them.
+    there, don't show it. It isn't below what was predicted of those. ``None`` where no measured
+    ones that should exceed it gave as little as fewer of them, measured or calibrated, of which
+    less was predicted: such as only gain more slowly than predicted go on to gain. Those that
+    compute half of the time say nothing of it: cores may be what holds these back, and others may
+    leave more of them.
     """
     logs, families, epochs = expected.log_rates, expected.families, expected.epoch_log_rates
     over = {key: epochs[key] - log for key, log in logs.items() if key in epochs}
-    few = [log for key, log in logs.items() if families.get(key) in expected.calibrated]
-    most, seen = max(expected.calibrated, default=0), dict[str, list[float]]()
+    few = {key: log for key, log in logs.items() if families.get(key) in expected.calibrated}
+    seen = dict[str, list[float]]()
     for o in observations:
-        if o.key in logs and families.get(o.key, 0) > most and o.cpu_share < 0.5:
+        if o.key in logs and families.get(o.key, 0) and o.cpu_share < 0.5:
             turnover = over.get(o.key, 0.0) if o.whole_epochs else 0.0
             seen.setdefault(o.key, []).append(o.log_rate - turnover)
-    bound = max([*few, *map(statistics.fmean, seen.values())], default=math.inf)
-    if not few or all(logs[key] <= bound + expected.log_sd for key in seen):
+    means = {key: statistics.fmean(each) for key, each in seen.items()}
+    bound = max([*few.values(), *means.values()], default=math.inf)
+    if not few or not any(
+        families[other] < families[key]
+        and logs[key] > max(bound, logs[other]) + expected.log_sd
+        and mean <= log + expected.log_sd
+        for key, mean in means.items()
+        for other, log in {**few, **means}.items()
+    ):
         return None
     rates = {key: min(log, bound) if families.get(key) else log for key, log in logs.items()}
     epochs = {key: rates[key] + log for key, log in over.items()}

@@ -491,8 +491,9 @@ def test_workers_that_a_shared_resource_holds_back_say_little_of_fewer() -> None
     assert 300 < rates["w4"] < 700
     # Beyond those that were measured, predictions are off by as much, and not by less.
     assert rates["w32"] / rates["w12"] == pytest.approx(2000 / 1770, rel=0.05)
-    # Where cores are none the limit, no more than was measured get more.
-    waiting = believe([dataclasses.replace(each, cpu_share=0.1) for each in rows], predicted)
+    # Where cores are none the limit and as many give as much, no more get more.
+    rows = [dataclasses.replace(each, cpu_share=0.1) for each in (*rows, *seen({"w4": [640]}))]
+    waiting = believe(rows, predicted)
     assert waiting.rate("w32").value == pytest.approx(waiting.rate("w12").value, rel=0.05)
     assert waiting.rate("w0").value == pytest.approx(180, rel=0.2)
 
@@ -530,6 +531,24 @@ def test_a_loader_that_gains_by_workers_is_believed_to_go_on(level: float) -> No
     assert belief.ratio("w16", "w8").value == pytest.approx(2, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"w4": [180 * 4 * 0.75]},
+        {"w8": [180 * 8**0.7]},
+        {"w2": [180 * 2], "w4": [180 * 4 * 0.75]},
+        {f"w{n}": [180 * n**0.7] for n in (2, 4, 8)},
+    ],
+    ids=["three-quarters", "power", "two-as-predicted", "power-thrice"],
+)
+def test_a_loader_that_gains_less_than_predicted_is_believed_to_go_on(measured: Table) -> None:
+    rows = [dataclasses.replace(each, cpu_share=0.1) for each in seen(measured, 0.02)]
+    model = dataclasses.replace(waits(1, 2, 4, 8, 16, 32), log_sd=0.05)
+    belief = believe(rows, model)
+    assert belief.ratio("w16", "w8").value == pytest.approx(2, rel=0.1)
+    assert belief.ratio("w32", "w16").value == pytest.approx(2, rel=0.1)
+
+
 def test_of_cores_that_give_less_more_workers_are_believed_to_get_as_much() -> None:
     model = dataclasses.replace(
         expected(0.08, w1=100, w2=195, w4=200, w8=200),
@@ -553,6 +572,13 @@ def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() ->
     assert not often.ratio("b", "a").is_wide  # once of many times
     all_ = believe(seen({"a": [30, 300, 310], "b": [31, 305, 312], "c": [30, 302, 306]}, 0.03))
     assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
+
+
+def test_trials_without_an_interval_may_lie_twice_apart() -> None:
+    """Each is as unsure as 30 %, so that one of ten pairs does."""
+    own: Table = {"a": [100, 210], "b": [100, 210]}
+    belief = believe(seen(own, NOISY_LOG_SD), expected(a=145, b=290))
+    assert width(belief.rate("a")) < math.log(2.5)
 
 
 def test_chances_follow_the_gap() -> None:

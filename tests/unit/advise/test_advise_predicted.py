@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from builders import WAITING, around, blocks, config, failed, run, trial
+from builders import WAITING, around, blocks, config, failed, machine, run, trial
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.choice import Candidate, Speeds, perhaps_faster
@@ -156,6 +156,15 @@ def test_rules_that_were_not_measured_are_reported_as_predicted() -> None:
     by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
     assert by_cores.predicted
     assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0, rel_tol=0.05)
+
+
+def test_rules_that_only_the_calibration_was_with_are_not_reported_as_predicted() -> None:
+    """One of its two counts is a rule's for two cores; no other rule is predicted, either."""
+    trials = blocks({config(3): [198.0, 201.0]}, usage=WAITING)
+    found = recommend(calibrated(trials=trials, machine=machine(2)))
+    rules = {rule.config.num_workers: rule for rule in found.rules_of_thumb if rule.unavailable}
+    assert {0, 1, 2} <= rules.keys()
+    assert all(rule.expected_samples_per_s is None for rule in rules.values())
 
 
 def test_rules_that_failed_are_not_reported_as_predicted() -> None:
