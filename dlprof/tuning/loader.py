@@ -282,6 +282,7 @@ class _Tuner:
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
+        self._own_workers: int = loader.num_workers
         # What the only worker has from here, and where it was: more of them would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
@@ -436,9 +437,12 @@ class _Tuner:
         if before.workers < 2 <= after.workers and (files := moved(self._files, self._places)):
             name = named(files, self._loader())[0]
             return f"its worker moves the position of {name}, which more of them would share"
-        # They may all begin, and end, at once, and take turns on the cores until then.
+        # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
-        if after.workers > before.workers and 0 < self._timeout_s < 2 * longest_s:
+        # The user's own workers, and those that were kept, need no leave to come back.
+        if 0 < self._timeout_s < 2 * longest_s and after.workers > max(
+            before.workers, self._own_workers, self._control.kept.workers
+        ):
             return f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
         return self._budget.refusal(
             before,
@@ -509,7 +513,9 @@ class _Tuner:
         if batch is not None and not self._control.resting:
             self._weigh(iterator, batch)
         if tap.counting:
-            self._look(tap.window())
+            window = tap.window()
+            tap.pause(0)  # counted once, and as what it was, also where Ctrl-C comes from here on
+            self._look(window)
         # Some settings come with the next epoch, where ``batch`` is None, and others before.
         while self._can_steer(
             iterator,

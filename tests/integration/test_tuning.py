@@ -670,7 +670,10 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             signal.raise_signal(signal.SIGINT)
 
     class Interrupted(Scripted):
+        counted: ClassVar[set[int]] = set()
+
         def look(self, window: Window) -> Ask:
+            self.counted.add(window.batches)
             interrupt("look")
             return super().look(window)
 
@@ -692,6 +695,7 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             break
     assert interrupts == 1
     assert came == [float(each) for each in range(0, 400, 4)]
+    assert Interrupted.counted == {2}  # no batch is counted twice, or as the next setting's
     assert changing.tuning.off == ""
 
 
@@ -712,6 +716,32 @@ def test_a_timeout_that_more_workers_may_exceed_is_heeded(
     made = dlprof.tune(loader(shuffle=False, timeout=60), max_workers=16)
     assert len(numbers(made)) == LENGTH // 4
     assert "a batch may take longer then than the loader's timeout, 60 s" in refused
+
+
+@pytest.mark.parametrize(("own", "kept"), [(2, 1), (1, 2)])
+def test_a_timeout_keeps_no_workers_away_that_the_loader_had(
+    monkeypatch: pytest.MonkeyPatch, own: int, kept: int
+) -> None:
+    """Those that the user set, or that were kept, come back after fewer were tried or parked."""
+
+    class Returning(Scripted):
+        seen: ClassVar[list[tuple[int, str]]] = []
+
+        def begin(self) -> Ask:
+            self.kept = Setting(kept, 2)
+            return super().begin()
+
+        def look(self, window: Window) -> Ask:
+            self.seen.append((window.setting.workers, window.refused))
+            return Ask(Setting(3 - window.setting.workers, 2), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Returning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(tuned._Tuner, "fetch_s", fetching_takes(4.0))
+    made = dlprof.tune(loader(shuffle=False, timeout=10, num_workers=own), max_workers=4)
+    assert len(numbers(made)) == LENGTH // 4
+    assert made.tuning.off == ""
+    assert set(Returning.seen) == {(1, ""), (2, "")}
 
 
 def fetching_takes(seconds: float) -> Any:
