@@ -1560,6 +1560,35 @@ def test_an_answer_for_another_loader_is_not_taken_and_the_log_says_so(
     assert f"{file} has settings for {name}, 96 samples, batch_size=4" in message
 
 
+def test_ranks_that_torch_knows_by_the_first_epoch_have_an_answer_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tune`` may be called before ``init_process_group``, which no launcher has prepared."""
+
+    class Certain(Scripted):
+        def look(self, window: Window) -> Ask:
+            self.kept, self.resting = Setting(1, 4), True
+            return Ask(self.kept, 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Certain)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file, name = tmp_path / "dlprof.toml", f"tune:{__name__}.Numbers, 96 samples, batch_size=4"
+    alone = {"num_workers": 3, "prefetch_factor": 4}
+    save_kwargs(file, inspect_machine(), name, alone, when="2026-11-28")
+    made = [dlprof.tune(loader(), max_workers=8, state=file) for _ in range(2)]
+    assert made[0].tuning.kwargs == alone
+    monkeypatch.setattr(tuned, "_world", lambda: 2)
+    for each, workers in zip(made, (2, 1), strict=True):  # the second has the first one's answer
+        tuning, batches = each.tuning, iter(each)
+        assert internals.started_workers(batches) == workers
+        assert len(numbers(batches)) == LENGTH // 4
+        assert each.tuning is tuning
+        assert tuning.kwargs == {"num_workers": 1, "prefetch_factor": 4}
+    assert dlprof.kwargs_for(file, target=name) == alone
+    assert dlprof.kwargs_for(file, target=f"{name}, 2 ranks") == made[0].tuning.kwargs
+
+
 def test_an_answer_that_can_not_be_read_is_not_taken_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
