@@ -282,10 +282,24 @@ class _Tuner:
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
+        self._own_workers: int = loader.num_workers
         # What the only worker has from here, and where it was: more of them would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
-        mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
+        self._asked = asked
+        self._control = self._begun(loader)
+        self.tuning = Tuning(self._control, type(loader.dataset).__name__)
+        self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
+        self._context: Any = torch.multiprocessing
+        self._process = 0
+        self._clock: Any = ()
+        self._clocked = [0.0] * 3
+        self._weighed_until_s = 0.0
+        self.paused = False  # the last window had a pause, and doesn't count
+
+    def _begun(self, loader: Any) -> Control:
+        """Begin anew: with what the last job ended with, or the user's own."""
+        mine, asked = Setting(loader.num_workers, loader.prefetch_factor or 0), self._asked
         changes_workers = self._may_change_workers(loader, asked=asked)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
         spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
@@ -297,25 +311,19 @@ class _Tuner:
         self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
-        self._control = Control(
+        most = self._budget.most_workers
+        control = Control(
             start,
             # A worker_init_fn may know no more workers than those that it was written for.
-            max(budget.most_workers if asked or not loader.worker_init_fn else 0, start.workers),
+            max(most if asked or not loader.worker_init_fn else 0, start.workers),
             live=self._steers and start.workers > 0 and not self.whole_epochs,
             changes_workers=changes_workers,
             spares_workers=spares_workers,
             cores=usable_cores(),
         )
-        self.tuning = Tuning(self._control, type(loader.dataset).__name__)
-        self._ask = self._control.begin()
+        self._ask = control.begin()
         self._said = self._written = 0
-        self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
-        self._context: Any = torch.multiprocessing
-        self._process = 0
-        self._clock: Any = ()
-        self._clocked = [0.0] * 3
-        self._weighed_until_s = 0.0
-        self.paused = False  # the last window had a pause, and doesn't count
+        return control
 
     def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
@@ -370,7 +378,7 @@ class _Tuner:
         self._context = loader.multiprocessing_context or torch.multiprocessing
         try:
             if self._process != os.getpid():
-                self._begin_process(mine)
+                self._begin_process(loader, mine)
             setting = self._affordable(mine)
         except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
@@ -393,7 +401,7 @@ class _Tuner:
         self.renewed(tap)
         return iterator
 
-    def _begin_process(self, mine: Setting) -> None:
+    def _begin_process(self, loader: Any, mine: Setting) -> None:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
         self._process = os.getpid()
         self._taps = weakref.WeakSet()
@@ -401,6 +409,10 @@ class _Tuner:
             most = max(self._budget.most_workers, mine.workers)
             self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 3
         node = self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
+        known = None if self.tuning.off else self._state
+        if known is not None and (name := _name_of(loader)) != known[2]:
+            self._state = *known[:2], name  # another answer is theirs
+            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
         self._control.by_wait = node is not None
         if node is not None:
             with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
@@ -436,9 +448,12 @@ class _Tuner:
         if before.workers < 2 <= after.workers and (files := moved(self._files, self._places)):
             name = named(files, self._loader())[0]
             return f"its worker moves the position of {name}, which more of them would share"
-        # They may all begin, and end, at once, and take turns on the cores until then.
+        # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
-        if after.workers > before.workers and 0 < self._timeout_s < 2 * longest_s:
+        # The user's own workers, and those that were kept, need no leave to come back.
+        if 0 < self._timeout_s < 2 * longest_s and after.workers > max(
+            before.workers, self._own_workers, self._control.kept.workers
+        ):
             return f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
         return self._budget.refusal(
             before,
@@ -509,7 +524,9 @@ class _Tuner:
         if batch is not None and not self._control.resting:
             self._weigh(iterator, batch)
         if tap.counting:
-            self._look(tap.window())
+            window = tap.window()
+            tap.pause(0)  # counted once, and as what it was, also where Ctrl-C comes from here on
+            self._look(window)
         # Some settings come with the next epoch, where ``batch`` is None, and others before.
         while self._can_steer(
             iterator,

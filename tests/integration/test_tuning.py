@@ -670,7 +670,10 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             signal.raise_signal(signal.SIGINT)
 
     class Interrupted(Scripted):
+        counted: ClassVar[set[int]] = set()
+
         def look(self, window: Window) -> Ask:
+            self.counted.add(window.batches)
             interrupt("look")
             return super().look(window)
 
@@ -692,6 +695,7 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             break
     assert interrupts == 1
     assert came == [float(each) for each in range(0, 400, 4)]
+    assert Interrupted.counted == {2}  # no batch is counted twice, or as the next setting's
     assert changing.tuning.off == ""
 
 
@@ -712,6 +716,32 @@ def test_a_timeout_that_more_workers_may_exceed_is_heeded(
     made = dlprof.tune(loader(shuffle=False, timeout=60), max_workers=16)
     assert len(numbers(made)) == LENGTH // 4
     assert "a batch may take longer then than the loader's timeout, 60 s" in refused
+
+
+@pytest.mark.parametrize(("own", "kept"), [(2, 1), (1, 2)])
+def test_a_timeout_keeps_no_workers_away_that_the_loader_had(
+    monkeypatch: pytest.MonkeyPatch, own: int, kept: int
+) -> None:
+    """Those that the user set, or that were kept, come back after fewer were tried or parked."""
+
+    class Returning(Scripted):
+        seen: ClassVar[list[tuple[int, str]]] = []
+
+        def begin(self) -> Ask:
+            self.kept = Setting(kept, 2)
+            return super().begin()
+
+        def look(self, window: Window) -> Ask:
+            self.seen.append((window.setting.workers, window.refused))
+            return Ask(Setting(3 - window.setting.workers, 2), 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Returning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(tuned._Tuner, "fetch_s", fetching_takes(4.0))
+    made = dlprof.tune(loader(shuffle=False, timeout=10, num_workers=own), max_workers=4)
+    assert len(numbers(made)) == LENGTH // 4
+    assert made.tuning.off == ""
+    assert set(Returning.seen) == {(1, ""), (2, "")}
 
 
 def fetching_takes(seconds: float) -> Any:
@@ -1528,6 +1558,35 @@ def test_an_answer_for_another_loader_is_not_taken_and_the_log_says_so(
     (message,) = caplog.messages
     assert said.format(name=name) in message
     assert f"{file} has settings for {name}, 96 samples, batch_size=4" in message
+
+
+def test_ranks_that_torch_knows_by_the_first_epoch_have_an_answer_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tune`` may be called before ``init_process_group``, which no launcher has prepared."""
+
+    class Certain(Scripted):
+        def look(self, window: Window) -> Ask:
+            self.kept, self.resting = Setting(1, 4), True
+            return Ask(self.kept, 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Certain)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file, name = tmp_path / "dlprof.toml", f"tune:{__name__}.Numbers, 96 samples, batch_size=4"
+    alone = {"num_workers": 3, "prefetch_factor": 4}
+    save_kwargs(file, inspect_machine(), name, alone, when="2026-11-28")
+    made = [dlprof.tune(loader(), max_workers=8, state=file) for _ in range(2)]
+    assert made[0].tuning.kwargs == alone
+    monkeypatch.setattr(tuned, "_world", lambda: 2)
+    for each, workers in zip(made, (2, 1), strict=True):  # the second has the first one's answer
+        tuning, batches = each.tuning, iter(each)
+        assert internals.started_workers(batches) == workers
+        assert len(numbers(batches)) == LENGTH // 4
+        assert each.tuning is tuning
+        assert tuning.kwargs == {"num_workers": 1, "prefetch_factor": 4}
+    assert dlprof.kwargs_for(file, target=name) == alone
+    assert dlprof.kwargs_for(file, target=f"{name}, 2 ranks") == made[0].tuning.kwargs
 
 
 def test_an_answer_that_can_not_be_read_is_not_taken_and_the_log_says_so(
