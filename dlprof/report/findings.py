@@ -99,8 +99,9 @@ def answer(
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
-        label, how = ("Or", "instead of Fix") if one & two else ("Next", "with Fix: not known")
-        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}; {how}")
+        label, how = ("Or", "; instead of Fix") if one & two else ("Next", "; with Fix: not known")
+        how = "" if finding.fix is None else how
+        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}{how}")
 
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:

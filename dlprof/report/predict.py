@@ -46,6 +46,7 @@ from dlprof.report.sweep import (
     certainty,
     first,
     gains_text,
+    if_even_shards,
     is_alone,
     nothing_yet,
     perhaps_faster,
@@ -122,7 +123,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
             yield perhaps_faster(run, row.config, _rate(row), ratio, _unit(forecast.rows))
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        yield "Speed-up", _speed_up(forecast, picked.config, named=named)
+        yield "Speed-up", _speed_up(run, forecast, picked.config, named=named)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
             text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
@@ -138,7 +139,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield from what_failed(run)
 
 
-def _speed_up(forecast: Forecast, pick: Config, *, named: bool) -> str:
+def _speed_up(run: Run, forecast: Forecast, pick: Config, *, named: bool) -> str:
     """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     default, best = default_named(pick), forecast.others.get("recommended")
     names = {"present": YOURS, "default": default}
@@ -147,7 +148,8 @@ def _speed_up(forecast: Forecast, pick: Config, *, named: bool) -> str:
     for name, each in forecast.others.items():
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
-        return gains_text(compared, None if named else forecast.certificate)
+        gains = gains_text(compared, None if named else forecast.certificate)
+        return gains + if_even_shards(run, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
     return f"none: that is {default}"

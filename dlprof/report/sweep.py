@@ -232,8 +232,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if compared:
         gains = gains_text(compared, advice.certificate if advice.basis == "measured" else None)
         wide = compared[0][0].ratio.is_wide
-        if not gains.startswith("none") and _takes_even_shards(run, pick, compared[0][0].config):
-            gains += f", if {EVEN_SHARDS}"
+        gains += if_even_shards(run, pick, compared[0][0].config, gains)
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
         cores = run.header.machine.usable_cores
@@ -251,11 +250,16 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     return f"none to be found: {name} {rate}"
 
 
-def _takes_even_shards(run: Run, pick: Config, other: Config) -> bool:
-    """Whether more workers of an iterable were compared in the middle of its epochs alone."""
-    more = pick.num_workers > max(1, other.num_workers)
-    whole = all(trial.whole_epochs for trial in run.completed if trial.config == pick)
-    return run.header.target.kind == "iterable" and more and not whole
+def if_even_shards(run: Run, pick: Config, other: Config, gains: str) -> str:
+    """What gains of more workers of an iterable take for granted; empty where that was seen.
+
+    It is where whole epochs were measured, and neither in their middle nor where it is predicted.
+    """
+    more = pick.num_workers > max(1, other.num_workers) and not gains.startswith("none")
+    own = [trial for trial in run.completed if trial.config == pick]
+    whole = bool(own) and all(trial.whole_epochs for trial in own)
+    needed = run.header.target.kind == "iterable" and more and not whole
+    return f", if {EVEN_SHARDS}" if needed else ""
 
 
 def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:

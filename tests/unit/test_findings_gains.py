@@ -445,6 +445,21 @@ def test_a_lock_is_worth_its_part_of_the_blocked_time() -> None:
     assert first.predicted_gain.value == pytest.approx(4.0, rel=0.1)
 
 
+def test_no_lock_costs_more_than_all_workers_but_the_one_that_has_it() -> None:
+    """Looks that found each of eight waiting promised 333x."""
+    loader = Loader(config=config(8), fetch_cpu=0.0001, fetch_io=0.08, collate_cpu=0.0, rate=100)
+    seen = evidence(loader, cores=64)
+    looks = Usage(worker_waits={"lock": 0.9, "running": 0.1})
+    observations = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=looks))
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=observations))[0]
+    assert first.code == "lock"
+    assert first.predicted_gain is not None
+    assert 6.0 < first.predicted_gain.value < 8.01
+
+
 def test_nothing_traced_says_nothing_of_parts() -> None:
     bare = modelled(STORED)
     plain = tuple(each for each in bare.observations if each.explanation is None)

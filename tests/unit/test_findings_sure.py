@@ -11,7 +11,7 @@ from finding_cases import Loader, evidence
 
 from dlprof.advise.findings import find
 from dlprof.advise.findings.claims import Place
-from dlprof.advise.findings.diagnosis import _graded
+from dlprof.advise.findings.diagnosis import Placed, _graded
 from dlprof.records import Estimate, Finding, Fix
 from dlprof.report.findings import known_gain
 
@@ -36,8 +36,8 @@ FINDING = Finding(
     ],
 )
 def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: str) -> None:
-    view = evidence(STEP)
-    found = _graded(dataclasses.replace(FINDING, predicted_gain=gain), view, Place.SETTING)
+    stated = dataclasses.replace(FINDING, predicted_gain=gain)
+    found = _graded(Placed(Place.SETTING, stated, config(4)), evidence(STEP))
     assert found is not None
     assert found.severity == severity
     assert found.fix is not None
@@ -47,7 +47,7 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
-    found = _graded(FINDING, evidence(STEP), Place.BROKEN)
+    found = _graded(Placed(Place.BROKEN, FINDING, config(4)), evidence(STEP))
     assert found is not None
     assert found.severity == "high"
 

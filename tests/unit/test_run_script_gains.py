@@ -17,6 +17,7 @@ from dlprof.records import (
     Explanation,
     Finding,
     Headroom,
+    LoaderCall,
     Usage,
     WatchedLoader,
     WatchedScript,
@@ -105,6 +106,20 @@ def test_one_change_of_settings_is_one_finding() -> None:
     assert findings[0].title == "More workers would pay: blocking I/O in __getitem__"
     assert "num_workers=4" in findings[0].explanation
     assert "are blocked for 37 ms on storage or network" in findings[0].explanation
+
+
+def test_one_change_is_one_finding_and_graded_where_the_users_class_does_not_take_it() -> None:
+    call = LoaderCall(text="My({settings})", fixed={"num_workers": "My takes no num_workers"})
+    taken = diagnosed(dataclasses.replace(LOADER, call=call))
+    (own, *rest), (free, *others) = taken.findings, diagnosed().findings
+    assert own.fix is not None
+    assert not own.fix.dataloader_kwargs
+    assert "prevents it: My takes no num_workers." in own.fix.text
+    assert (own.title, own.predicted_gain, own.script_gain, own.severity) == (
+        *(free.title, free.predicted_gain, free.script_gain, free.severity),
+    )
+    assert own.script_gain is not None
+    assert [each.code for each in rest] == [each.code for each in others]
 
 
 SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")

@@ -84,6 +84,25 @@ def test_a_recommendation_says_what_unequal_shards_may_take_of_it(
     assert (", if its shards feed all workers alike" in text) is says
 
 
+def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
+    trials = [
+        dataclasses.replace(each, whole_epochs=True)
+        for each in blocks({config(1): [100, 101], config(2): [190, 191]})
+    ]
+    found = with_calibration(trials, own_config=config(1))
+    advice = recommend(found, Constraints(cores=16))
+    assert advice.config.num_workers > 2
+    there = asked(found, cores=16)
+    for shown in (
+        recommendation_report(found, advice),
+        forecast_report(found, forecast(there, None)),
+    ):
+        text = " ".join(drawn(shown, 120).split())
+        speed_up = text.partition("Speed-up ")[2].partition(" Certainty")[0]
+        assert "over your settings" in speed_up
+        assert ", if its shards feed all workers alike" in speed_up
+
+
 def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:
     trials = blocks({config(0): [1000, 1010]})
     trials += [trial(config(2), 2000.0, warnings=(UNSHARED_SIGN,)), trial(config(2), 1990.0)]

@@ -354,7 +354,8 @@ def tried_in_vain(view: Evidence, config: Config | None, gain: Gain | None = Non
     brought = (
         f": {as_fast(gain.estimate)}{between(gain.estimate)}" if gain.value else ", and failed"
     )
-    return f"{name} was tried{brought}."
+    known = "" if gain.source == "measured" else ", as estimated of whole epochs"
+    return f"{name} was tried{brought}{known}."
 
 
 def changed(now: Config, config: Config) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from dlprof.advise.findings import dataset, loader, machine
 from dlprof.advise.findings.claims import (
@@ -18,7 +19,6 @@ from dlprof.advise.findings.claims import (
     competes,
     crowds,
     fix_of,
-    fixed,
     predicted_gain,
     script_gain,
     starts_s,
@@ -123,7 +123,16 @@ def remedies(view: Evidence) -> list[Config]:
     ]
 
 
-Placed = tuple[Place, Finding]
+class Placed(NamedTuple):
+    """A finding where it belongs, with the settings that it asks for, where it asks for any.
+
+    Its fix may name none of them, as where the user's own class doesn't take them.
+    """
+
+    place: Place
+    finding: Finding
+    asked: Config | None = None
+
 
 _CERTAIN: frozenset[FindingCode] = frozenset(
     {
@@ -234,7 +243,7 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         for row, claim in claims
         if claim is not None
     )
-    found = [each for each in stated if view.integrity.allows(each[1], view.config)]
+    found = [each for each in stated if view.integrity.allows(each.finding, view.config)]
     wrong = view.integrity.fault(view.config) is not None
     for each in found_in(view.trials(), view.integrity, view.config):
         if each.code != "workers.unfed":  # a rule of its own knows which
@@ -245,21 +254,22 @@ def find(view: Evidence) -> tuple[Finding, ...]:
                 place = Place.BROKEN if wrong or view.workers < 2 else Place.BEHIND
             if each.code == "data.shared_file" and not each.cost:
                 place = Place.BEHIND  # with these settings nothing is wrong
-            found.append((place, each))
-    codes = {finding.code for _, finding in found}
+            found.append(Placed(place, each))
+    codes = {each.finding.code for each in found}
     if "workers.unfed" in codes:  # which is why there are too many
-        found = [each for each in found if each[1].code != "too_many_workers"]
+        found = [each for each in found if each.finding.code != "too_many_workers"]
     if wrong and "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
-        found = [each for each in found if each[0] is Place.BROKEN]
+        found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
-        found = [each for each in found if each[1].code != "consumer"]
-    ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
+        found = [each for each in found if each.finding.code != "consumer"]
+    ordered = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
-    for place, finding in _merged(ordered):
+    for placed in _merged(ordered):
+        finding = placed.finding
         left = min(left, finding.cost) or finding.cost  # what those before leave to it
         own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
-        if (graded := _graded(own, view, place)) is not None:
+        if (graded := _graded(placed._replace(finding=own), view)) is not None:
             listed.append(_doubted(graded, view))
     return tuple(listed)
 
@@ -267,13 +277,14 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     """The claim as a finding: without a fix where that was tried in vain, which is said instead."""
     evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
+    place = row.place if claim.place is None else claim.place
     vain = tried_in_vain(view, claim.config, claim.gain)
     if vain and row.place is not Place.BROKEN:  # a fix of which is for no speed
         text = f"{claim.explanation} {vain}"
         claim = dataclasses.replace(
             claim, explanation=text, fix="", code="", config=None, gain=None
         )
-        evidence["tried"] = vain
+        evidence["tried"], place = vain, Place.BEHIND  # what can be mended comes first
     gain = claim.gain
     if gain is not None:
         step = format_duration(view.step_s)
@@ -285,7 +296,9 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     if needs := _shared_out(view, claim):
         evidence["gain_if"] = needs
     cost = min(1.0, max(0.0, claim.cost))
-    return row.place if claim.place is None else claim.place, Finding(
+    asked = claim.config
+    asked = asked if asked is not None and changed(view.config, asked) else None
+    stated = Finding(
         code=row.code,
         severity=severity_of(cost),
         title=claim.title,
@@ -295,6 +308,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         predicted_gain=None if gain is None else gain.estimate,
         cost=cost,
     )
+    return Placed(place, stated, asked)
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:
@@ -321,13 +335,13 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
 def _agreeing(found: Sequence[Placed]) -> list[Placed]:
     """Without the lesser of two that exclude each other: more workers, and fewer."""
     gains = {
-        each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each in found
+        each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each, _ in found
     }
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
         return list(found)
     wrong = "too_few_workers" if fewer > PAYS * more else "too_many_workers"
-    return [each for each in found if each[1].code != wrong]
+    return [each for each in found if each.finding.code != wrong]
 
 
 def _merged(found: Sequence[Placed]) -> list[Placed]:
@@ -336,16 +350,15 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     The first one says what the second says as well: why workers are too few, in its title.
     """
     kept: dict[object, Placed] = {}
-    for place, two in found:
-        asked = two.fix.dataloader_kwargs if two.fix else {}
-        key = frozenset(asked.items()) or id(two)
+    for each in found:
+        two = each.finding
+        key = each.asked or id(two)
         if key not in kept:
-            kept[key] = place, two
+            kept[key] = each
             continue
-        first, one = kept[key]
-        kept[key] = (
-            first,
-            dataclasses.replace(
+        one = kept[key].finding
+        kept[key] = kept[key]._replace(
+            finding=dataclasses.replace(
                 one,
                 title=f"{one.title}: {inside(two.title)}"
                 if one.code == "too_few_workers"
@@ -357,13 +370,14 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     return list(kept.values())
 
 
-def _graded(finding: Finding, view: Evidence, place: Place) -> Finding | None:
+def _graded(placed: Placed, view: Evidence) -> Finding | None:
     """The finding with what it brings to the whole script, and as grave as its gain is sure.
 
     A change by which the script loses time is not advised; fewer workers are no cause then.
     """
-    config = fixed(view.config, finding.fix)
+    place, finding, asked = placed
     gain, script, doubt, fix = finding.predicted_gain, None, "", finding.fix
+    config = None if fix is not None and fix.code else asked  # which asks for more than settings
     watched = view.script is not None
     if watched and config is not None:
         script = script_gain(view, config)

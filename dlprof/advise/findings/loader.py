@@ -156,7 +156,9 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     making, share, given = costs.making, view.lock_share, dict[str, Any]()
     if share >= at.LARGE_SHARE:
-        alike, given["locked_fraction"] = costs.without(view.locked_s), share
+        # One of them has it: the others, at most, wait for it at once.
+        most_s = (1 - 1 / view.workers) * costs.making.own_s
+        alike, given["locked_fraction"] = costs.without(min(view.locked_s, most_s)), share
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
@@ -171,9 +173,15 @@ def _shared(view: Evidence) -> Claim | None:
         text += "use at a time."
     else:
         return None
-    traced = [each for each in view.explanations() if each.window_s]
-    rates = {each.config.num_workers: each.batches / each.window_s for each in traced}
-    alone_does = rates.get(1, 0.0) >= NEAR * rates.get(view.workers, math.inf)
+    traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
+    one, now, does = traced.get(1), traced.get(view.workers), ""
+    if one is not None and now is not None and one.batches and now.batches:
+        # Windows are short: batches that come by chance differ by the root of their number.
+        chance = math.exp(1.96 * math.sqrt(1 / one.batches + 1 / now.batches))
+        rate, alone_rate = (each.batches / each.window_s for each in (now, one))
+        if alone_rate * chance >= NEAR * rate:
+            sure = "is" if alone_rate >= NEAR * rate else "may be"
+            does = f"; until then num_workers=1 {sure} as fast"
     return Claim(
         "Workers wait for each other",
         text,
@@ -181,7 +189,7 @@ def _shared(view: Evidence) -> Claim | None:
         "waiting_s num_workers read_bytes_per_s",
         given,
         "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        f"no lock around slow work{'; until then num_workers=1 is as fast' if alone_does else ''}.",
+        f"no lock around slow work{does}.",
         """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
@@ -380,10 +388,16 @@ def too_many_workers(view: Evidence) -> Claim | None:
         place = Place.BROKEN
     elif lock(view) is not None or starting_leads(view):
         place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
-    return Claim(
-        "Fewer workers would do" + (" better" if better else " as well"),
+    title = "Fewer workers would do" + (" better" if better else " as well")
+    text = (
         f"{why}num_workers={fewer.num_workers} {gain.words if better else 'does as well'} "
-        f"({view.workers} now), and takes less memory and fewer cores.",
+        f"({view.workers} now), and takes less memory and fewer cores."
+    )
+    if gain.value < NEAR:  # those that idle are no use, and yet fewer are slower
+        title, text = "Some workers have nothing to do", why.strip()
+    return Claim(
+        title,
+        text,
         gain.saved if better else 0.0,
         "num_workers idle_workers worker_busy_fraction main_share_of_wait",
         fix=f"Set num_workers={fewer.num_workers}.",

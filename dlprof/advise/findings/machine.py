@@ -36,9 +36,9 @@ def threads(view: Evidence) -> Claim | None:
         "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and OpenMP to "
         "1 in worker_init_fn."
     )
-    own = tried_in_vain(view, single, gain)
-    if own:  # all that a worker_init_fn can set was set
-        own = f" {own} So they cost little, or the dataset starts them by itself."
+    vain, own = tried_in_vain(view, single, gain), ""
+    if vain:  # all that a worker_init_fn can set was set
+        own = f" {vain} So they cost little, or the dataset starts them by itself."
         fix, gain = "If the dataset starts threads of its own, start fewer.", None
     return Claim(
         "Threads inside the workers compete for the cores",
@@ -46,9 +46,9 @@ def threads(view: Evidence) -> Claim | None:
         f"cores; threads other than the fetching one use {percent(share)} of their CPU time.{own}",
         max(share, gain.saved if gain is not None else 0.0),
         "worker_threads num_workers usable_cores other_threads_cpu_fraction starved_fraction",
-        {"other_threads_cpu_fraction": share},
+        {"other_threads_cpu_fraction": share} | ({"tried": vain} if vain else {}),
         fix,
-        config=None if own else single,
+        config=None if vain else single,
         gain=gain,
     )
 
