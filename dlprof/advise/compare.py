@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -703,9 +703,7 @@ class Chosen:
             # The clock around ``next()`` shows the loop, and its first batches' stages the rest.
             # By its name: another loader may be set alike.
             period_s, names = math.exp(-self.log_rate), {trial.id for trial in own}
-            traced = (each for each in self.run.explanations if each.trial_id in names)
-            fetch = next((each.stage("fetch") for each in traced if each.hooked), None)
-            figures["fetch_s_per_batch"] = None if fetch is None else fetch.mean_s
+            figures["fetch_s_per_batch"] = _fetch_s(self.run, names)
             figures["wait_s_per_sample"] = None if wait is None else wait * period_s
             if wait is not None:  # copies are part of the step, whose length the clock shows
                 figures["step_s_per_sample"] = max(0.0, period_s - wait * period_s)
@@ -831,26 +829,40 @@ def _loops(a: Run, b: Run, *, num_workers: int | None, best: bool) -> tuple[Chos
     times = [each.step_times for each in (one, two) if each.step_times is not None]
     if len(times) == 2 and (waits := in_step(times)):
         (wait_a, _), (wait_b, _) = waits
-        one, two = _alone(one, wait_a), _alone(two, wait_b)
+        one, two = _alone(a, one, wait_a), _alone(b, two, wait_b)
         how += ", as fast as each rank is without the waits in its steps for the other's batches"
+        how += ", as far as its workers keep up"
     return _chosen_loop(a, one), _chosen_loop(b, two), f"Compared: {how}."
 
 
-def _alone(loader: WatchedLoader, waits: float) -> WatchedLoader:
-    """A loop without the share of its time in which its steps waited for another rank's batches."""
-    left = max(1 - waits, _LEAST)
+def _alone(run: Run, loader: WatchedLoader, waits: float) -> WatchedLoader:
+    """A loop without the share of its time in which its steps waited for another rank's batches.
+
+    Its workers went on fetching in that time. So it is no faster than they fetch, and waits for
+    them.
+    """
+    rate, workers = loader.batches_per_s, 0 if loader.config is None else loader.config.num_workers
+    fetch_s = _fetch_s(run, {loader.name}) if workers else None
+    fetching = 0.0 if fetch_s is None or rate is None else min(1.0, fetch_s / workers * rate)
+    left = max(1 - waits, fetching, _LEAST)  # of the time of a batch
 
     def faster(rate: float | None) -> float | None:
         return None if rate is None else rate / left
 
+    wait = loader.wait_fraction
     return dataclasses.replace(
         loader,
         samples_per_s=faster(loader.samples_per_s),
-        batches_per_s=faster(loader.batches_per_s),
-        wait_fraction=None
-        if loader.wait_fraction is None
-        else min(1.0, loader.wait_fraction / left),
+        batches_per_s=faster(rate),
+        wait_fraction=None if wait is None else min(1.0, 1 - (1 - wait - waits) / left),
     )
+
+
+def _fetch_s(run: Run, names: Container[str]) -> float | None:
+    """Seconds that fetching a batch takes, of loops by their names, where that was followed."""
+    traced = (each for each in run.explanations if each.trial_id in names)
+    fetch = next((each.stage("fetch") for each in traced if each.hooked), None)
+    return None if fetch is None else fetch.mean_s
 
 
 def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:

@@ -204,6 +204,9 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
     if ratio.is_wide:
         low, high = ratio.low or 0.0, ratio.high or math.inf
+        others = (each for each in (one, two) if each is not choice.pick)
+        if any([trial.noisy for trial in each.trials] == [True] for each in others):
+            low, high = 1.0, 1.0  # one trial that others disturbed shows no bound
         is_, unsure = "is" if measured else "would be", f"How {one.name} compares with {two.name}"
         if low > 1 or high < 1:
             faster = "faster" if low > 1 else "slower"

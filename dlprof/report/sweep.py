@@ -230,7 +230,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
     compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
     if compared:
-        gains = gains_text(compared, advice.certificate if advice.basis == "measured" else None)
+        sure = advice.certificate if advice.basis == "measured" else None
+        gains = gains_text(compared, sure, run.completed)
         wide = compared[0][0].ratio.is_wide
         gains += if_even_shards(run, pick, compared[0][0].config, gains)
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
@@ -290,16 +291,26 @@ def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accele
 
 
 YOURS = "your settings"
+_UNCLEAR = "not known over {}: too noisy to say"
 
 
-def gains_text(compared: Sequence[tuple[ConfigRate, str]], sure: Certificate | None) -> str:
-    """What is recommended over others, which are named; ``sure`` says how near the best it is."""
+def gains_text(
+    compared: Sequence[tuple[ConfigRate, str]],
+    sure: Certificate | None,
+    trials: Sequence[Trial] = (),
+) -> str:
+    """What is recommended over others, which are named; ``sure`` says how near the best it is.
+
+    No bound over what was measured in one of ``trials`` alone that others disturbed.
+    """
     loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
     for each, name in compared:
         gain = gain_text(each.ratio.inverse, "{}", loss=loss)
+        if each.ratio.is_wide and [t.noisy for t in trials if t.config == each.config] == [True]:
+            gain = _UNCLEAR
         said.setdefault(gain, []).append(name)
     gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
-    none = all((each.ratio.low or 0) > 1 for each, _ in compared)
+    none = all((each.ratio.low or 0) > 1 for each, _ in compared) and _UNCLEAR not in said
     return f"none: {gains}" if none else gains
 
 

@@ -139,6 +139,36 @@ def test_a_split_that_starves_is_distinguished_from_too_few_shards() -> None:
     assert "its split leaves these workers without" in find(seen)[0].explanation
 
 
+@pytest.mark.parametrize(
+    ("starved", "title", "why"),
+    [
+        (1, "1 of 3 workers ends before the others", "its share is smaller"),
+        (2, "2 of 4 workers end before the others", "their shares are smaller"),
+    ],
+)
+def test_workers_that_gave_batches_at_first_have_ended(starved: int, title: str, why: str) -> None:
+    workers = int(title.split()[2])
+    loader = Loader(config=config(workers), fetch_io=0.02, busy=0.9, rate=50, idle_workers=starved)
+    stream = {"kind": "iterable", "length": None}
+    seen = evidence(loader, target_fields=stream, trial_fields={"fed_workers": workers})
+    first = _finding(seen, "workers.unfed")
+    assert first.title == title
+    assert why in first.explanation
+    assert first.fix is not None
+    assert "Or set num_workers" not in first.fix.text
+    assert not first.fix.code
+    fewer = dataclasses.replace(seen, weight=DatasetWeight(shards=2))
+    assert _finding(fewer, "workers.unfed").title == title
+
+
+@pytest.mark.parametrize("starved", [0, 1])
+def test_no_depth_feeds_workers_that_have_no_data(starved: int) -> None:
+    loader = Loader(config=config(3), fetch_io=0.02, busy=0.5, rate=50, idle_workers=starved)
+    stream = {"kind": "iterable", "length": None}
+    seen = evidence(loader, target_fields=stream, variants={config(3, prefetch_factor=8): 1.5})
+    assert ("prefetch.shallow" in codes(find(seen))) is (starved == 0)
+
+
 @pytest.mark.parametrize(("starved", "kind"), [(0, "iterable"), (2, "map")])
 def test_fed_workers_are_left_alone(starved: int, kind: str) -> None:
     assert "workers.unfed" not in codes(find(_starving(starved, 4, kind=kind)))

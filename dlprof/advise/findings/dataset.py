@@ -9,6 +9,7 @@ from typing import Any
 from dlprof.advise.findings import loader
 from dlprof.advise.findings.claims import Claim, Place, bound, gain_of, predicted_gain
 from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.loader import made_by_worker, starved_workers
 from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
@@ -169,7 +170,7 @@ shards = self.shards if info is None else self.shards[info.id :: info.num_worker
 
 
 def unfed(view: Evidence) -> Claim | None:
-    """Some workers of an iterable dataset get no data, or almost none."""
+    """Some workers of an iterable dataset get no data, or almost none, or end before the others."""
     starved, workers = starved_workers(view), view.workers
     if not starved:
         return None
@@ -182,9 +183,13 @@ def unfed(view: Evidence) -> Claim | None:
     # What all workers would bring over those that are fed.
     whole = less and dataclasses.replace(less, estimate=less.estimate.inverse)
     pays = whole is not None and whole.value >= PAYS
-    enough = gain is None or gain.value >= NEAR  # those that are fed, by themselves
+    # Where each gave a batch before the window, those that give none have come to their end. Of
+    # fewer workers each has another share: the window doesn't say when these would end.
+    own = (trial for trial in view.trials() if trial.config == view.config)
+    ended = any(trial.fed_workers == workers for trial in own)
+    enough = not ended and (gain is None or gain.value >= NEAR)  # those that are fed, by themselves
     instead = f" Or set num_workers={fed}, which does as well as {workers} now." if enough else ""
-    made, count = _made(view), 0 if view.explained is None else view.explained.batches
+    made, count = made_by_worker(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
@@ -194,18 +199,26 @@ def unfed(view: Evidence) -> Claim | None:
         why = f"the dataset has {counted(shards or 0, 'shard')} for {each}"
     elif shards is not None:
         why = f"the dataset has {shards} shards, but its split leaves these workers without"
+    title = f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data"
     more = "Cut the data into more shards, a multiple of ranks times workers"
-    if not few:
+    if ended:
+        ends = "end" if starved[1:] else "ends"
+        title = f"{len(starved)} of {workers} workers {ends} before the others"
+        why = "their shares are smaller" if starved[1:] else "its share is smaller"
+        more = "Split so that all workers get the same amount: samples w, w + n, w + 2n, …"
+    elif not few:
         more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
     code = ""
-    if pays and view.target.dataset.startswith("datasets."):
+    if ended:
+        pass  # shards w, w + n, … may be what it has
+    elif pays and view.target.dataset.startswith("datasets."):
         code = _HUGGING_FACE.format(shards=wanted)
     elif pays and not few:
         code = _STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
     return Claim(
-        f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data",
+        title,
         f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "
         f"{why}.",
         (whole.saved if whole is not None else 0.0) if pays else 0.0,
@@ -222,30 +235,6 @@ def unfed(view: Evidence) -> Claim | None:
         config=None if pays or not enough else fewer,
         gain=whole if pays else gain if enough else None,
     )
-
-
-def starved_workers(view: Evidence) -> tuple[int, ...]:
-    """Workers that made no batch, or almost none, while each other one made several."""
-    explained = view.explained
-    if explained is None or view.target.kind != "iterable" or view.workers < 2:
-        return ()
-    made = _made(view)
-    # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
-    # be slow.
-    most = max(made)
-    # Batches of a worker over those of the one that gave most, up to which it counts as starved.
-    limit = 0.1 * most if view.config.in_order else 0
-    starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
-    rest = [batches for batches in made if batches > limit]
-    # So many of each worker that is fed, before others count as starved.
-    clear = bool(rest) and min(rest) >= 3
-    return starved if clear else ()
-
-
-def _made(view: Evidence) -> list[int]:
-    workers = () if view.explained is None else view.explained.workers
-    made = {each.worker: each.batches for each in reversed(workers)}
-    return [made.get(worker, 0) for worker in range(view.workers)]
 
 
 def _named(workers: Sequence[int]) -> str:

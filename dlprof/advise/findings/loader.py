@@ -104,11 +104,36 @@ def unordered(view: Evidence) -> Config | None:
     return view.having(in_order=False) if held and _idles(view) else None
 
 
+def starved_workers(view: Evidence) -> tuple[int, ...]:
+    """Workers that made no batch, or almost none, while each other one made several."""
+    explained = view.explained
+    if explained is None or view.target.kind != "iterable" or view.workers < 2:
+        return ()
+    made = made_by_worker(view)
+    # In order, workers are asked in turns: one that gives little has ended. Out of order, it may
+    # be slow.
+    most = max(made)
+    # Batches of a worker over those of the one that gave most, up to which it counts as starved.
+    limit = 0.1 * most if view.config.in_order else 0
+    starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
+    rest = [batches for batches in made if batches > limit]
+    # So many of each worker that is fed, before others count as starved.
+    clear = bool(rest) and min(rest) >= 3
+    return starved if clear else ()
+
+
+def made_by_worker(view: Evidence) -> list[int]:
+    """Batches of the traced window, of each worker."""
+    workers = () if view.explained is None else view.explained.workers
+    made = {each.worker: each.batches for each in reversed(workers)}
+    return [made.get(worker, 0) for worker in range(view.workers)]
+
+
 def shallow(view: Evidence) -> Claim | None:
     """Bursts empty the queue; deeper prefetch helps."""
     deep = deeper(view)
-    if deep is None or order(view) is not None or lock(view) is not None:
-        return None
+    if deep is None or order(view) is not None or lock(view) is not None or starved_workers(view):
+        return None  # workers without data idle at any depth
     step, explained = view.stage("step"), view.explained
     bursts = explained is None or _has_tail(explained.costs)
     bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)

@@ -12,7 +12,7 @@ from golden import check_golden, drawn
 
 from dlprof.advise.compare import Comparison, compare
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Estimate, Run, WatchedScript
+from dlprof.records import Estimate, Run, StepTimes, WatchedScript
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
 from dlprof.store.reading import read_run
@@ -152,6 +152,50 @@ def test_a_wait_is_explained_by_what_its_own_loader_fetches() -> None:
     found = compare(before, after).parts[0]
     assert compare(beside, after).parts[0] == found
     assert "fetching a batch takes" in found.explanation
+
+
+def _rank(run: Run, num_workers: int, wait_s: float) -> Run:
+    """A rank whose batches of 16 take 50 ms to fetch, beside one whose batches take 40 ms a step.
+
+    Each step ends when both ranks have had their batches and stepped for 10 ms.
+    """
+    (loader,), (traced,) = run.watched, run.explanations
+    assert loader.config is not None
+    steps, period_s = 20, 0.05
+    times = StepTimes(
+        stride=1,
+        got_s=tuple(place * period_s + wait_s for place in range(steps)),
+        wait_s=(wait_s,) * steps,
+        step_s=(period_s - wait_s,) * steps,
+    )
+    rank = dataclasses.replace(
+        loader,
+        config=dataclasses.replace(loader.config, num_workers=num_workers),
+        samples_per_s=16 / period_s,
+        batches_per_s=1 / period_s,
+        wait_fraction=wait_s / period_s,
+        step_times=times,
+    )
+    stages = tuple(dataclasses.replace(each, mean_s=0.05) for each in traced.stages)
+    shown = dataclasses.replace(traced, trial_id=loader.name, stages=stages)
+    return dataclasses.replace(run, watched=(rank,), explanations=(shown,), diagnosis=None)
+
+
+def test_a_rank_without_its_waits_for_another_is_no_faster_than_its_workers_fetch() -> None:
+    """They fetched ahead while it waited, which nothing hides from it alone."""
+    run, _ = _scripts()
+    found = compare(_rank(run, 2, wait_s=0.005), _rank(run, 1, wait_s=0.04))
+    a, b = found.a.samples_per_s.value, found.b.samples_per_s.value
+    assert a == pytest.approx(2 * 16 / 0.05)
+    assert b == pytest.approx(16 / 0.05)
+    assert found.parts[0].code == "wait"  # the steps are alike without their waits
+    assert found.parts[0].factor.value == pytest.approx(b / a)
+    (finding,) = found.findings
+    assert finding.predicted_gain is not None
+    assert finding.predicted_gain.value == pytest.approx(2)
+    # Of more workers it is the steps that are left.
+    many = compare(_rank(run, 8, wait_s=0.005), _rank(run, 1, wait_s=0.04))
+    assert many.a.samples_per_s.value == pytest.approx(16 / 0.015)
 
 
 def test_a_script_and_a_sweep_are_not_compared() -> None:

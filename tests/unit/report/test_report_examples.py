@@ -212,6 +212,27 @@ def test_the_default_is_one_at_the_same_batch_size() -> None:
     ) in text
 
 
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_one_disturbed_trial_alone_bounds_no_gain(*, disturbed: bool) -> None:
+    run = read_run(EARLIER / "single-box.dlprof.jsonl")
+    first = next(trial for trial in run.completed if not trial.config.num_workers)
+    first = dataclasses.replace(first, noisy=disturbed)
+    others = [trial for trial in run.trials if trial.config != first.config]
+    run = dataclasses.replace(run, trials=(first, *others), recommendation=None)
+    found = with_recommendation(run)
+    assert found.recommendation is not None
+    (rate,) = (each for each in found.recommendation.rates if each.config == first.config)
+    assert rate.ratio.is_wide
+    assert (rate.ratio.high or 1) < 1
+    text = " ".join(drawn(sweep_report(found), 80).split())
+    unknown = "not known over PyTorch's default at batch_size=8: too noisy to say"
+    assert (unknown in text, "at least" in text) == (disturbed, not disturbed)
+    claim = next(c.claim for c in found.recommendation.reasons if "num_workers=0" in c.claim)
+    assert claim.startswith("How ") is disturbed
+    assert ("is faster than" in claim) is not disturbed
+    assert "too uncertain" in claim
+
+
 def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons() -> None:
     found = with_recommendation(read_run(EARLIER / "single-box.dlprof.jsonl")).recommendation
     assert found is not None
