@@ -276,7 +276,7 @@ def _parts_of(
     if isinstance(found, Iterator):
         raise TargetError(
             f"{source} an iterator, which gives one epoch only: {what}.",
-            hint="Return what each epoch can iterate anew, such as a class whose __iter__ yields.",
+            hint="Return what every epoch can iterate, such as a class whose __iter__ yields.",
         )
     hint = _WANTED if found is not None else NOT_A_SCRIPT  # as a script's main returns nothing
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=hint)
