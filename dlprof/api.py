@@ -410,9 +410,15 @@ def load_run(path: _Path) -> Run:
 
     Raises:
         FileError: It can't be read, or is none.
+        UsageError: It is no path.
     """
     from dlprof.store import read_run
 
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"{path!r:.60} is neither a run nor the path of its file",
+            hint="Give a path, or what dlprof.sweep, profile or load_run has returned.",
+        )
     return read_run(Path(path))
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from dlprof.machine.procfs import ProcessStat, parse_owner
 from dlprof.machine.tree import scan_processes
 
 _FORKSERVER = "multiprocessing.forkserver"
+_TAKING_VALUES = {"-X", "-W", "--check-hash-based-pycs", "-o", "--output", "--json"}
+"""Options before a script, of Python and ``dlprof run``, that take the word behind them."""
+
 _LOADS_NOTHING = "Give the process that runs the training's loop; `dlprof top` lists those."
 
 
@@ -52,13 +55,29 @@ class Training:
         return shlex.join(["dlprof", "run", *program]) if program and program[0] != "-c" else ""
 
     def _program(self) -> list[str]:
-        """Its words from the script on, or from ``-m`` or ``-c`` on."""
-        words = list(self.command[1:])
-        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
-            word = words.pop(0)
-            if word in ("-X", "-W", "--check-hash-based-pycs"):
-                del words[:1]
+        """Its words from the script on, or from ``-m`` or ``-c`` on, without ``dlprof run``."""
+        words = _behind_options(self.command[1:])
+        if words[:3] == ["-m", "dlprof", "run"]:
+            return _behind_options(words[3:])
+        if words[1:2] == ["run"] and Path(words[0]).name == "dlprof":
+            return _behind_options(words[2:])
         return words
+
+
+def _behind_options(given: Sequence[str]) -> list[str]:
+    """The words behind the options that stand before a script, ``-m`` or ``-c``."""
+    words = list(given)
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        name, _, module = words.pop(0).partition("=")
+        if name == "--":
+            break
+        if name == "--module":
+            return ["-m", *([module] if module else []), *words]
+        if name.startswith("-m"):
+            return ["-m", name.removeprefix("-m"), *words]
+        if name in _TAKING_VALUES and not module:
+            del words[:1]
+    return words
 
 
 def find_trainings(

@@ -282,6 +282,12 @@ class LoaderRecorder:
         self._made[key] = made = _Made(gone, callers_of(frame), call)
         return made
 
+    def name_of(self, loader: Any) -> str:
+        """What the report calls a loader; empty where that can't be found."""
+        with self.guarded("a loader could not be distinguished from others"):
+            return self._seen_as(loader).known.name
+        return ""
+
     def _seen_as(self, loader: Any) -> _Seen:
         """What a loader counts as in the report."""
         made = self._made.get(id(loader))

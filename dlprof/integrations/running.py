@@ -14,7 +14,7 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -144,7 +144,7 @@ class _Watching:
         self._finder = AfterImport(DATALOADER_MODULE, self._imported)
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
-        self._tuned: Sequence[Any] = ()
+        self._tuned: Mapping[Any, str] = {}
         self._process = os.getpid()
         self.ending = _RUNNING
         self._pause_ns = _FIRST_PAUSE_NS
@@ -185,7 +185,7 @@ class _Watching:
     def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module)
         if self._plan.tune:
-            self._tuned = tune_all(module.DataLoader)
+            self._tuned = tune_all(module.DataLoader, self._recorder.name_of)
         self._usage = usage_from_now()
 
     def give_up(self) -> None:
@@ -344,9 +344,17 @@ class _Watching:
         if not self._recorder.records():
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
         # A loader that is made again in each epoch says the same each time.
-        said = collections.Counter(tuning.summary() for tuning in self._tuned)
+        said = collections.Counter(map(self._tuning_note, self._tuned))
         notes += [f"{text} ({n} loaders)" if n > 1 else text for text, n in said.items()]
         return tuple(notes)
+
+    def _tuning_note(self, tuning: Any) -> str:
+        """What was tried on a loader, which is named where there are several."""
+        said: str = tuning.summary()
+        name = self._tuned[tuning]
+        if not name or len({*self._tuned.values()}) == 1:
+            return said
+        return said.replace(": ", f": {name}: ", 1)  # behind who says it
 
 
 def _failed(script: WatchedScript) -> bool:
@@ -385,14 +393,14 @@ def usage_from_now(
     return usage
 
 
-def tune_all(kind: Any) -> Sequence[Any]:
+def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
     """Have every loader of a class tune itself from its first iterator on.
 
     Returns:
-        What was tried on each of them, filled as they are met.
+        What was tried on each of them, with its name, filled as they are met.
     """
     make: Any = iterator_maker(kind)
-    met: list[Any] = []
+    met: dict[Any, str] = {}
 
     def get_iterator(loader: Any) -> Any:
         if hasattr(loader, "tuning"):
@@ -401,7 +409,7 @@ def tune_all(kind: Any) -> Sequence[Any]:
 
         tuning = getattr(tune(loader), "tuning", None)
         if isinstance(tuning, Tuning):
-            met.append(tuning)
+            met[tuning] = name_of(loader)
             if not tuning.off:
                 tuned: Any = iterator_maker(type(loader))
                 return tuned(loader)

@@ -245,7 +245,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
-        nothing = "" if others else f": nothing else was measured ({_more(run)})"
+        nothing = "" if others else f": nothing else was measured{_why_alone(run)}"
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
     return f"none to be found: {name} {rate}"
@@ -312,6 +312,15 @@ def gains_text(
     gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
     none = all((each.ratio.low or 0) > 1 for each, _ in compared) and _UNCLEAR not in said
     return f"none: {gains}" if none else gains
+
+
+def _why_alone(run: Run) -> str:
+    """Why one configuration was measured, or how others are; empty where no other was asked for."""
+    plan = run.header.plan
+    if plan is None or len({*plan.configs, *plan.cells}) > 1:
+        return f" ({_more(run)})"
+    why = run.header.target.fixed.get("num_workers")
+    return f" ({why})" if why else ""
 
 
 def _more(run: Run) -> str:

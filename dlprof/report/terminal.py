@@ -170,6 +170,9 @@ class _Writer:
         self, columns: Sequence[doc.Column], tones: Sequence[doc.Tone], indent: str
     ) -> Iterator[Line]:
         widths = [_width(column) for column in columns]
+        before = len(indent) + sum(widths[:-1]) + _GAP * (len(widths) - 1)
+        # A text at the end goes on below where it doesn't fit.
+        wraps = columns[-1].left and before + widths[-1] > self._width
         rows = [
             [column.title for column in columns],
             *zip(*(column.cells for column in columns), strict=True),
@@ -181,7 +184,12 @@ class _Writer:
             ]
             tone = tones[place - 1] if place and tones else ""
             style = _STYLES[tone] if place else "bold"
-            yield _line(indent + (" " * _GAP).join(cells).rstrip(), style)
+            lead, last = indent + "".join(cell + " " * _GAP for cell in cells[:-1]), Line(cells[-1])
+            last.rstrip()
+            parts = last.wrap(self._console, max(20, self._width - before)) if wraps else [last]
+            for part in parts:
+                yield _line((lead + part.plain).rstrip(), style)
+                lead = " " * before
 
     def _fitting(self, columns: Sequence[doc.Column], width: int) -> list[doc.Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""

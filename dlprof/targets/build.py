@@ -273,6 +273,11 @@ def _parts_of(
     what = type_name(found)
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
         what = f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
+    if isinstance(found, Iterator):
+        raise TargetError(
+            f"{source} an iterator, which gives one epoch only: {what}.",
+            hint="Return what every epoch can iterate, such as a class whose __iter__ yields.",
+        )
     hint = _WANTED if found is not None else NOT_A_SCRIPT  # as a script's main returns nothing
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=hint)
 

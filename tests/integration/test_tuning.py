@@ -967,12 +967,14 @@ def test_a_loader_of_a_script_makes_each_of_its_own_iterators_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
-    met = running.tune_all(DataLoader)
+    met = running.tune_all(DataLoader, lambda _: "train.py:3")
     own = OwnIterators(Numbers(), batch_size=4)
     for _ in range(2):
         assert len(numbers(own)) == LENGTH // 4
     assert own.made == 2
-    assert "makes iterators of its own" in met[0].off
+    ((tuning, name),) = met.items()
+    assert "makes iterators of its own" in tuning.off
+    assert name == "train.py:3"
 
 
 class Final(DataLoader[Any]):
@@ -1826,6 +1828,27 @@ if __name__ == "__main__":
         for batch in DataLoader(torch.arange(64), batch_size=4, num_workers=1):
             print(batch.tolist())
 """
+
+
+TWO = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.arange(64))
+train = DataLoader(data, batch_size=8)
+valid = DataLoader(data, batch_size=4)
+for batch in (*train, *valid):
+    pass
+"""
+
+
+def test_of_two_tuned_loaders_each_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO)
+    words = [sys.executable, "-m", "dlprof", "run", "--tune", "--json", "seen.json", "train.py"]
+    subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=300, check=True)
+    document = json.loads((tmp_path / "seen.json").read_text())
+    named = [note.partition(": num_workers")[0] for note in document["script"]["notes"]]
+    assert named == ["dlprof.tune: train.py:5", "dlprof.tune: train.py:6"]
+    assert {each["name"] for each in document["loaders"]} == {"train.py:5", "train.py:6"}
 
 
 def test_an_unmodified_script_is_tuned(tmp_path: Path) -> None:

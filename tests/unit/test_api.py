@@ -150,6 +150,19 @@ def test_comparisons_are_those_of_the_command(swept: Path, slower: Path, printed
     assert _as_json(found) == {key: document[key] for key in _as_json(found)}
 
 
+def test_what_is_no_run_is_refused_in_words(swept: Path) -> None:
+    wrong: Any = 3
+    asked: list[Callable[[], object]] = [
+        lambda: dlprof.load_run(wrong),
+        lambda: dlprof.compare(swept, wrong),
+        lambda: dlprof.recommend(wrong),
+        lambda: dlprof.predict(wrong),
+    ]
+    for each in asked:
+        with pytest.raises(UsageError, match="3 is neither a run nor the path of its file"):
+            each()
+
+
 def test_a_machine_is_described_or_watched(tmp_path: Path, printed: Print) -> None:
     described = dlprof.machine(machine=PROFILE)
     assert _as_json(described) == printed("machine", "--machine", PROFILE)["profile"]

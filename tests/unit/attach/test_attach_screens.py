@@ -19,7 +19,7 @@ from dlprof.records import Estimate
 from dlprof.report.attach import attach_report, figures_of, top_report
 from dlprof.report.document import Document
 from dlprof.report.documents import json_document
-from dlprof.report.terminal import Screen
+from dlprof.report.terminal import Screen, plain_text
 
 MOST_LINES = 16
 
@@ -85,6 +85,20 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     document = json.loads(json_document(trainings=list(map(figures_of, found))))
     assert document["trainings"][0]["findings"][0]["code"] == "fetch.io"
     assert "No training" in "\n".join(_lines(top_report([])))
+
+
+@pytest.mark.parametrize("width", [68, 80, 120])
+def test_what_is_found_goes_on_below_where_the_screen_ends(width: int) -> None:
+    found = _found("io")
+    training = dataclasses.replace(found.seen.training, command=("python", "a" * 40 + ".py"))
+    long = dataclasses.replace(found, seen=dataclasses.replace(found.seen, training=training))
+    lines = plain_text(top_report([found, long]), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    first = found.finding
+    assert first is not None
+    below = [line[lines[0].index("bottleneck") :].split() for line in lines[1 : lines.index("")]]
+    words = [word for line in below for word in line]
+    assert words[: len(first.title.split())] == first.title.split()
 
 
 def test_whose_training_it_is_is_said_where_it_is_anothers() -> None:

@@ -11,6 +11,8 @@ import pytest
 from dlprof.attach import session
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
 from dlprof.attach.watching import Watcher
+from dlprof.cli.commands import taking_values
+from dlprof.cli.run import run
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.waits import Glances
@@ -229,6 +231,23 @@ def test_looks_at_recorded_threads_find_what_they_did(root: Path) -> None:
         (("python", "-m", "pkg.train", "x"), "-m pkg.train", "dlprof run -m pkg.train x"),
         (("python", "-c", "import x\nx.train()"), "-c import x", ""),
         (("python", "a b.py"), "a b.py", "dlprof run 'a b.py'"),
+        (
+            ("python", "-m", "dlprof", "run", "-o", "rl.jsonl", "--force", "train.py", "-o", "x"),
+            "train.py",
+            "dlprof run train.py -o x",
+        ),
+        (
+            ("python", "/venv/bin/dlprof", "run", "--json=a.json", "--tune", "-mpkg.train", "x"),
+            "-m pkg.train",
+            "dlprof run -m pkg.train x",
+        ),
+        (
+            ("python", "-u", "-m", "dlprof", "run", "--module", "train", "--lr=1"),
+            "-m train",
+            "dlprof run -m train --lr=1",
+        ),
+        (("python", "-m", "dlprof", "run", "--", "train.py"), "train.py", "dlprof run train.py"),
+        (("python", "dlprof", "sweep"), "dlprof", "dlprof run dlprof sweep"),
         (("python",), "python", ""),
         ((), "process 7", ""),
     ],
@@ -239,6 +258,14 @@ def test_a_script_is_what_stands_behind_the_interpreters_options(
     found = Training(pid=7, start_ticks=1, parent=7, command=words)
     assert found.script == script
     assert found.rerun == rerun
+
+
+def test_the_values_of_all_options_of_dlprof_run_are_told_from_a_script() -> None:
+    taken = {*taking_values(run.params)} - {"-m", "--module"}
+    for option in taken:
+        command = ("python", "-m", "dlprof", "run", option, "value", "train.py")
+        found = Training(pid=7, start_ticks=1, parent=7, command=command)
+        assert found.script == "train.py", option
 
 
 def _watched(root: Path) -> Watcher:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from builders import blocks, config, failed, header, machine, numbered, plan, run
+from builders import blocks, config, failed, header, machine, numbered, plan, run, target
 from example_runs import (
     FOUR_KEPT,
     TWO,
@@ -236,6 +236,20 @@ def test_an_empty_and_cut_off_run_still_shows() -> None:
     nowhere = drawn(sweep_report(dataclasses.replace(run, path="")), 60)
     assert "in the middle of a record." in nowhere
     assert "--resume" not in nowhere
+
+
+def test_where_one_configuration_was_to_be_measured_no_budget_measures_more() -> None:
+    mine = config(4)
+    trials = blocks({mine: [800.0, 801.0, 799.0]})
+    for fixed, said in (({"num_workers": "Mine can't be built again"}, " (Mine can't"), ({}, "; ")):
+        made = target(own_config=mine, fixed=fixed)
+        measured = run(trials, target=made, plan=plan([mine], present=mine))
+        text = " ".join(drawn(recommendation_report(measured, recommend(measured)), 80).split())
+        assert f"not known: nothing else was measured{said}" in text
+        assert "--budget" not in text
+    several = run(trials, target=target(own_config=mine), plan=plan([mine, config(8)]))
+    text = " ".join(drawn(recommendation_report(several, recommend(several)), 80).split())
+    assert "nothing else was measured (sweep again with --budget" in text
 
 
 def test_what_limits_cost_is_said_in_words() -> None:

@@ -451,7 +451,7 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         ("text", "neither a Dataset nor a DataLoader: str"),
         (lambda: None, "returned neither a Dataset nor a DataLoader: NoneType"),
         (lambda: Numbers, "neither a Dataset nor a DataLoader"),
-        (lambda: (n for n in range(3)), "generator"),
+        (lambda: (n for n in range(3)), "an iterator, which gives one epoch only: generator"),
         (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
         (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),

@@ -284,6 +284,8 @@ def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="ValueError") as caught:
         Supervised(tmp_path, [*script, exited(0)]).supervisor.probe(REQUEST)
 
+    # It may have given batches before.
+    assert caught.value.message == "Loading fails, even without workers: ValueError"
     assert caught.value.traceback == "Traceback"
 
 
