@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from builders import config, machine, target, trial
 from golden import drawn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
@@ -69,6 +69,7 @@ def test_another_run_s_calibration_is_reported_by_its_batch_size() -> None:
     ranks=st.integers(1, 8),
     step_s=st.floats(0, 0.1),
 )
+@example(cpu=0.001, io=0.000624, receive=0.000624, put=0.0, cores=1.0, ranks=5, step_s=0.0625)
 def test_the_pick_is_never_worse_than_the_default(
     cpu: float, io: float, receive: float, put: float, cores: float, ranks: int, step_s: float
 ) -> None:
@@ -80,7 +81,9 @@ def test_the_pick_is_never_worse_than_the_default(
     assert picked.speed >= default.speed
     assert picked.speed >= NEAR * best
     cheaper = [row for row in found.rows if row.config.cost_key < picked.config.cost_key]
-    near = [row for row in cheaper if row.speed >= NEAR * best]
+    # What is slower than loading without workers is never chosen, however little it is.
+    alone = next((row.speed for row in found.rows if not row.config.num_workers), 0.0)
+    near = [row for row in cheaper if row.speed >= max(NEAR * best, alone)]
     assert all(is_fed(picked) and not is_fed(row) for row in near)
 
 
