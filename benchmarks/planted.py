@@ -161,7 +161,12 @@ def run(
 
 
 def report(
-    answers: Sequence[Answer], gains: Sequence[TrueGain], *, name: str, beside: bool
+    answers: Sequence[Answer],
+    gains: Sequence[TrueGain],
+    *,
+    name: str,
+    title: str,
+    beside: bool,
 ) -> Report:
     """The tables and the verdict."""
     planted = [answer for answer in answers if answer.case not in HEALTHY]
@@ -193,7 +198,7 @@ def report(
     where = "beside a busy neighbour" if beside else "on the machine as it was"
     return Report(
         name=f"{name}_beside" if beside else name,
-        title=("Strangers' causes" if name == "strangers" else "Planted causes") + f", {where}",
+        title=f"{title}, {where}",
         goal=f"the planted cause comes first in {goal:.0%}"
         + ("; healthy loaders raise no finding" if healthy else ""),
         passed=passed,
@@ -220,6 +225,7 @@ def main(
     *,
     beside: bool = False,
     name: str = "planted",
+    title: str = "Planted causes",
     cases: Sequence[Case] = (*CASES, *HEALTHY),
     about: str | None = __doc__,
 ) -> None:
@@ -228,6 +234,7 @@ def main(
     Args:
         beside: Whether a core is kept busy even if that isn't asked for.
         name: Of the benchmark.
+        title: Of its table.
         cases: What is profiled.
         about: What help says.
     """
@@ -248,7 +255,7 @@ def main(
     with neighbours(1) if beside else contextlib.nullcontext():
         budget_s = QUICK_BUDGET_S if given.quick else BUDGET_S
         answers, gains = run(cases, budget_s=budget_s, gains=gained)
-    publish(report(answers, gains, name=name, beside=beside), before, quick=chosen)
+    publish(report(answers, gains, name=name, title=title, beside=beside), before, quick=chosen)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ CASES: tuple[Case, ...] = (
 
 def main() -> None:
     """Profile them, count."""
-    planted.main(name="strangers", cases=CASES, about=__doc__)
+    planted.main(name="strangers", title="Strangers' causes", cases=CASES, about=__doc__)
 
 
 if __name__ == "__main__":

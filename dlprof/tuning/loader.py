@@ -298,7 +298,7 @@ class _Tuner:
         self.paused = False  # the last window had a pause, and doesn't count
 
     def _begun(self, loader: Any) -> Control:
-        """Begin anew: with what the last job ended with, or the user's own."""
+        """The control at its beginning: with what the last job ended with, or the user's own."""
         mine, asked = Setting(loader.num_workers, loader.prefetch_factor or 0), self._asked
         changes_workers = self._may_change_workers(loader, asked=asked)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers

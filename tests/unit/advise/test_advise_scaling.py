@@ -95,7 +95,7 @@ def test_of_ranks_that_step_together_the_one_that_waits_for_none_is_the_slowest(
 
 
 @pytest.mark.parametrize(
-    ("rates", "told"),
+    ("rates", "named"),
     [
         ([(100.0, 50.0), (50.0, 100.0)], True),
         ([(100.0, 50.0), (100.0, 50.0)], False),  # one that is slow in each trial
@@ -103,11 +103,11 @@ def test_of_ranks_that_step_together_the_one_that_waits_for_none_is_the_slowest(
     ],
 )
 def test_ranks_that_are_the_slowest_by_chance_are_to_step_together(
-    rates: list[tuple[float, float]], told: bool
+    rates: list[tuple[float, float]], named: bool
 ) -> None:
     trials = [trial(PICK, min(each), ranks=figures(*each)) for each in rates]
     text = dict(ranks_facts(run(trials, settings=SETTINGS), PICK, around(50.0)))["Ranks"]
-    assert ("--step-barrier" in str(text)) == told
+    assert ("--step-barrier" in str(text)) == named
 
 
 AS_FAST = RankFigures(
