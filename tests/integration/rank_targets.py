@@ -67,6 +67,7 @@ class Placed(Waits):
 
     def __init__(self, place: str, slow_where_bound: bool) -> None:
         super().__init__()
+        self.wait_s *= 3
         self.place, self.slow_where_bound = Path(place), slow_where_bound
         self.known: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from typing import Any, get_args
@@ -79,10 +80,11 @@ def test_the_report_holds_causes_healthy_loaders_and_gains_to_their_goals(
         case="lock_file", code="lock", predicted=2.0, low=1.5, high=2.5, source="bound", true=4.0
     )
     assert (true.honest, far.honest) == (True, False)
-    assert planted.report([right, well], [true], name="planted", beside=False).passed
-    assert not planted.report([right, well], [far], name="planted", beside=False).passed
-    assert not planted.report([right] * 9 + [wrong], [], name="planted", beside=False).passed
-    assert planted.report([right] * 9 + [wrong], [], name="planted", beside=True).passed
+    report = functools.partial(planted.report, name="planted", title="Planted bottlenecks")
+    assert report([right, well], [true], beside=False).passed
+    assert not report([right, well], [far], beside=False).passed
+    assert not report([right] * 9 + [wrong], [], beside=False).passed
+    assert report([right] * 9 + [wrong], [], beside=True).passed
     assert planted.confusion([right, wrong]).rows == [["lock", "2", "1", "1 x fetch.io"]]
 
 
