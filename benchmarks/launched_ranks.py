@@ -303,7 +303,7 @@ def report_on(cells: Sequence[Cell], cost: Cost, design: Design) -> Report:
 
 def _cost_table(cost: Cost) -> Table:
     step_us, watching_ms = (
-        (each * scale for each in (statistics.median(found), *median_interval(found)))
+        [each * scale for each in (statistics.median(found), *median_interval(found))]
         for found, scale in ((cost.step_s, 1e6), (cost.watching_s, 1e3))
     )
     columns = ("ranks", "steps/s of each", "barrier, µs of CPU a step", "95 % interval")
@@ -317,7 +317,7 @@ def _cost_table(cost: Cost) -> Table:
         f"{100 * cost.share:.2f}",
         format_rate(cost.most_steps_per_s),
     )
-    return Table("What meeting at each step and being watched cost:", columns, [row])
+    return Table("What meeting at each step and being watched cost", columns, [row])
 
 
 def _row(cell: Cell) -> tuple[str, ...]:

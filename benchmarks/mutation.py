@@ -1,4 +1,4 @@
-"""Do the unit tests notice a change of the code? Mutants of four pure rooms, drawn at random.
+"""Do the unit tests notice a change of the code? Mutants of four rooms, drawn at random.
 
 Each mutant is one small change, of the kinds that mutmut and cosmic-ray make, in a copy of the
 checkout. The unit tests that import its room run against it until the first fails. A mutant that no

@@ -1,4 +1,4 @@
-"""Asking about GPUs with a limit of time: a driver that hangs holds nobody up.
+"""The drivers of this machine's GPUs, asked with a limit of time: one that hangs holds nobody up.
 
 The rest goes on without figures, and says why.
 """
