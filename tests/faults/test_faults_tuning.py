@@ -180,9 +180,14 @@ def struck(kind: str, seed: int) -> tuple[list[Epoch], tuple[str, str] | None]:
                     ended = first, second
                     break
                 epochs[first].append(second)
-                mine.send(None)
+                # A training that is struck as it waits for this may have ended by now: what it
+                # said before is still to be read.
+                with contextlib.suppress(OSError):
+                    mine.send(None)
                 if count == strike_at:
                     strike(kind, training.pid, chance)
+                    if kind != "exception" and chance.random() < 0.5:  # then it surely has
+                        training.join(1.0)
         training.join(PATIENCE_S)
         assert training.exitcode is not None, "it doesn't end"
         until = time.monotonic() + PATIENCE_S
