@@ -32,7 +32,16 @@ _SHARE_FROM_START = 0.25
 """Of the kills, those timed from the start; the others are timed from the first record."""
 
 TARGET = """
+import sys, traceback
 from torch.utils.data import Dataset
+
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if name in ("torch._dynamo", "torch._inductor"):
+            with open("imports.txt", "a") as file:
+                traceback.print_stack(file=file)
+
+sys.meta_path.insert(0, Watch)
 
 class Numbers(Dataset):
     def __len__(self):
@@ -44,6 +53,8 @@ class Numbers(Dataset):
 def data():
     return Numbers()
 """
+"""It also notes who imports torch's compiler, which makes a folder among the temporary files."""
+
 FLAGS = ("--pin-memory", "off", "--trial-time", "0.1s", "--repeats", "1", "--budget", "20m")
 VARIANTS: Mapping[str, Sequence[str]] = {
     "fork": (
@@ -384,7 +395,8 @@ def main() -> None:
             results.append(disturb(place, variant, usual[variant], chance))
             print(f"{number} of {count}: {results[-1]}", file=sys.stderr, flush=True)
             if not results[-1].good:
-                print((place.folder / "log.txt").read_text(), file=sys.stderr, flush=True)
+                for each in (place.folder / name for name in ("log.txt", "imports.txt")):
+                    print(each.read_text() if each.exists() else "", file=sys.stderr, flush=True)
     publish(report_on(results, given.seed, ranks), before, quick=given.quick)
 
 

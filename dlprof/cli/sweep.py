@@ -19,7 +19,13 @@ from dlprof.settings.options import SWEPT
     *SWEPT,
     *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
     *("launch_ranks", "step_barrier", "au"),
-    *("max_workers", "max_ram", "max_shm", "ranks", "make_load"),
+    *("max_workers", "max_ram", "max_shm"),
+    options.varied(
+        "ranks",
+        text="Training processes assumed to share the machine. One is measured, with torchrun's "
+        "OMP_NUM_THREADS=1 where you set none; --launch-ranks measures them all.",
+    ),
+    "make_load",
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
     short=(

@@ -46,6 +46,9 @@ _BUILDER_BYTES = 200 << 20
 _PATIENCE_S = 60.0  # for all ranks of a machine to come
 _PAUSE_S = 0.1
 _PORTS = 16  # tried one after another: torch's own rendezvous has the one before
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Of each of several ranks, where the user has not set it, as torch.distributed.run has it."""
+
 _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --launch-ranks N."
 
 
@@ -464,7 +467,7 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
         )
     _refuse_many(count)
     size = str(count)
-    threads = {"OMP_NUM_THREADS": "1"} if count > 1 else {}  # as torchrun does
+    threads = _ONE_THREAD if count > 1 else {}
     local_ranks = [
         LocalRank(
             rank=rank,
@@ -516,6 +519,8 @@ def _with_rendezvous(
 def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings, Ranks]:
     """The settings and ranks of what is measured; ranks are launched where that is asked.
 
+    Of ranks that are assumed one is measured, by itself, and computes as any of them would.
+
     Raises:
         UsageError: They can't be launched, or others are to be.
     """
@@ -529,6 +534,9 @@ def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings,
         raise UsageError(
             "step_barrier is between ranks, and none are launched", hint="Give launch_ranks too."
         )
+    if settings.ranks > 1:
+        alone = LocalRank(rank=0, environ={**_ONE_THREAD, **os.environ})
+        ranks = dataclasses.replace(ranks, local=(alone,))
     return settings, ranks
 
 
@@ -543,9 +551,9 @@ def numa_cpus(ranks: Ranks, machine: Machine) -> tuple[tuple[int, ...], ...] | L
         Nothing for a rank by itself, and on a machine of one node. What is left out where torchrun
         could not bind them, or it would change nothing.
     """
-    nodes, free = node_cpus(), os.sched_getaffinity(0) if ranks.local else set[int]()
-    if len(ranks.local) < 2 or len(nodes) < 2:
+    if len(ranks.local) < 2 or len(nodes := node_cpus()) < 2:
         return ()
+    free = os.sched_getaffinity(0)
     cards = {gpu.cuda_index: gpu.numa_node for gpu in machine.gpus}
     found, whys, change = list[tuple[int, ...]](), list[str](), False
     for rank in sorted(ranks.local, key=lambda each: each.rank):

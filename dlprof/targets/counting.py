@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from dlprof.internals import reports_death
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _MOST_CHANNELS = 4  # that two images of one sample have in common
@@ -86,6 +89,9 @@ class SampleCounter:
             a tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object
             of the user's own that shows no length; ``None`` where there is neither (a single
             number, text or scalar tensor).
+
+        Raises:
+            RuntimeError: torch says here that a worker died, and says it once.
         """
         if self._looks:
             self._looks -= 1
@@ -93,20 +99,19 @@ class SampleCounter:
         if self._place is not None:
             try:
                 return self._place.count(batch)
-            except Exception:  # noqa: BLE001, S110 - a batch of another structure than the first
-                pass
-        try:
+            except Exception as error:  # a batch of another structure than the first
+                if reports_death(error):
+                    raise
+        with _of_the_users():
             self._place = _locate(batch, self._batch_size)
             return None if self._place is None else self._place.count(batch)
-        except Exception:  # noqa: BLE001 - a class of the user's own that won't be looked at
-            return None
+        return None
 
     def _compare(self, batch: object) -> None:
         """Look elsewhere for the number if it stays the same where it is, and others change."""
-        try:
+        found: dict[_Place, int] = {}
+        with _of_the_users():
             found = dict(_lengths(batch, 0))
-        except Exception:  # noqa: BLE001 - as when counting
-            found = {}
         if found in self._first:  # the same batch is counted more than once
             return
         self._first.append(found)
@@ -129,6 +134,20 @@ class SampleCounter:
                 self._place = around if around in places else places[0]
                 self.earlier = sizes[0]
                 return
+
+
+@contextlib.contextmanager
+def _of_the_users() -> Iterator[None]:
+    """Leave what is begun where a class of the user's own won't be looked at.
+
+    Raises:
+        RuntimeError: torch says here that a worker died, which is no fault of that class.
+    """
+    try:
+        yield
+    except Exception as error:
+        if reports_death(error):
+            raise
 
 
 class WorkerSamples:

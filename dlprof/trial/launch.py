@@ -190,7 +190,7 @@ class ForkLauncher(Launcher):
     Args:
         inbox: Where events go.
         directory: For logs; the caller removes it.
-        local_rank: Of one of several ranks; ``None`` for a loader by itself.
+        local_rank: Where it runs as one of several ranks; ``None`` for a loader by itself.
     """
 
     def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
@@ -274,9 +274,10 @@ class FreshLauncher(Launcher):
     On macOS system libraries fail after a fork of one that has torch loaded; Windows has none.
     """
 
-    def __init__(self, inbox: Inbox, directory: Path) -> None:
+    def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
         self._inbox = inbox
         self._directory = directory
+        self._environ = None if local_rank is None else local_rank.environ
         self._request: BuildRequest | None = None
         self._process: ModuleProcess | None = None
         self._count = 0
@@ -319,6 +320,7 @@ class FreshLauncher(Launcher):
             inbox=inbox,
             source=source,
             log=log,
+            env=self._environ,
         )
         process.order("build", request=dataclasses.asdict(cast(BuildRequest, self._request)))
         return process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,9 @@ from dlprof.trial.supervisor import (
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
 _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
+_ONE_THREAD = (
+    "torch computes in one thread, as torchrun has it for each of several ranks (OMP_NUM_THREADS=1)"
+)
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _UNEVEN = (
@@ -80,7 +84,9 @@ class TrialRunner:
         self._numbers = [rank.rank for rank in self._together.local] or [0]
         self.ranks = self._nodes.ranks or len(self._numbers)
         self.fork_safe = True
-        self.notes: tuple[str, ...] = ()
+        own = os.environ.get("OMP_NUM_THREADS")
+        theirs = {rank.environ.get("OMP_NUM_THREADS", own) for rank in self._together.local}
+        self.notes: tuple[str, ...] = (_ONE_THREAD,) if theirs - {own} else ()
         self.versions: dict[str, str] = {}
         self._request = request
         self._directory = directory
@@ -415,13 +421,13 @@ class TrialRunner:
     def _made(self) -> list[Launcher]:
         """New launchers: one for each rank."""
         place, launchers = self._directory, list[Launcher]()
+        kind = ForkLauncher if sys.platform == "linux" else FreshLauncher
         with contextlib.ExitStack() as those_before:  # end where the system starts no further one
-            for local_rank in self._together.local:
-                launchers.append(ForkLauncher(self._inbox, place, local_rank))
+            for local_rank in self._together.local or (None,):
+                launchers.append(kind(self._inbox, place, local_rank))
                 those_before.callback(launchers[-1].close)
             those_before.pop_all()
-        alone = ForkLauncher if sys.platform == "linux" else FreshLauncher
-        return launchers or [alone(self._inbox, place)]
+        return launchers
 
     def _renew(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""

@@ -169,6 +169,9 @@ def mark_processes(directory: str | None = None) -> None:
 class SharedMemoryWatch:
     """Knows what torch had in /dev/shm before a trial, and removes what the trial left there.
 
+    A worker opens such a file, gives it its size, maps it and unlinks it: who is killed in between
+    leaves one. Of 300 workers of a plain loader, killed at random, one did.
+
     A file goes only if it appeared during the trial, and is named after a process that left its
     mark (``mark_processes``) and lives no more. Programs that a dataset starts leave none, so that
     theirs stay. What multiprocessing makes has no such name: its own tracker removes that, which

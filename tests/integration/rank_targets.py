@@ -83,6 +83,18 @@ class Placed(Waits):
         return super().__getitem__(index)
 
 
+class OfOneThread(Waits):
+    """Can be loaded by a process whose torch computes in one thread only."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        assert torch.get_num_threads() == 1
+        return super().__getitem__(index)
+
+
+def of_one_thread() -> DataLoader[Tensor]:
+    return DataLoader(OfOneThread(), batch_size=4)
+
+
 def even() -> DataLoader[Tensor]:
     return DataLoader(Waits(), batch_size=4)
 

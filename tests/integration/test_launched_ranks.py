@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from dlprof.engine.ranks import launched
+from dlprof.engine.ranks import launched, resolve_ranks
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
+from dlprof.settings import SweepSettings
 from dlprof.store import read_run
 from dlprof.targets.grammar import parse_target
 from dlprof.trial import child
@@ -36,14 +37,16 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 
 @contextlib.contextmanager
-def ranks(place: Path, target: str, count: int = 2, **arguments: str) -> Iterator[TrialRunner]:
+def ranks(
+    place: Path, target: str, count: int = 2, together: Ranks | None = None, **arguments: str
+) -> Iterator[TrialRunner]:
     """A bench of several ranks with their targets built; afterwards no process may be left."""
     before = set(psutil.Process().children(recursive=True))
     request = BuildRequest(target=parse_target(f"{TARGETS}:{target}"), arguments=arguments)
     runner = TrialRunner(
         request,
         directory=place,
-        together=Ranks(local=launched(count, os.environ)),
+        together=together or Ranks(local=launched(count, os.environ)),
         first_probe_s=60.0,
     )
     with contextlib.closing(runner):
@@ -102,6 +105,21 @@ def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     assert first
     assert second
     assert not first & second
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+def test_ranks_compute_in_one_thread_as_under_torchrun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, assumed: bool
+) -> None:
+    """Launched ones, and one that is measured for others that are assumed beside it."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    together = resolve_ranks(SweepSettings(ranks=2), Ranks())[1] if assumed else None
+    with ranks(tmp_path, "of_one_thread", together=together) as runner:
+        found = trial(runner)
+
+    assert found.failure is None
+    assert len(found.ranks) == (0 if assumed else 2)
+    assert ["OMP_NUM_THREADS=1" in note for note in runner.notes] == [True]
 
 
 def test_bound_ranks_and_their_workers_run_on_their_cpus_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import runpy
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,18 @@ def test_the_campaign_knows_whom_it_kills(
     assert (
         importlib.import_module("kill_victims").part_of(command_line, parents, depth=depth) == part
     )
+
+
+def test_the_campaign_notes_who_imports_torchs_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    exec(importlib.import_module("kill_campaign").TARGET, {})
+    for name in ("torch._dynamo", "torch.fx"):
+        assert sys.meta_path[0].find_spec(name, None) is None
+    noted = (tmp_path / "imports.txt").read_text()
+    assert noted.count("in test_the_campaign_notes_who_imports_torchs_compiler") == 1
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ def test_rooms_import_without_circles() -> None:
         left = {room: row for room, row in left.items() if room not in layer}
 
 
-ASK = "import sys; print(*sorted({'torch', 'pydantic', 'PIL'} & set(sys.modules)))"
+HEAVY = {"torch", "torch._dynamo", "torch._inductor", "pydantic", "PIL"}
+ASK = f"import sys; print(*sorted({HEAVY} & set(sys.modules)))"
 COMMAND = "from dlprof.cli.entry import run; run({arguments!r}, {{}}); "
 
 
@@ -196,3 +197,15 @@ def test_a_machine_that_is_known_loads_nothing_heavy(arguments: list[str]) -> No
 )
 def test_the_supervisors_side_loads_nothing_heavy(program: str) -> None:
     assert _loaded(f"{program}\n") == []
+
+
+def test_what_loads_data_loads_nothing_of_torchs_compiler() -> None:
+    """It takes seconds, and makes a folder for its cache among the temporary files."""
+    program = """
+import importlib, pkgutil
+for room in ("device", "targets", "tracing", "transfer", "trial", "tuning"):
+    path = importlib.import_module(f"dlprof.{room}").__path__
+    for each in pkgutil.walk_packages(path, f"dlprof.{room}."):
+        importlib.import_module(each.name)
+"""
+    assert {*_loaded(program)} & {"torch", "torch._dynamo", "torch._inductor"} == {"torch"}

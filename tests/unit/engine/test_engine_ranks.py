@@ -299,6 +299,19 @@ def test_launched_ranks_find_what_torchrun_gives() -> None:
     assert launched(2, {"OMP_NUM_THREADS": "4"})[0].environ["OMP_NUM_THREADS"] == "4"
 
 
+@pytest.mark.parametrize(
+    ("own", "count", "found"), [(None, 1, []), (None, 2, ["1"]), ("4", 2, ["4"])]
+)
+def test_one_of_several_assumed_ranks_finds_as_many_threads_as_torchrun_gives(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, count: int, found: list[str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", own)
+    alone = ranks.resolve_ranks(SweepSettings(ranks=count), Ranks())[1]
+    assert [each.environ["OMP_NUM_THREADS"] for each in alone.local] == found
+
+
 @linux
 def test_more_ranks_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "available_memory", lambda _cgroups: 1 << 30)

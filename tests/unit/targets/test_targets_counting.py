@@ -157,6 +157,25 @@ def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:
     assert count([torch.zeros(5, 3)]) == 5
 
 
+@pytest.mark.parametrize(
+    ("strikes", "batch_size"), [("__getitem__", 4), ("items", 4), ("items", None)]
+)
+def test_the_news_of_a_workers_death_is_not_taken_for_a_batch_of_another_structure(
+    strikes: str, batch_size: int | None
+) -> None:
+    """Torch raises it at any line of anybody's, and once; it looks for who is gone 5 s later."""
+
+    def strike(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    struck = type("Struck", (dict,), {strikes: strike})(x=torch.zeros(4, 3))
+    count = SampleCounter(batch_size)
+    if strikes == "__getitem__":  # where the number is known, it is looked at there alone
+        assert count({"x": torch.zeros(4, 3)}) == 4
+    with pytest.raises(RuntimeError, match="pid 7"):
+        count(struck)
+
+
 def test_samples_of_the_same_content_have_the_same_digest() -> None:
     images, labels = torch.rand(4, 3, 50, 50), torch.arange(4)
     digests = sample_digests([images, labels, ["a", "b", "c", "d"]], 4)

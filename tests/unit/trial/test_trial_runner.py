@@ -62,7 +62,7 @@ class FakeLauncher:
 
     world: World
 
-    def __init__(self, inbox: object, directory: Path) -> None:
+    def __init__(self, inbox: object, directory: Path, local_rank: LocalRank | None) -> None:
         self.world.launchers += 1
 
     def build(self, request: BuildRequest) -> None:
