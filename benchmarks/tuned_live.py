@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import multiprocessing
 import os
@@ -35,7 +36,14 @@ from emulated_cores import EmulatedCores, EmulatedData, Plan
 from emulated_cores import collate as emulated_collate
 from picks_report import at_usual_speed
 from rivals import Shot
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 from worlds import World, emulated_worlds, real_worlds
 
 import dlprof
@@ -68,11 +76,11 @@ SURE = 0.01
 Name = Literal["tuned", "best", "untuned"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
-_EPOCH_S = 15.0
-"""Of the tuned training, as fast as it begins: some settings come at an epoch's edge only."""
+EPOCH_S = 20.0
+"""Of the tuned training: some settings come at an epoch's edge only."""
 
-_ENDLESS = 1 << 30  # batches
-_SHUFFLED = 400_000  # samples: more would take long to shuffle
+_ENDLESS = 1 << 40  # samples
+_SHUFFLED = 400_000  # more would take long to shuffle
 _HOPELESS = 0.8  # of the fastest: what stays below it without a step isn't tried with one
 _FINALISTS = 3
 _END_S = 10.0
@@ -245,6 +253,29 @@ class _GatedStream(IterableDataset[Any]):
             yield batch * self._size + place, sample
 
 
+class _Timed(Sampler[int]):
+    """A sampler whose epochs are over after some time of the training's, however fast it is.
+
+    Attributes:
+        batches: That were drawn in this epoch.
+    """
+
+    def __init__(self, gate: Gate, order: Any, batch_size: int) -> None:
+        self._gate, self._order, self._size, self.batches = gate, order, batch_size, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.batches, edge_s = 0, self._gate.clock() + EPOCH_S
+        for place, index in enumerate(self._order):
+            if place % self._size == 0:
+                if self._gate.clock() >= edge_s:
+                    return
+                self.batches += 1
+            yield index
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
 class _Numbered:
     """A ``collate_fn`` that keeps the numbers of the samples beside the batch."""
 
@@ -305,34 +336,36 @@ class Source:
             shuffled=isinstance(own.sampler, RandomSampler),
         )
 
-    def order(self, batches: int) -> Any:
-        """A sampler of so many batches, or fewer; two of them draw the same."""
+    def order(self) -> Any:
+        """A sampler of more than are loaded; two of them draw the same."""
         if not self.shuffled:
-            return SequentialSampler(range(batches * self.batch_size))
-        samples = range(min(batches * self.batch_size, _SHUFFLED))
-        return RandomSampler(samples, generator=torch.Generator().manual_seed(0))
+            return SequentialSampler(range(_ENDLESS))
+        return RandomSampler(range(_SHUFFLED), generator=torch.Generator().manual_seed(0))
 
-    def loader(self, gate: Gate, setting: Setting, batches: int) -> DataLoader[Any]:
-        """Loads epochs of so many batches, each with the numbers of its samples."""
+    def loader(
+        self, gate: Gate, setting: Setting, *, timed: bool, batches: int = _ENDLESS
+    ) -> DataLoader[Any]:
+        """Loads epochs that end after some time, or after so many batches of a stream."""
         data, size = self.make(), self.batch_size
         is_stream = isinstance(data, IterableDataset)
         gated: Any = _GatedStream(gate, data, size, batches) if is_stream else _Gated(gate, data)
+        order = self.order()
         return DataLoader(
             gated,
             batch_size=size,
-            sampler=None if is_stream else self.order(batches),
+            sampler=None if is_stream else _Timed(gate, order, size) if timed else order,
             collate_fn=_Numbered(self.collate),
             num_workers=setting.workers,
             prefetch_factor=setting.ahead or None,
             drop_last=not is_stream,
         )
 
-    def due(self, loader: DataLoader[Any], batches: int) -> Callable[[], Iterator[list[int]]]:
+    def due(self, loader: DataLoader[Any]) -> Callable[[], Iterator[list[int]]]:
         """The numbers of each batch of an epoch, in the order in which they are due."""
         size = self.batch_size
         if isinstance(loader.dataset, IterableDataset):
-            return lambda: (list(range(n * size, (n + 1) * size)) for n in range(batches))
-        again = torch.utils.data.BatchSampler(self.order(batches), size, drop_last=True)
+            return lambda: (list(range(n, n + size)) for n in itertools.count(step=size))
+        again = torch.utils.data.BatchSampler(self.order(), size, drop_last=True)
         return lambda: iter(again)
 
 
@@ -371,14 +404,15 @@ def _train(
     if source.emulated_cores:
         with contextlib.suppress(OSError):  # takes little CPU, but wants it at once
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    batches = tuned_batches or _ENDLESS
-    loader = source.loader(gate, setting, batches)
-    due, tuning = source.due(loader, batches), None
-    if tuned_batches is not None:
+    tuning = None
+    if tuned_batches is None:
+        loader = source.loader(gate, setting, timed=False)
+    else:
+        loader = source.loader(gate, setting, timed=True, batches=tuned_batches)
         _share_clock(gate, source)
         tuned: Any = dlprof.tune(loader, max_workers=MOST_WORKERS)
         tuning = tuned.tuning
-    disordered = most_workers = 0
+    due, disordered, most_workers = source.due(loader), 0, 0
     while not gate.is_over:
         others, workers = _epoch(gate, loader, due(), owner, tuning)
         disordered, most_workers = disordered + others, max(most_workers, workers)
@@ -396,13 +430,13 @@ def _epoch(
     gate: Gate, loader: DataLoader[Any], due: Iterator[list[int]], owner: int, tuning: Any
 ) -> tuple[int, int]:
     """One epoch; batches with other samples than were due, and the workers that there ever were."""
-    iterator, disordered = iter(loader), 0
+    iterator, disordered, count = iter(loader), 0, 0
     workers = most_workers = len(multiprocessing.active_children())
     fill, last_s, turn = 2 * workers, gate.clock(), gate.turn
     gate.tell(ready=True, rests=False)
-    for place, (numbers, _) in enumerate(iterator):
+    for count, (numbers, _) in enumerate(iterator, 1):
         now_s = gate.clock()
-        if place >= fill:  # the first ones wait for workers and queues
+        if count > fill:  # the first ones wait for workers and queues
             gate.count(now_s - last_s)
         last_s = now_s
         disordered += numbers != next(due, None)
@@ -416,9 +450,8 @@ def _epoch(
                 os._exit(1)
         if gate.is_over:
             return disordered, most_workers
-    # A stream may end earlier than it was asked to.
-    ended = isinstance(loader.dataset, IterableDataset) or next(due, None) is None
-    return disordered + (not ended), most_workers
+    lost = loader.sampler.batches - count if isinstance(loader.sampler, _Timed) else 0
+    return disordered + lost, most_workers
 
 
 def _kept(kwargs: Mapping[str, int]) -> tuple[int, int]:
@@ -444,8 +477,8 @@ def _share_clock(gate: Gate, source: Source) -> None:
 class Arm:
     """A training in a process of its own, which its owner lets go on and ends.
 
-    ``gates`` are those of the owner's other trainings; ``tuned_batches`` the length of an epoch
-    where it is tuned.
+    ``gates`` are those of the owner's other trainings. Where it is tuned, ``tuned_batches`` says
+    how long a stream's epochs are.
     """
 
     def __init__(
@@ -760,7 +793,7 @@ def live(world: World, design: Design, seconds: float) -> Lived:
         grid = _Grid(stage, design, list(dict.fromkeys([*design.grid, start])))
         best = grid.best(event)
         slow = most_with_step(grid.rates[start] or 1.0, grid.step_s, start)
-        batches = max(16, round(_EPOCH_S * slow))
+        batches = max(16, round(EPOCH_S * slow))
         arms: dict[Name, Arm] = {
             "tuned": stage.start(start, batches),
             "best": best,

@@ -487,8 +487,8 @@ Trainings take turns of {design.turn_s:g} s in random order; each is held betwee
 workers and its clock, which dlprof.tune reads. Rates are those at the usual speed of the cores, \
 by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
 the logarithms of their ratios, turn by turn.
-The tuned one may have {tuned_live.MOST_WORKERS} workers, and its epochs take 15 s as it begins. \
-The first batches of an epoch, which wait for workers, are left out of all figures."""
+The tuned one may have {tuned_live.MOST_WORKERS} workers, and its epochs take {tuned_live.EPOCH_S:g} s. The \
+first batches of an epoch, which wait for workers, are left out of all figures."""
     return text.splitlines()
 
 

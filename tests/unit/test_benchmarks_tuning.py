@@ -231,7 +231,10 @@ def test_a_training_is_held_with_its_workers_and_its_clock(live: Any, workers: i
         assert has_ended(arm.pid)
 
 
-def test_a_tuned_training_has_epochs_and_says_what_it_kept(live: Any) -> None:
+def test_a_tuned_training_has_epochs_and_says_what_it_kept(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EPOCH_S", 0.02)
     with ready(live, source(live), 1, batches=300) as arm:
         arm.gate.open()
         until(lambda: arm.gate.counted(1)[0] >= 700)
