@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import multiprocessing
@@ -60,8 +59,7 @@ from dlprof.tuning.control import NO_WORKERS, Setting
 MOST_WORKERS = 16
 GRID = (
     NO_WORKERS,
-    *(Setting(1, 2), Setting(2, 2), Setting(2, 8), Setting(4, 2), Setting(4, 8)),
-    *(Setting(8, 2), Setting(8, 8), Setting(16, 2)),
+    *(Setting(1, 2), Setting(2, 2), Setting(4, 2), Setting(4, 8), Setting(8, 2), Setting(16, 2)),
 )
 """Settings that stay."""
 
@@ -94,18 +92,18 @@ class Design:
     Attributes:
         grid: Settings that stay.
         slice_s: Of a turn of the grid.
-        rounds: Of the grid with its step.
+        rounds: Of the grid with its step, and as many of the fastest.
         turn_s: Of a turn of the three trainings.
         least_rounds: Of these in each phase.
-        settle_s: The tuned one goes on alone at least so long when something has happened.
+        settle_s: The tuned one goes on alone at least so long in each phase, and at most.
     """
 
     grid: Sequence[Setting] = GRID
     slice_s: float = 0.4
-    rounds: int = 4
+    rounds: int = 3
     turn_s: float = 1.0
     least_rounds: int = 6
-    settle_s: float = 10.0
+    settle_s: tuple[float, float] = (8.0, 60.0)
 
 
 QUICK = Design(
@@ -114,7 +112,7 @@ QUICK = Design(
     rounds=1,
     turn_s=0.3,
     least_rounds=2,
-    settle_s=1.0,
+    settle_s=(1.0, 1.0),
 )
 
 # What a training and its owner share: the clock, as far as it is ahead of the training's or, where
@@ -754,7 +752,7 @@ class _Grid:
 
     def _rate(self, arm: Arm, least: int) -> float:
         seen: list[tuple[float, float]] = []
-        for _ in range(8):
+        for _ in range(5):
             turn, _speed = self._stage.go_on(arm, self._design.slice_s)
             seen.append(arm.gate.counted(turn))
             if sum(batches for batches, _ in seen) >= least:
@@ -802,17 +800,15 @@ def live(world: World, design: Design, seconds: float) -> Lived:
         for arm in arms.values():
             arm.gate.set_step(grid.step_s)
             arm.wait_until_ready()
-        play = functools.partial(_phase, stage, design, arms)
         rested = []
-        left_s = due_s - time.monotonic()
-        if play(QUIET, alone_s=left_s / 3, due_s=due_s - left_s * 0.4):
+        if _phase(stage, design, arms, QUIET, until_s=lambda now_s: now_s + 0.4 * (due_s - now_s)):
             rested.append(QUIET)
         if event == "step halves":
             for arm in arms.values():
                 arm.gate.set_step(grid.step_s / 2)
         else:
             stack.enter_context(neighbours(1))
-        if play(event, alone_s=(due_s - time.monotonic()) / 2, due_s=due_s):
+        if _phase(stage, design, arms, event, until_s=lambda _: due_s):
             rested.append(event)
         said = {name: stage.drop(arm) for name, arm in arms.items()}
         turns = stage.turns()
@@ -836,20 +832,22 @@ def _phase(
     design: Design,
     arms: Mapping[Name, Arm],
     phase: str,
-    *,
-    alone_s: float,
-    due_s: float,
+    until_s: Callable[[float], float],
 ) -> bool:
-    """The tuned one alone until it rests, then all three; whether it came to rest."""
+    """The tuned one alone until it rests, then all three; whether it came to rest.
+
+    ``until_s`` says, by when that begins, how long they go on where they aren't known by then.
+    """
     began_s, tuned, rng = time.monotonic(), arms["tuned"], random.Random(phase)
-    least_s = design.settle_s
-    while (taken_s := time.monotonic() - began_s) < max(alone_s, least_s):
+    least_s, most_s = design.settle_s
+    taken_s = 0.0
+    while taken_s < most_s and (taken_s < least_s or not tuned.gate.rests):
         stage.take(phase, "tuned", -1, tuned)
-        if tuned.gate.rests and taken_s + design.turn_s >= least_s:
-            break
+        taken_s = time.monotonic() - began_s
     rests, place = tuned.gate.rests, 0
     for name in ("best", "untuned"):
         stage.go_on(arms[name], design.turn_s)  # what was in its queues
+    due_s = until_s(time.monotonic())
     while place < design.least_rounds or (
         time.monotonic() < due_s
         and any(against(stage.turns(), other, phase)[1] > SURE for other in NAMES[1:])

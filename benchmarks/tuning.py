@@ -49,7 +49,7 @@ PADDLES_BATCHES = 500
 _CALLS = 200_000
 
 FULL_MINUTES = 30.0
-_LEAST_LIVE_S, _MOST_LIVE_S = 75.0, 180.0
+_LEAST_LIVE_S, _MOST_LIVE_S = 90.0, 180.0
 _HALF_HOUR_S, _AT_S = 1800.0, 600.0
 _DATASETS = 13
 
@@ -487,7 +487,8 @@ Trainings take turns of {design.turn_s:g} s in random order; each is held betwee
 workers and its clock, which dlprof.tune reads. Rates are those at the usual speed of the cores, \
 by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
 the logarithms of their ratios, turn by turn.
-The tuned one may have {tuned_live.MOST_WORKERS} workers, and its epochs take {tuned_live.EPOCH_S:g} s. The \
+The tuned one may have {tuned_live.MOST_WORKERS} workers. Its epochs take \
+{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. The \
 first batches of an epoch, which wait for workers, are left out of all figures."""
     return text.splitlines()
 
