@@ -444,8 +444,8 @@ def _epoch(
         if gate.turn != turn:
             turn, now = gate.turn, len(multiprocessing.active_children())
             most_workers = max(most_workers, now)
-            if os.getppid() != owner:
-                os._exit(1)
+        if os.getppid() != owner:
+            os._exit(1)
         if gate.is_over:
             return disordered, most_workers
     lost = loader.sampler.batches - count if isinstance(loader.sampler, _Timed) else 0

@@ -258,13 +258,16 @@ def test_samples_in_another_order_are_noticed(live: Any) -> None:
         assert arm.end().disordered >= 3
 
 
-def test_a_training_whose_owner_is_gone_ends(live: Any) -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
             arm = live.Arm(source(live), Setting(1, 2))
             arm.wait_until_ready()
+            if not held:
+                arm.gate.open()
             os.write(writer, str(arm.pid).encode())
         os._exit(0)
     os.close(writer)
