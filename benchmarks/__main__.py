@@ -67,8 +67,8 @@ def run(names: Sequence[str], *, quick: bool) -> list[str]:
 
 
 def collect(results: Path) -> list[dict[str, Any]]:
-    """The kept results of full runs, in order, those of ranks after those of one loader."""
-    names = dict.fromkeys(f"{name}{end}" for name in NAMES for end in ("", "_ranks"))
+    """The kept results of full runs, in order, those of ranks or live ones after the others."""
+    names = dict.fromkeys(f"{name}{end}" for name in NAMES for end in ("", "_ranks", "_live"))
     paths = [results / f"{name}.json" for name in names]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 

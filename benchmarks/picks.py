@@ -206,7 +206,7 @@ def outcome_of(
     """What was chosen for a dataset and what that lost, by the turns of the last comparison."""
     rates = at_usual_speed(finals)
     usual = [
-        {config: dataclasses.replace(shot, rate=made[config.key]) for config, shot in block.items()}
+        {config: dataclasses.replace(shot, rate=made[config]) for config, shot in block.items()}
         for block, made in zip(finals, rates, strict=True)
     ]
     lost = regrets(usual, list(finals[0]))
@@ -215,7 +215,7 @@ def outcome_of(
         world=name,
         chosen=[each.noted() for each in chosen],
         regrets={c.key: loss for c, loss in lost.items()} | {k: lost[c] for k, c in keys.items()},
-        finals=rates,
+        finals=[{config.key: rate for config, rate in turn.items()} for turn in rates],
         noise=spread,
     )
 

@@ -6,12 +6,12 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from common import Report, Table
-from rivals import Block
+from rivals import Shot
 
 from dlprof.records import Config
 
@@ -23,6 +23,7 @@ _SURE = 2.0
 """Standard errors by which a pick is surely near the best, or surely far from it."""
 
 _LEAST_SPEEDS, _MOST_FELT = 8, 1.5
+_Compared = TypeVar("_Compared")
 Verdict = Literal["surely near", "surely far", "can't tell"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """Of a pick: within ``NEAR`` of the best, or not."""
@@ -144,12 +145,12 @@ def earlier(path: Path) -> list[Outcome]:
     return [Outcome(**each | {"chosen": [Chosen(**c) for c in each["chosen"]]}) for each in kept]
 
 
-def at_usual_speed(finals: Sequence[Block]) -> list[dict[str, float]]:
-    """The rates of a last comparison by key, as on cores of their usual speed.
+def at_usual_speed(finals: Sequence[Mapping[_Compared, Shot]]) -> list[dict[_Compared, float]]:
+    """The rates of a comparison's turns, as on cores of their usual speed.
 
-    How much of the speed a load feels is the slope over all turns, each configuration about its own
-    mean: what the probe saw says nothing of the configuration, so that this adds no error but its
-    own. Nothing is changed where the probe saw next to nothing.
+    How much of the speed a load feels is the slope over all turns, each of what is compared about
+    its own mean: what the probe saw says nothing of a configuration, so that this adds no error but
+    its own. Nothing is changed where the probe saw next to nothing.
     """
     about, speeds = list[tuple[float, float]](), list[float]()
     for config in {config for block in finals for config in block}:
@@ -165,9 +166,7 @@ def at_usual_speed(finals: Sequence[Block]) -> list[dict[str, float]]:
         slope = min(_MOST_FELT, max(0.0, felt))
     return [
         {
-            config.key: shot.rate * (math.exp(usual) / shot.speed) ** slope
-            if shot.speed
-            else shot.rate
+            config: shot.rate * (math.exp(usual) / shot.speed) ** slope if shot.speed else shot.rate
             for config, shot in block.items()
         }
         for block in finals

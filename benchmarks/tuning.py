@@ -1,9 +1,10 @@
 """How good is ``dlprof.tune``, and what does it cost?
 
 Replayed: half an hour of training each, in which something happens at ten minutes, on machines and
-loaders drawn at random (``tuned_world.py``), against the best of a grid of settings that stay.
-Live: two datasets, one that waits and one that computes, each untuned, tuned, and at the best of
-some settings that stay, interleaved. And the time that a batch spends in the tuner in the end.
+loaders drawn at random (``tuned_world.py``), against the best of a grid of settings that stay; and
+the time that a batch spends in the tuner in the end. With ``--live`` the datasets of ``picks.py``
+instead, two minutes each (``tuned_live.py``): untuned, tuned, and at the best of some settings that
+stay, interleaved. That adds to what earlier runs found, until all is known to 1 %.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import math
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from common import Report, Table, keep, parser, publish, spread, surroundings
+import tuned_live
+from common import RESULTS, Report, Table, keep, parser, publish, surroundings
+from torch.utils.data import DataLoader
+from tuned_live import QUIET, Lived, against, settling
 from tuned_world import PHASES, Training, World, statics
 
+import dlprof
+from dlprof.errors import DlprofError
 from dlprof.tuning.control import Ask, Control, Setting, Window
 
 NAME = "tuning"
@@ -41,8 +47,11 @@ PADDLES_BATCHES = 500
 """Of each number of workers that Paddle's tuner tries."""
 
 _CALLS = 200_000
-_LIVE_S, _QUICK_LIVE_S = 20.0, 4.0
-_LIVE_REPEATS = 3
+
+FULL_MINUTES = 30.0
+_LEAST_LIVE_S, _MOST_LIVE_S = 90.0, 180.0
+_HALF_HOUR_S, _AT_S = 1800.0, 600.0
+_DATASETS = 13
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +269,6 @@ def others_table(found: Sequence[Replayed]) -> Table:
 
 def cost_us(calls: int) -> float:
     """Microseconds that one batch of a settled loader spends in the tuner's own code."""
-    from torch.utils.data import DataLoader  # replays need no torch
-
-    import dlprof
-
     indexed: Any = range(1 << 30)
     made: Any = DataLoader(indexed, batch_size=1, num_workers=1)
     dlprof.tune(made)
@@ -292,101 +297,203 @@ def cost_us(calls: int) -> float:
     return 1e6 * min(took)
 
 
-LIVE = r"""
-import json, sys, time, warnings, torch, dlprof
-from torch.utils.data import DataLoader, Dataset
-warnings.simplefilter("ignore")
-kind, how, workers, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-class Data(Dataset):
-    def __len__(self):
-        return 1 << 30
-    def __getitem__(self, index):
-        if kind == "waits":
-            time.sleep(0.004)
-        else:
-            end = time.thread_time() + 0.002
-            while time.thread_time() < end:
-                pass
-        return torch.zeros(1000)
-torch.set_num_threads(1)
-loader = DataLoader(Data(), batch_size=4, num_workers=workers)
-if how == "tuned":
-    dlprof.tune(loader)
-began = None
-for count, batch in enumerate(loader):
-    time.sleep(0.004)
-    if began is None:
-        began = time.perf_counter()
-    if time.perf_counter() - began > seconds:
-        break
-kept = loader.tuning.kwargs if how == "tuned" else {}
-print(json.dumps({"rate": count / (time.perf_counter() - began), "kept": kept}))
-"""
-"""A training of its own process."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HalfHour:
+    """What live trainings of one dataset say of half an hour in which something happens, or not.
 
-LIVE_STATICS = {"waits": (2, 4, 6, 8), "computes": (1, 2, 3, 4)}
-LIVE_START = {"waits": 2, "computes": 1}
+    Attributes:
+        world: Name of the dataset.
+        phase: What happened.
+        lost: Batches that the best setting that stays had more, as a share, settling included.
+        steady: The same without that; and its standard error.
+        untuned: Rate over that of the untuned twin, settled; and its standard error.
+        alone_s: How long the tuned one went on alone.
+        settling_s: Seconds of these that it lost on the best one.
+        settled: Whether it tried nothing any more then.
+    """
+
+    world: str
+    phase: str
+    lost: float
+    steady: tuple[float, float]
+    untuned: tuple[float, float]
+    alone_s: float
+    settling_s: float
+    settled: bool
+
+    @property
+    def error(self) -> float:
+        """The larger of both standard errors."""
+        return max(self.steady[1], self.untuned[1])
 
 
-def live(kind: str, how: str, workers: int, seconds: float) -> dict[str, Any]:
-    """One training of a dataset."""
-    command = [sys.executable, "-c", LIVE, kind, how, str(workers), str(seconds)]
-    made = subprocess.run(command, capture_output=True, text=True, check=True)
-    reported: dict[str, Any] = json.loads(made.stdout)
-    return reported
-
-
-def live_all(*, quick: bool) -> list[dict[str, Any]]:
-    """Both datasets, each way, interleaved; first which of the settings that stay is the best."""
-    seconds = _QUICK_LIVE_S if quick else _LIVE_S
+def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
+    """Two of each dataset: nothing happens, or something at ten minutes."""
     found = []
-    for kind, settings in LIVE_STATICS.items():
-        start = LIVE_START[kind]
-        tried = {each: live(kind, "static", each, seconds / 4)["rate"] for each in settings}
-        best = max(tried, key=tried.__getitem__)
-        arms = {"untuned": ("static", start), "tuned": ("tuned", start), "best": ("static", best)}
-        for _ in range(1 if quick else _LIVE_REPEATS):
-            for arm, (how, workers) in arms.items():
-                came = live(kind, how, workers, seconds)
-                found.append({"kind": kind, "arm": arm, "workers": workers, **came})
+    for world in dict.fromkeys(each.world for each in lived):
+        some = [each for each in lived if each.world == world]
+        lost_s, left_s = 0.0, _HALF_HOUR_S
+        for phase in (QUIET, some[0].event):
+            log, error = _together([against(each.turns, "best", phase) for each in some])
+            ratio, its = _together([against(each.turns, "untuned", phase) for each in some])
+            alone = [settling(each.turns, phase) for each in some]
+            alone_s, settling_s = (statistics.fmean(each) for each in zip(*alone, strict=True))
+            share = 1 - math.exp(log)
+            found.append(
+                HalfHour(
+                    world=world,
+                    phase=phase,
+                    lost=(lost_s + settling_s + share * (left_s - alone_s)) / _HALF_HOUR_S,
+                    steady=(share, error),
+                    untuned=(math.exp(ratio), its),
+                    alone_s=alone_s,
+                    settling_s=settling_s,
+                    settled=all(phase in each.rested for each in some),
+                )
+            )
+            lost_s, left_s = settling_s + share * (_AT_S - alone_s), _HALF_HOUR_S - _AT_S
     return found
 
 
-def live_table(found: Sequence[dict[str, Any]]) -> Table:
-    """A row for each dataset and way."""
-    rows = []
-    for kind in LIVE_STATICS:
-        best = statistics.median(
-            each["rate"] for each in found if each["kind"] == kind and each["arm"] == "best"
-        )
-        for arm in ("untuned", "tuned", "best"):
-            some = [each for each in found if each["kind"] == kind and each["arm"] == arm]
-            rates = [each["rate"] for each in some]
-            kept = sorted(
-                {json.dumps(each["kept"] or {"num_workers": each["workers"]}) for each in some}
+def _together(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Several means as one, each by how sure it is, and its standard error."""
+    weights = [1 / max(error, 1e-6) ** 2 for _, error in found]
+    whole = math.fsum(weights)
+    if not whole:
+        return 0.0, math.inf
+    mean = math.fsum(w * mean for w, (mean, _) in zip(weights, found, strict=True)) / whole
+    return mean, 1 / math.sqrt(whole)
+
+
+def live_all(known: Sequence[Lived], names: Sequence[str], minutes: float) -> Iterator[Lived]:
+    """What is missing, as far as the time goes: datasets that weren't run, then the least sure."""
+    due_s = time.monotonic() + 60 * minutes
+    errors: dict[str, float] = {}
+    for each in half_hours(known):
+        errors[each.world] = max(errors.get(each.world, 0.0), each.error)
+    missing = [
+        world
+        for world in tuned_live.worlds()
+        if errors.get(world.name, math.inf) > tuned_live.SURE
+        and (not names or world.name.startswith(tuple(names)))
+    ]
+    missing.sort(key=lambda world: -errors.get(world.name, math.inf))
+    for place, world in enumerate(missing):
+        left_s = due_s - time.monotonic()
+        seconds = min(_MOST_LIVE_S, max(_LEAST_LIVE_S, left_s / (len(missing) - place)))
+        if left_s < _LEAST_LIVE_S:
+            print(f"{world.name}: no time left", file=sys.stderr, flush=True)
+            continue
+        try:
+            lived = tuned_live.live(world, tuned_live.Design(), seconds)
+        except DlprofError as error:
+            print(f"{world.name}: left out, {error.message}", file=sys.stderr, flush=True)
+            continue
+        for each in half_hours([lived]):
+            share, sure = each.steady
+            said = f"{100 * each.lost:.1f} % lost in half an hour, {100 * share:.1f} % settled"
+            print(
+                f"{world.name}, {each.phase}: {said} (± {100 * sure:.1f})",
+                file=sys.stderr,
+                flush=True,
             )
-            rows.append(
-                (
-                    kind,
-                    arm,
-                    f"{statistics.median(rates):.1f}",
-                    spread(rates, 1),
-                    f"{statistics.median(rates) / best:.3f}",
-                    " ".join(map(str, kept)),
-                )
-            )
-    columns = (
-        "dataset",
-        "loader",
-        "batches/s, median",
-        "quartiles",
-        "of the best",
-        "workers at the end",
+        yield lived
+
+
+def earlier(path: Path) -> list[Lived]:
+    """What earlier runs found; nothing where there is no result yet."""
+    kept = json.loads(path.read_text())["data"]["live"] if path.exists() else []
+    return [Lived(**e | {"turns": [tuned_live.Turn(**turn) for turn in e["turns"]]}) for e in kept]
+
+
+def live_report(lived: Sequence[Lived]) -> Report:
+    """What the trainings of real loaders say."""
+    found = half_hours(lived)
+    near = sum(each.lost <= NEAR for each in found)
+    low = sum(math.log(e.untuned[0]) + 2 * e.untuned[1] < math.log(FLOOR) for e in found)
+    disordered = sum(each.disordered for each in lived)
+    over = sum(each.most_workers > tuned_live.MOST_WORKERS for each in lived)
+    sure = sum(each.error <= tuned_live.SURE for each in found)
+    whole = len(found) >= 2 * _DATASETS
+    passed = (
+        near >= SHARE * len(found)
+        and statistics.median([each.lost for each in found] or [0.0]) <= 0.01
+        and sure == len(found)
+        and not (low or disordered or over)
     )
-    return Table(f"Live trainings of {_LIVE_S:g} s, settling included", columns, rows)
+    return Report(
+        name=f"{NAME}_live",
+        title="A loader that tunes itself, live",
+        goal=f"of {_DATASETS} datasets at most 3 % lost against the best setting that stays in 95 "
+        "% of the half hours, 1 % in the median, known to a standard error of 1 %; none below 0.98 "
+        "of the untuned twin; no batch with other samples than were due; never over the budget",
+        passed=passed if whole else None,
+        tables=[_live_table(lived, found)],
+        notes=[
+            *_live_notes(len(found), near=near, low=low, sure=sure),
+            f"{disordered} batches had other samples than were due, in any of the trainings.",
+            f"{over} trainings ever had more workers than allowed, {tuned_live.MOST_WORKERS}.",
+        ],
+        data={"live": [dataclasses.asdict(each) for each in lived]},
+    )
 
 
-def report(found: Sequence[Replayed], lived: Sequence[dict[str, Any]], us: float) -> Report:
+def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
+    columns = (
+        *("dataset", "what happens", "began with", "best that stays", "had in the end"),
+        *("lost in half an hour, %", "lost, settled %", "standard error, %"),
+        *("over the untuned", "its standard error, %", "alone until settled, s"),
+        *("lost of these, s", "turns of each"),
+    )
+    rows = []
+    for each in found:
+        some = [one for one in lived if one.world == each.world]
+        turns = sum(
+            turn.phase == each.phase and turn.arm == "tuned" and turn.round >= 0
+            for one in some
+            for turn in one.turns
+        )
+        rows.append(
+            (
+                *(each.world, each.phase, some[0].start),
+                " ".join(dict.fromkeys(one.best for one in some)),
+                " ".join(dict.fromkeys(one.kept for one in some)),
+                f"{100 * each.lost:.1f}",
+                f"{100 * each.steady[0]:.1f}",
+                f"{100 * each.steady[1]:.1f}",
+                f"{each.untuned[0]:.2f}",
+                f"{100 * each.untuned[1]:.1f}",
+                f"{'' if each.settled else '> '}{each.alone_s:.0f}",
+                f"{each.settling_s:.1f}",
+                str(turns),
+            )
+        )
+    return Table("Half hours by what live trainings show, two of each dataset", columns, rows)
+
+
+def _live_notes(count: int, *, near: int, low: int, sure: int) -> list[str]:
+    design = tuned_live.Design()
+    grid = ", ".join(map(tuned_live.key, design.grid))
+    text = f"""\
+{near} of {count} half hours lost at most 3 %; {sure} are known to a standard error of 1 %.
+{low} are surely below 0.98 of the untuned twin.
+A half hour is what a training of two minutes shows: what the tuned one lost until it had settled, \
+and after that what it loses all the time. Something happens at ten minutes.
+The step sleeps as long as the fastest setting takes for a batch without one. One process that \
+keeps a core busy comes, or the step halves; for all trainings at once.
+The best that stays is the fastest of {grid}, by up to {2 * design.rounds} turns of \
+{design.slice_s:g} s with the step as it will be.
+Trainings take turns of {design.turn_s:g} s in random order; each is held between them, with its \
+workers and its clock, which dlprof.tune reads. Rates are those at the usual speed of the cores, \
+by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
+the logarithms of their ratios, turn by turn.
+The tuned one may have {tuned_live.MOST_WORKERS} workers. Its epochs take \
+{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. The \
+first batches of an epoch, which wait for workers, are left out of all figures."""
+    return text.splitlines()
+
+
+def report(found: Sequence[Replayed], us: float) -> Report:
     """All of it."""
     near = [each.lost <= NEAR for each in found]
     lost = statistics.median(each.lost for each in found)
@@ -406,17 +513,9 @@ def report(found: Sequence[Replayed], lived: Sequence[dict[str, Any]], us: float
         "median; no minute below 0.98 of the untuned twin; settled after 60 s where settings "
         "change at once; never over the budget; 2 µs a batch",
         passed=passed,
-        tables=[
-            replayed_table(found),
-            others_table(found),
-            *([live_table(lived)] if lived else []),
-        ],
+        tables=[replayed_table(found), others_table(found)],
         notes=_notes(found, us),
-        data={
-            "replayed": [dataclasses.asdict(each) for each in found],
-            "live": list(lived),
-            "cost_us": us,
-        },
+        data={"replayed": [dataclasses.asdict(each) for each in found], "cost_us": us},
     )
 
 
@@ -445,19 +544,39 @@ workers."""
     return text.splitlines()
 
 
+def run_live(names: Sequence[str], minutes: float | None, *, quick: bool) -> None:
+    """Add what is missing to what earlier live runs found, and publish it."""
+    before = surroundings()
+    found = [] if quick else earlier(RESULTS / f"{NAME}_live.json")
+    runs = (
+        (tuned_live.live(world, tuned_live.QUICK, 0.0) for world in tuned_live.worlds()[1::8])
+        if quick
+        else live_all(found, names, minutes or FULL_MINUTES)
+    )
+    for each in runs:
+        found = [*found, each]
+        keep(live_report(found), before, quick=quick)
+    publish(live_report(found), before, quick=quick)
+
+
 def main() -> None:
     """Run all of it."""
     options = parser(__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="datasets, or beginnings")
     options.add_argument("--runs", type=int, help="replays of each kind and phase")
-    options.add_argument("--no-live", action="store_true", help="replay only")
+    options.add_argument(
+        "--live", action="store_true", help="real trainings: add those that are missing"
+    )
+    options.add_argument("--minutes", type=float, help=f"of them; {FULL_MINUTES:g} if left out")
     asked = options.parse_args()
+    if asked.live:
+        run_live(asked.names, asked.minutes, quick=asked.quick)
+        return
     before = surroundings()
     runs = asked.runs or (QUICK_RUNS if asked.quick else RUNS)
     found = replay_all(runs)
     us = cost_us(_CALLS // 20 if asked.quick else _CALLS)
-    keep(report(found, [], us), before, quick=asked.quick)
-    lived = [] if asked.no_live else live_all(quick=asked.quick)
-    publish(report(found, lived, us), before, quick=asked.quick)
+    publish(report(found, us), before, quick=asked.quick)
 
 
 if __name__ == "__main__":

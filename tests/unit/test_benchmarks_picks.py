@@ -221,9 +221,9 @@ def test_rates_are_compared_at_the_usual_speed_of_the_cores(shown: Any, rivals: 
         for one, two in speeds
     ]
     for turn in shown.at_usual_speed(turns):
-        assert turn[ONE.key] == pytest.approx(turn[TWO.key])
+        assert turn[ONE] == pytest.approx(turn[TWO])
     unseen = [{ONE: rivals.Shot(rate=10.0, cost_s=1.0)}]
-    assert shown.at_usual_speed(unseen) == [{ONE.key: 10.0}]
+    assert shown.at_usual_speed(unseen) == [{ONE: 10.0}]
 
 
 def test_judging_goes_on_until_a_pick_is_known_and_leaves_out_what_has_no_hope() -> None:

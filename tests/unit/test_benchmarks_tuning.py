@@ -1,0 +1,277 @@
+"""The live part of the benchmark of tuning: its arithmetic, and trainings that are held."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlprof.tuning.control import NO_WORKERS, Setting
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture
+def live() -> Any:
+    return importlib.import_module("tuned_live")
+
+
+@pytest.fixture
+def tuning() -> Any:
+    return importlib.import_module("tuning")
+
+
+EVENT = "step halves"
+
+
+def turns(live: Any, *, tuned: float = 10.0, alone: float = 5.0, noise: float = 0.0) -> list[Any]:
+    """Ten turns of each at 10 batches/s but for the tuned one, after 20 s of it alone."""
+    found = []
+    for phase, place in itertools.product((live.QUIET, EVENT), range(-2, 10)):
+        for arm in live.NAMES if place >= 0 else ("tuned",):
+            rate = 10.0 if arm != "tuned" else tuned if place >= 0 else alone
+            rate *= math.exp(noise * (-1) ** place) if arm == "tuned" else 1.0
+            seconds = 1.0 if place >= 0 else 10.0
+            found.append(
+                live.Turn(
+                    phase=phase,
+                    arm=arm,
+                    round=max(-1, place),
+                    batches=rate * seconds,
+                    seconds=seconds,
+                    speed=None,
+                )
+            )
+    return found
+
+
+def lived(live: Any, world: str = "x", **fields: Any) -> Any:
+    made = {
+        "world": world,
+        "event": EVENT,
+        "start": "w2-p2",
+        "best": "w4-p2",
+        "step_s": 0.1,
+        "turns": turns(live),
+        "rested": [live.QUIET],
+        "disordered": 0,
+        "most_workers": 4,
+        "kept": "w4-p2",
+        "changes": [],
+    }
+    return live.Lived(**made | fields)
+
+
+def test_half_hours_have_what_settling_cost_and_what_is_lost_all_the_time(
+    live: Any, tuning: Any
+) -> None:
+    quiet, changed = tuning.half_hours([lived(live, turns=turns(live, tuned=9.5))])
+    assert (quiet.alone_s, quiet.settling_s) == pytest.approx((20.0, 10.0))
+    assert quiet.steady == pytest.approx((0.05, 0.0), abs=1e-5)
+    assert quiet.untuned == pytest.approx((0.95, 0.0), abs=1e-5)
+    assert quiet.lost == pytest.approx((10 + 0.05 * 1780) / 1800)
+    assert changed.lost == pytest.approx((10 + 0.05 * 580 + 10 + 0.05 * 1180) / 1800)
+    assert (quiet.settled, changed.settled) == (True, False)
+
+
+def test_several_runs_of_a_dataset_count_by_how_sure_they_are(live: Any, tuning: Any) -> None:
+    noisy = lived(live, turns=turns(live, tuned=5.0, noise=0.1))
+    sure = lived(live, turns=turns(live, tuned=9.9, noise=0.01))
+    quiet, _ = tuning.half_hours([noisy, sure])
+    assert quiet.steady[0] == pytest.approx(0.0175, abs=0.001)
+    assert quiet.error == pytest.approx(0.01 / 3 / math.sqrt(1.01), rel=0.01)
+    assert tuning.half_hours([noisy])[0].error == pytest.approx(0.1 / 3)
+
+
+def test_rates_of_turns_are_those_at_the_usual_speed_of_the_cores(live: Any) -> None:
+    slow = [
+        dataclasses.replace(turn, speed=1 + number % 2, batches=turn.batches * (1 + number % 2))
+        for number, turn in enumerate(turns(live))
+    ]
+    mean, error = live.against(slow, "best", live.QUIET)
+    assert mean == pytest.approx(0.0, abs=1e-9)
+    assert error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_turns_without_a_batch_say_nothing(live: Any) -> None:
+    found = turns(live)
+    found[-1] = dataclasses.replace(found[-1], batches=0.0, seconds=0.0)
+    assert len(live.rates(found)) == len(found) - 1
+    assert live.against(found[:5], "best", EVENT) == (0.0, math.inf)
+
+
+def test_a_step_hides_what_workers_take_and_not_what_the_main_process_does(live: Any) -> None:
+    assert live.most_with_step(50.0, 0.1, Setting(2, 2)) == 10.0
+    assert live.most_with_step(5.0, 0.1, Setting(2, 2)) == 5.0
+    assert live.most_with_step(10.0, 0.1, NO_WORKERS) == pytest.approx(5.0)
+
+
+def test_what_was_found_is_read_again_and_has_no_verdict_before_all_is_there(
+    live: Any, tuning: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "tuning_live.json"
+    assert tuning.earlier(path) == []
+    found = [lived(live, str(number)) for number in range(13)]
+    report = tuning.live_report(found)
+    path.write_text(json.dumps({"data": report.data}))
+    assert tuning.earlier(path) == found
+    assert report.name == path.stem
+    assert report.passed is True
+    assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
+    assert tuning.live_report(found[1:]).passed is None
+    for fault in ({"disordered": 1}, {"most_workers": 17}, {"turns": turns(live, tuned=9.0)}):
+        one = [lived(live, "0", **fault), lived(live, "1", **fault), *found[2:]]
+        assert tuning.live_report(one).passed is False
+    assert tuning.live_report([]).passed is None
+
+
+def test_what_is_missing_comes_first_and_what_is_known_not_again(
+    live: Any, tuning: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [
+        lived(live, "sure"),
+        lived(live, "noisy", turns=turns(live, noise=0.1)),
+        lived(live, "noisier", turns=turns(live, noise=0.2)),
+    ]
+    names = ["sure", "noisy", "noisier", "new", "broken"]
+    asked = []
+
+    def run(world: Any, _design: Any, seconds: float) -> Any:
+        asked.append(world.name)
+        assert 90 <= seconds <= 180
+        if world.name == "broken":
+            raise tuning.DlprofError("alas")
+        return lived(live, world.name)
+
+    monkeypatch.setattr(live, "worlds", lambda: [SimpleNamespace(name=name) for name in names])
+    monkeypatch.setattr(live, "live", run)
+    assert [each.world for each in tuning.live_all(known, [], 30.0)] == ["new", "noisier", "noisy"]
+    assert asked == ["new", "broken", "noisier", "noisy"]
+    assert [each.world for each in tuning.live_all(known, ["noi"], 30.0)] == ["noisier", "noisy"]
+    assert list(tuning.live_all(known, [], 1.0)) == []
+
+
+def test_each_dataset_has_something_that_happens_to_it(live: Any) -> None:
+    worlds = live.worlds()
+    assert len(worlds) == 13
+    events = [live.event_of(each.name) for each in worlds]
+    assert set(events) == set(live.EVENTS)
+    assert all(e == EVENT for e, each in zip(events, worlds, strict=True) if each.target is None)
+
+
+class Quick:
+    """A dataset of numbers."""
+
+    def __getitem__(self, index: int) -> int:
+        return 2 * index
+
+
+def source(live: Any) -> Any:
+    return live.Source(make=Quick, batch_size=2, collate=list)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    due_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < due_s
+        time.sleep(0.005)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@contextlib.contextmanager
+def ready(live: Any, made: Any, workers: int, batches: int | None = None) -> Iterator[Any]:
+    arm = live.Arm(made, Setting(workers, 2 if workers else 0), tuned_batches=batches)
+    try:
+        arm.wait_until_ready()
+        yield arm
+    finally:
+        if arm.lives:
+            arm.end()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_is_held_with_its_workers_and_its_clock(live: Any, workers: int) -> None:
+    with ready(live, source(live), workers) as arm:
+        gate = arm.gate
+        gate.set_step(0.001)
+        assert (gate.clock(), gate.counted(1)) == (0.0, (0.0, 0.0))
+        for turn in (1, 2):
+            gate.open()
+            until(lambda turn=turn: gate.counted(turn)[0] >= 3)  # type: ignore[misc]
+            assert gate.close() == turn
+            clock_s, batches = gate.clock(), gate.counted(turn)[0]
+            time.sleep(0.05)
+            assert gate.clock() == clock_s
+            assert gate.counted(turn)[0] <= batches + 1  # one may have been on its way
+        assert gate.counted(1)[1] + gate.counted(2)[1] <= clock_s
+        said = arm.end()
+        assert (said.disordered, said.most_workers, said.changes) == (0, workers, [])
+        assert has_ended(arm.pid)
+
+
+def test_a_tuned_training_has_epochs_and_says_what_it_kept(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EPOCH_S", 0.02)
+    with ready(live, source(live), 1, batches=300) as arm:
+        arm.gate.open()
+        until(lambda: arm.gate.counted(1)[0] >= 700)
+        arm.gate.close()
+        said = arm.end()
+        assert said.disordered == 0
+        assert 1 <= said.most_workers <= live.MOST_WORKERS
+        assert said.changes[0].startswith("dlprof.tune: ")
+
+
+def test_samples_in_another_order_are_noticed(live: Any) -> None:
+    class Otherwise(live.Source):  # type: ignore[misc]
+        def due(self, *_: object) -> Callable[[], Iterator[list[int]]]:
+            return lambda: iter([[0, 1], [3, 2]])
+
+    made = Otherwise(make=Quick, batch_size=2, collate=list)
+    with ready(live, made, 1) as arm:
+        arm.gate.open()
+        until(lambda: arm.gate.counted(1)[0] >= 3)
+        arm.gate.close()
+        assert arm.end().disordered >= 3
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            arm = live.Arm(source(live), Setting(1, 2))
+            arm.wait_until_ready()
+            if not held:
+                arm.gate.open()
+            os.write(writer, str(arm.pid).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        pid = int(told.read())
+    until(lambda: has_ended(pid))
