@@ -210,6 +210,17 @@ def test_a_batch_that_holds_itself_ends() -> None:
     count_samples(batch, 3)
 
 
+def test_samples_that_know_each_other_are_counted_once() -> None:
+    """Each of 64 knows all of them: there are more ways through that than anybody can go."""
+    nodes: list[dict[str, object]] = [{} for _ in range(64)]
+    for node in nodes:
+        node.update(near=nodes, value=torch.zeros(4))
+    assert count_bytes(nodes) == 64 * 16
+    assert count_samples(nodes) == count_samples({"graph": nodes}) == 64
+    assert count_samples(nodes, 8) == 64
+    assert len(sample_digests(nodes, 64)) == len(sample_digests({"g": [nodes]}, 64)) == 64
+
+
 class Opaque:
     """What a collate_fn makes of all samples, without a length."""
 
@@ -233,6 +244,25 @@ def test_what_an_object_of_the_user_s_own_holds_has_bytes() -> None:
     assert count_bytes([Graphs()]) == 40 * 16 * 4 + 5 * 8
     assert count_tensors(Graphs()) == 2
     assert count_samples(Graphs(), batch_size=4) == 4
+
+
+class Named(dict[str, object]):
+    """Keys that are attributes, too; as in addict, EasyDict and their like any name makes one."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.setdefault(name, Named())
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_a_dictionary_that_makes_its_keys_when_asked_is_asked_for_none(size: int | None) -> None:
+    batch = Named(x=IMAGES, y=LABELS)
+    assert count_samples(batch, size) == 8
+    assert count_bytes(batch) == 8 * 48 * 4 + 8 * 8
+    assert count_tensors(batch) == 2
+    assert len({*sample_digests(batch, 8)}) == 1
+    assert list(batch) == ["x", "y"]
 
 
 class Refuses:

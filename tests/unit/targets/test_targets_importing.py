@@ -11,7 +11,7 @@ import pytest
 
 from dlprof.errors import TargetError
 from dlprof.targets.grammar import parse_target
-from dlprof.targets.importing import import_object, module_name
+from dlprof.targets.importing import import_object, module_name, place_of
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,19 @@ def test_a_file_is_imported_under_its_own_name_and_pickles(tmp_path: Path) -> No
     assert found.__module__ == "dlp_data"
     assert sys.path[0] == str(tmp_path)
     assert isinstance(pickle.loads(pickle.dumps(found())), found)
+
+
+def test_a_target_that_changes_the_directory_is_found_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os\nos.chdir(os.sep)\n\n\ndef make(): pass\n\n\ndata = [1, 2]\n"
+    write(tmp_path / "dlp_moves.py", code)
+    monkeypatch.chdir(tmp_path)
+    load(tmp_path, "dlp_moves.py:make")
+    assert Path.cwd() != tmp_path
+    file = str((tmp_path / "dlp_moves.py").resolve())
+    assert place_of(parse_target("dlp_moves.py:make"), tmp_path) == (file, 5)
+    assert place_of(parse_target("dlp_moves.py:data"), tmp_path) == (file, None)
 
 
 def test_a_file_in_a_package_gets_its_dotted_name(tmp_path: Path) -> None:
