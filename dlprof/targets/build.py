@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
-from dlprof.records import Config, LoaderCall, Target
+from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.describe import describe_loader, own_config
@@ -30,6 +32,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
+from dlprof.targets.weighing import own_attributes
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -164,12 +167,31 @@ def build_from_object(
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
+    notes += _epoch_note(getattr(core_of(loader), "dataset", None))
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
     )
+
+
+def _epoch_note(dataset: object, depth: int = 0) -> tuple[str, ...]:
+    """A note where a training may change the dataset for each epoch, as the user's own code has it.
+
+    Installed packages, such as timm, share the number of the epoch with workers that persist.
+    """
+    kinds = (kind for kind in type(dataset).__mro__ if callable(vars(kind).get("set_epoch")))
+    for kind in itertools.islice(kinds, 1):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if "-packages" not in file:
+            return (f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes.",)
+    held = own_attributes(dataset)
+    inner = held.get("datasets", [held.get("dataset")])
+    for each in inner if isinstance(inner, list) and depth < 8 else []:
+        if isinstance(each, Dataset) and (note := _epoch_note(each, depth + 1)):
+            return note
+    return ()
 
 
 def _loader_of(

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -48,6 +50,11 @@ class Collator:
 class Batched(Numbers):
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [-index for index in indices]
+
+
+class Curriculum(Numbers):
+    def set_epoch(self, epoch: int) -> None:
+        self.n = epoch
 
 
 class Stream(IterableDataset[int]):
@@ -512,6 +519,19 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
     assert target.sampler == "SequentialSampler"
     assert target.collate_fn == "torch.utils.data._utils.collate.default_collate"
     assert build_from_object(Numbers()).target.own_config is None
+
+
+def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
+    both = ConcatDataset([Numbers(), Subset(Curriculum(), [1, 2])])
+    note = "Curriculum has set_epoch: workers that outlive an epoch don't see what that changes."
+    for found in (Curriculum(), DataLoader(both)):
+        target = build_from_object(found).target
+        assert target.notes == (note,)
+        assert target.against_persisting == note
+    target = build_from_object(Numbers()).target
+    assert target.against_persisting is None
+    chosen = DataLoader(Curriculum(), num_workers=1, persistent_workers=True)
+    assert build_from_object(chosen).target.against_persisting is None
 
 
 def test_the_description_names_what_makes_batches() -> None:
