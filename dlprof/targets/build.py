@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import pickle
 import sys
@@ -301,6 +302,8 @@ def _parts_of(
             hint="Return what every epoch can iterate, such as a class whose __iter__ yields.",
         )
     hint = _WANTED if found is not None else NOT_A_SCRIPT  # as a script's main returns nothing
+    if isinstance(found, property | functools.cached_property):
+        hint = "Only an instance has its value: make one in the module, and name that one's."
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=hint)
 
 
@@ -331,9 +334,12 @@ def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
         return LoaderParts(loader_class=DataLoader, dataset=dataset, batching=batching, kept={})
     try:
         length = len(dataset)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError) as error:
+        has = f"{kind} has no __len__"
+        if hasattr(type(dataset), "__len__"):
+            has = f"the __len__ of {kind} raised {one_line(error)}"
         raise TargetError(
-            f"{source} a map-style dataset without a length: {kind} has no __len__.",
+            f"{source} a map-style dataset without a length: {has}.",
             hint="Add __len__, or derive it from torch.utils.data.IterableDataset.",
         ) from None
     if length == 0:

@@ -10,6 +10,15 @@ from typing import Any
 _DEEPEST = 16  # how far what an object of the user's own refers to is followed
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
+_BY_ROWS = ("crow_indices", "col_indices", "values")
+_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
+_STORED: Mapping[str, tuple[str, ...]] = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    **{f"torch.sparse_{layout}": _BY_ROWS for layout in ("csr", "bsr")},
+    **{f"torch.sparse_{layout}": _BY_COLUMNS for layout in ("csc", "bsc")},
+}
+"""By the layout of a sparse tensor, whose own size is none or that of a dense one, the methods that
+give its parts."""
 
 
 _Seen = dict[int, tuple[object, Any]]
@@ -323,11 +332,19 @@ def _bulk(content: object) -> object:
 
 def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
     """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
-    if isinstance(batch, _TEXTS) or _is_array(batch):
+    stored = _stored(batch)
+    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
         yield batch
     elif depth <= _DEEPEST and not isinstance(batch, type) and _is_new(batch, seen):
-        for part in list(_parts(batch)) or _attributes(batch):
+        for part in stored or list(_parts(batch)) or _attributes(batch):
             yield from _leaves(part, depth + 1, seen)
+
+
+def _stored(found: object) -> list[object]:
+    """What a sparse tensor is made of; nothing of anything else."""
+    kept = isinstance(found, dict | list | tuple)  # see _is_array
+    names = () if kept else _STORED.get(str(_attribute(found, "layout")), ())
+    return [getattr(found, name)() for name in names]
 
 
 def _attributes(found: object) -> list[object]:

@@ -67,8 +67,8 @@ def _of_value(value: object, depth: int) -> Iterator[Path]:
         yield from _of_entries(value, depth)
     elif isinstance(value, dict):
         yield from _of_entries(value.values(), depth)
-    # Asked of the class: an object's __getattr__ may raise anything for a name that it hasn't.
-    elif hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__"):
+    # Past __getattr__, which may raise anything for a name that isn't there.
+    elif any({"__getitem__", "__iter__"} & vars(kind).keys() for kind in type(value).__mro__):
         yield from _of_attributes(value, depth + 1)
 
 

@@ -107,6 +107,9 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
         hint = "Import it in a Python prompt to see the error alone."
         if missing:
             hint = f"Install {missing.partition('.')[0]!r} in this environment, or fix the import."
+        elif isinstance(error, ImportError) and "no known parent package" in str(error):
+            hint = "Add an __init__.py to its folder, or name it as a module of its package: "
+            hint += f"package.module:{spec.attr}."
         raise TargetError(
             f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
             hint=hint,

@@ -73,6 +73,11 @@ class Unsized(Dataset[int]):
         return index
 
 
+class Halves(Numbers):
+    def __len__(self) -> int:
+        return self.n / 2  # type: ignore[return-value]
+
+
 class OwnLoader(DataLoader[int]):
     """A subclass that takes what DataLoader takes, and one thing more."""
 
@@ -462,6 +467,7 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
         (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),
+        (Halves(), "Halves raised TypeError: 'float' object"),
         (Numbers(0), "empty dataset"),
         ([], "empty dataset"),
         (DataLoader(Numbers(3), batch_size=4, drop_last=True), "has no batch"),
@@ -471,6 +477,10 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
 )
 def test_what_is_no_target_is_named(found: object, part: str) -> None:
     assert part in fault(lambda: build_from_object(found)).message
+
+
+def test_a_property_of_a_class_is_that_of_an_instance() -> None:
+    assert "an instance" in fault(lambda: build_from_object(property(lambda _: Numbers()))).hint
 
 
 def test_a_main_that_trains_is_shown_dlprof_run() -> None:

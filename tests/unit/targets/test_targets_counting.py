@@ -35,6 +35,7 @@ class FakeArray:
 
 IMAGES = torch.zeros(8, 3, 4, 4)
 LABELS = torch.zeros(8, dtype=torch.int64)
+EDGES = torch.sparse_coo_tensor([[0, 1, 4], [1, 2, 0]], [1.0, 2.0, 3.0], (5, 5))
 BOXES = [{"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in (1, 3, 2)]
 
 
@@ -196,6 +197,9 @@ def test_the_known_batch_size_wins_where_it_fits() -> None:
         (Batch(tokens=torch.zeros(2), name="abc"), 11),
         (pack_sequence([torch.zeros(3), torch.zeros(2)]), 5 * 4 + 3 * 8),
         ((1, None, 2.5), 0),
+        ({"a": EDGES}, 2 * 3 * 8 + 3 * 4),  # not coalesced
+        ([EDGES.coalesce().to_sparse_csr()], 6 * 8 + 3 * 8 + 3 * 4),
+        ([EDGES.coalesce().to_sparse_csc()], 6 * 8 + 3 * 8 + 3 * 4),
     ],
 )
 def test_bytes(batch: object, size: int) -> None:

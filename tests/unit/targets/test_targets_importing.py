@@ -90,6 +90,11 @@ def test_a_missing_module_and_a_missing_submodule(tmp_path: Path) -> None:
     assert "no module 'dlp_pkg.gone'" in fault(tmp_path, "dlp_pkg.gone:x").message
 
 
+def test_a_relative_import_in_a_folder_that_is_no_package_says_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path / "dlp_top" / "mod.py", "from .other import X\n")
+    assert "__init__.py" in fault(tmp_path, "dlp_top/mod.py:X").hint
+
+
 def test_a_missing_dependency_is_not_a_missing_module(tmp_path: Path) -> None:
     write(tmp_path / "dlp_dep.py", "import dlp_not_installed.part\nx = 1\n")
     for text in ("dlp_dep.py:x", "dlp_dep:x"):
