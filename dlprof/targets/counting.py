@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -348,10 +351,22 @@ def _stored(found: object) -> list[object]:
 
 
 def _attributes(found: object) -> list[object]:
-    try:
-        return list(object.__getattribute__(found, "__dict__").values())
-    except (AttributeError, TypeError):  # it has none, and its __getattr__ isn't asked
-        return []
+    """What an object has as its own, past its properties and its ``__getattr__``."""
+    held: list[object] = []
+    with contextlib.suppress(AttributeError, TypeError):
+        held += object.__getattribute__(found, "__dict__").values()
+    for slot in _slots_of(type(found)):
+        with contextlib.suppress(AttributeError):
+            held.append(slot.__get__(found))
+    return held
+
+
+@functools.cache
+def _slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
+    """Those of Python's classes, as attrs makes them."""
+    own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
+    found = itertools.chain.from_iterable(each.values() for each in own)
+    return tuple(each for each in found if isinstance(each, types.MemberDescriptorType))
 
 
 def _arrays(batch: object) -> list[Any]:

@@ -269,6 +269,22 @@ def test_a_dictionary_that_makes_its_keys_when_asked_is_asked_for_none(size: int
     assert list(batch) == ["x", "y"]
 
 
+class Slotted:
+    """A sample as attrs makes its classes."""
+
+    __slots__ = ("image", "label", "later")
+
+    def __init__(self, label: int) -> None:
+        self.image, self.label = torch.full((2, 3), float(label)), label
+
+
+def test_what_a_class_with_slots_holds_counts_too() -> None:
+    batch = [Slotted(1), Slotted(2)]
+    assert count_bytes(batch) == 2 * 6 * 4
+    assert count_tensors(batch) == 2
+    assert len({*sample_digests([Slotted(1), *batch], 3)}) == 2
+
+
 class Refuses:
     """A batch whose attributes can't even be asked for."""
 
