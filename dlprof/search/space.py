@@ -345,7 +345,8 @@ def _wanted(
         unpinned += "pin_memory=False"
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
-    keeps, own = (False, True), target.own_config
+    own = target.own_config
+    keeps: tuple[bool, ...] = (False, True)
     if settings.persistent_workers is None and (note := target.against_persisting):
         keeps = (False,)
         reason = f"measured only where it is named, as {note.removesuffix('.')}"

@@ -355,14 +355,15 @@ def _attributes(found: object) -> list[object]:
     held: list[object] = []
     with contextlib.suppress(AttributeError, TypeError):
         held += object.__getattribute__(found, "__dict__").values()
-    for slot in _slots_of(type(found)):
+    kind: Any = type(found)
+    for slot in _slots_of(kind):
         with contextlib.suppress(AttributeError):
             held.append(slot.__get__(found))
     return held
 
 
-@functools.cache
-def _slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
+@functools.lru_cache(maxsize=256)
+def _slots_of(kind: Any) -> tuple[types.MemberDescriptorType, ...]:
     """Those of Python's classes, as attrs makes them."""
     own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
     found = itertools.chain.from_iterable(each.values() for each in own)
@@ -439,8 +440,11 @@ def _samples(batch: object, seen: _Seen) -> _Place | None:
     if _is_array(batch):
         return None if _leading(batch) is None else _Place((), _leading)
     if _is_new(batch, seen):
-        of_list = isinstance(batch, list)
-        found = _samples_of_list(batch, seen) if of_list else _samples_within(batch, seen)
+        found = (
+            _samples_of_list(batch, seen)
+            if isinstance(batch, list)
+            else _samples_within(batch, seen)
+        )
         seen[id(batch)] = batch, found
     known: _Place | None = seen[id(batch)][1]  # none yet within itself
     return known

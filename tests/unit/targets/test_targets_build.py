@@ -532,7 +532,7 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
 
 
 def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
-    both = ConcatDataset([Numbers(), Subset(Curriculum(), [1, 2])])
+    both: Dataset[int] = ConcatDataset([Numbers(), Subset(Curriculum(), [1, 2])])
     note = "Curriculum has set_epoch: workers that outlive an epoch don't see what that changes."
     for found in (Curriculum(), DataLoader(both)):
         target = build_from_object(found).target

@@ -35,7 +35,9 @@ class FakeArray:
 
 IMAGES = torch.zeros(8, 3, 4, 4)
 LABELS = torch.zeros(8, dtype=torch.int64)
-EDGES = torch.sparse_coo_tensor([[0, 1, 4], [1, 2, 0]], [1.0, 2.0, 3.0], (5, 5))
+EDGES = torch.sparse_coo_tensor(
+    torch.tensor([[0, 1, 4], [1, 2, 0]]), torch.tensor([1.0, 2.0, 3.0]), (5, 5)
+)
 BOXES = [{"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in (1, 3, 2)]
 
 
