@@ -84,6 +84,7 @@ from dlprof.records.stages import Stage as Stage
 from dlprof.records.stages import StageName as StageName
 from dlprof.records.stages import TransformCost as TransformCost
 from dlprof.records.stages import WorkerCosts as WorkerCosts
+from dlprof.records.target import EPOCH_SIGN as EPOCH_SIGN
 from dlprof.records.target import LoaderCall as LoaderCall
 from dlprof.records.target import Target as Target
 from dlprof.records.trial import CUT_SHORT_SIGN as CUT_SHORT_SIGN

@@ -18,6 +18,10 @@ _OF_CALLS = (
 """What a call is made of, in a method of the user's that returns it or by itself."""
 
 
+EPOCH_SIGN = "workers that outlive an epoch don't see"
+"""In the note on a target whose dataset is changed from epoch to epoch."""
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class LoaderCall:
     """Where the user's code sets a loader's settings, in the words of its framework.
@@ -136,6 +140,13 @@ class Target:
     shared_files: tuple[str, ...] = ()
     reads_files: bool | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def against_persisting(self) -> str | None:
+        """Why workers are to outlive an epoch only where the user names that; else ``None``."""
+        if self.own_config is not None and self.own_config.persistent_workers:
+            return None
+        return next((note for note in self.notes if EPOCH_SIGN in note), None)
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
-from dlprof.records import Config, LoaderCall, Target
+from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.describe import describe_loader, own_config
@@ -30,6 +33,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
+from dlprof.targets.weighing import own_attributes
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -164,12 +168,31 @@ def build_from_object(
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
+    notes += _epoch_note(getattr(core_of(loader), "dataset", None))
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
     )
+
+
+def _epoch_note(dataset: object, depth: int = 0) -> tuple[str, ...]:
+    """A note where a training may change the dataset for each epoch, as the user's own code has it.
+
+    Installed packages, such as timm, share the number of the epoch with workers that persist.
+    """
+    kinds = (kind for kind in type(dataset).__mro__ if callable(vars(kind).get("set_epoch")))
+    for kind in itertools.islice(kinds, 1):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if "-packages" not in file:
+            return (f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes.",)
+    held = own_attributes(dataset)
+    inner = held.get("datasets", [held.get("dataset")])
+    for each in inner if isinstance(inner, list) and depth < 8 else []:
+        if isinstance(each, Dataset) and (note := _epoch_note(each, depth + 1)):
+            return note
+    return ()
 
 
 def _loader_of(
@@ -279,6 +302,8 @@ def _parts_of(
             hint="Return what every epoch can iterate, such as a class whose __iter__ yields.",
         )
     hint = _WANTED if found is not None else NOT_A_SCRIPT  # as a script's main returns nothing
+    if isinstance(found, property | functools.cached_property):
+        hint = "Only an instance has its value: make one in the module, and name that one's."
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {what}.", hint=hint)
 
 
@@ -309,9 +334,12 @@ def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
         return LoaderParts(loader_class=DataLoader, dataset=dataset, batching=batching, kept={})
     try:
         length = len(dataset)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError) as error:
+        has = f"{kind} has no __len__"
+        if hasattr(type(dataset), "__len__"):
+            has = f"the __len__ of {kind} raised {one_line(error)}"
         raise TargetError(
-            f"{source} a map-style dataset without a length: {kind} has no __len__.",
+            f"{source} a map-style dataset without a length: {has}.",
             hint="Add __len__, or derive it from torch.utils.data.IterableDataset.",
         ) from None
     if length == 0:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.internals import reports_death
 
-_DEEPEST = 16  # a batch that contains itself must not hang the count
+_DEEPEST = 16  # how far what an object of the user's own refers to is followed
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
+_BY_ROWS = ("crow_indices", "col_indices", "values")
+_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
+_STORED: Mapping[str, tuple[str, ...]] = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    **{f"torch.sparse_{layout}": _BY_ROWS for layout in ("csr", "bsr")},
+    **{f"torch.sparse_{layout}": _BY_COLUMNS for layout in ("csc", "bsc")},
+}
+"""By the layout of a sparse tensor, whose own size is none or that of a dense one, the methods that
+give its parts."""
 
+
+_Seen = dict[int, tuple[object, Any]]
+"""What was looked at of a batch, which may contain itself, by ``id``: kept, so that no other gets
+that, with what was found there."""
 
 Digest = tuple[int, int]
 """Of a sample's content: all of it, and without single numbers; see :func:`sample_digests`."""
@@ -272,13 +287,13 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
         that: a label or an index that counts along says nothing of an image that stays the same.
     """
     if samples == 1:
-        contents = [_content(batch, 0)]
+        contents = [_content(batch, {})]
         rest: tuple[object, ...] = ()
     else:
-        parts = list(_columns(batch, samples, 0))
+        parts = list(_columns(batch, samples, {}))
         columns = [part for part, by_sample in parts if by_sample]
-        contents = [tuple(_content(each[row], 0) for each in columns) for row in range(samples)]
-        rest = tuple(_content(part, 0) for part, by_sample in parts if not by_sample)
+        contents = [tuple(_content(each[row], {}) for each in columns) for row in range(samples)]
+        rest = tuple(_content(part, {}) for part, by_sample in parts if not by_sample)
     return [
         (hash((content, rest)), hash(_bulk(content) or (content, rest))) for content in contents
     ]
@@ -286,7 +301,7 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
 def count_bytes(batch: object) -> int:
     """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
-    leaves = _leaves(batch, 0, set())
+    leaves = _leaves(batch, 0, {})
     return sum(len(each) if isinstance(each, _TEXTS) else int(each.nbytes) for each in leaves)
 
 
@@ -295,10 +310,8 @@ def count_tensors(batch: object) -> int:
     return len(_arrays(batch))
 
 
-def _columns(batch: object, samples: int, depth: int) -> Iterator[tuple[Any, bool]]:
+def _columns(batch: object, samples: int, seen: _Seen) -> Iterator[tuple[Any, bool]]:
     """The parts of a batch, each with whether it holds one entry for each sample."""
-    if depth > _DEEPEST:
-        return
     if _is_array(batch):
         yield batch, _leading(batch) == samples
         return
@@ -306,8 +319,8 @@ def _columns(batch: object, samples: int, depth: int) -> Iterator[tuple[Any, boo
         yield batch, True
         return
     parts = [] if isinstance(batch, str | bytes) else list(_parts(batch))
-    for part in parts:
-        yield from _columns(part, samples, depth + 1)
+    for part in parts if _is_new(batch, seen) else ():
+        yield from _columns(part, samples, seen)
     if not parts:
         yield batch, False
 
@@ -317,10 +330,8 @@ def _fields_of(batch: Sequence[object], samples: int) -> bool:
     return all(_is_array(entry) and _leading(entry) == samples for entry in batch)
 
 
-def _content(found: Any, depth: int) -> object:
+def _content(found: Any, seen: _Seen) -> object:
     """Something to compare the content of one sample by."""
-    if depth > _DEEPEST:
-        return None
     if _is_array(found):
         flat = found.reshape(-1)
         # Values of a tensor's row by which samples are distinguished
@@ -329,8 +340,8 @@ def _content(found: Any, depth: int) -> object:
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
-    parts = list(_parts(found)) or _attributes(found)
-    return tuple(_content(part, depth + 1) for part in parts)
+    parts = (list(_parts(found)) or _attributes(found)) if _is_new(found, seen) else []
+    return tuple(_content(part, seen) for part in parts)
 
 
 def _bulk(content: object) -> object:
@@ -340,25 +351,45 @@ def _bulk(content: object) -> object:
     return content if isinstance(content, _Values | str | bytes) else None
 
 
-def _leaves(batch: object, depth: int, seen: set[int]) -> Iterator[Any]:
+def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
     """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
-    if isinstance(batch, _TEXTS) or _is_array(batch):
+    stored = _stored(batch)
+    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
         yield batch
-    elif depth <= _DEEPEST:
-        parts = list(_parts(batch))
-        if not parts and id(batch) not in seen and not isinstance(batch, type):
-            seen.add(id(batch))
-            parts = _attributes(batch)
-        for part in parts:
+    elif depth <= _DEEPEST and not isinstance(batch, type) and _is_new(batch, seen):
+        for part in stored or list(_parts(batch)) or _attributes(batch):
             yield from _leaves(part, depth + 1, seen)
 
 
+def _stored(found: object) -> list[object]:
+    """What a sparse tensor is made of; nothing of anything else."""
+    kept = isinstance(found, dict | list | tuple)  # see _is_array
+    names = () if kept else _STORED.get(str(_attribute(found, "layout")), ())
+    return [getattr(found, name)() for name in names]
+
+
 def _attributes(found: object) -> list[object]:
-    return list(getattr(found, "__dict__", {}).values())
+    """What an object has as its own, past its properties and its ``__getattr__``."""
+    held: list[object] = []
+    with contextlib.suppress(AttributeError, TypeError):
+        held += object.__getattribute__(found, "__dict__").values()
+    kind: Any = type(found)
+    for slot in _slots_of(kind):
+        with contextlib.suppress(AttributeError):
+            held.append(slot.__get__(found))
+    return held
+
+
+@functools.lru_cache(maxsize=256)
+def _slots_of(kind: Any) -> tuple[types.MemberDescriptorType, ...]:
+    """Those of Python's classes, as attrs makes them."""
+    own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
+    found = itertools.chain.from_iterable(each.values() for each in own)
+    return tuple(each for each in found if isinstance(each, types.MemberDescriptorType))
 
 
 def _arrays(batch: object) -> list[Any]:
-    return [each for each in _leaves(batch, 0, set()) if not isinstance(each, _TEXTS)]
+    return [each for each in _leaves(batch, 0, {}) if not isinstance(each, _TEXTS)]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:
@@ -369,7 +400,7 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
                 return place
     elif _is_one_sample(batch):
         return _Place((), _one)
-    found = _samples(batch, 0)
+    found = _samples(batch, {})
     known = (str, bytes, int, float, complex, list, tuple, Mapping)
     opaque = batch is not None and not isinstance(batch, known) and not _is_array(batch)
     if found is None and batch_size is not None and opaque:  # a collate_fn's own object
@@ -417,24 +448,35 @@ def _packed(batch: Any) -> int:
     return int(batch.batch_sizes[0])
 
 
-def _samples(batch: object, depth: int) -> _Place | None:
-    if depth > _DEEPEST or isinstance(batch, str | bytes):
+def _samples(batch: object, seen: _Seen) -> _Place | None:
+    if isinstance(batch, str | bytes):
         return None
-    packed = _attribute(batch, "batch_sizes")  # PackedSequence: samples per time step
+    # PackedSequence, a tuple with names: samples per time step
+    packed = _attribute(batch, "batch_sizes") if isinstance(batch, tuple) else None
     if packed is not None and _leading(packed):
         return _Place((), _packed)
     if _is_array(batch):
         return None if _leading(batch) is None else _Place((), _leading)
-    if isinstance(batch, list):
-        return _samples_of_list(batch, depth)
+    if _is_new(batch, seen):
+        found = (
+            _samples_of_list(batch, seen)
+            if isinstance(batch, list)
+            else _samples_within(batch, seen)
+        )
+        seen[id(batch)] = batch, found
+    known: _Place | None = seen[id(batch)][1]  # none yet within itself
+    return known
+
+
+def _samples_within(batch: object, seen: _Seen) -> _Place | None:
     for by_key, key, part in _keyed(batch):
-        found = _samples(part, depth + 1)
+        found = _samples(part, seen)
         if found is not None:
             return found.below(by_key, key)
     return None
 
 
-def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
+def _samples_of_list(batch: list[Any], seen: _Seen) -> _Place | None:
     """A list is either one collated tensor per field, or one entry per sample."""
     if not batch:
         return None
@@ -443,11 +485,11 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
     kinds = {(len(batch[at].shape), str(_attribute(batch[at], "dtype"))) for at in arrays}
     if arrays and (len(arrays) < len(batch) or len(kinds) > 1):  # fields of different kinds
         first_array = next((number for number in arrays if batch[number].shape), arrays[0])
-        found = _samples(batch[first_array], depth + 1)
+        found = _samples(batch[first_array], seen)
         return None if found is None else found.below(True, first_array)
     if not arrays:
         # Fields that are structures of collated tensors, or samples such as {"boxes": ...}.
-        inner = [_samples(entry, depth + 1) for entry in batch]
+        inner = [_samples(entry, seen) for entry in batch]
         sizes = {None if at is None else at.count(batch[i]) for i, at in enumerate(inner)}
         first = inner[0]
         # A list of structures that are alike would be one of samples, not of fields.
@@ -483,6 +525,14 @@ def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
     yield from whole if last else []
 
 
+def _is_new(found: object, seen: _Seen) -> bool:
+    """Whether something is met for the first time; from now on it isn't."""
+    if id(found) in seen:
+        return False
+    seen[id(found)] = found, None
+    return True
+
+
 def _parts(batch: object) -> Iterator[object]:
     return (part for _, _, part in _keyed(batch))
 
@@ -498,7 +548,11 @@ def _keyed(batch: object) -> Iterator[tuple[bool, Any, object]]:
 
 
 def _is_array(found: object) -> bool:
-    return _attribute(found, "shape") is not None and _attribute(found, "nbytes") is not None
+    # What gives its keys as attributes may have any, some of them made by asking.
+    if isinstance(found, dict | list | tuple):
+        return False
+    is_shaped = isinstance(_attribute(found, "shape"), tuple)
+    return is_shaped and _attribute(found, "nbytes") is not None
 
 
 def _attribute(found: object, name: str) -> Any:

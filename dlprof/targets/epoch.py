@@ -146,13 +146,16 @@ class EpochGate:
 class GatedIndices:
     """The user's sampler behind a gate; everything but iterating goes to the sampler itself.
 
-    What it yields asks for as many samples as it has entries, where it is of ``kinds``.
+    What it yields asks for as many samples as it has entries, where it is of ``kinds``. A class of
+    the user's own may ask for the class of its sampler, and set attributes of it.
     """
 
     def __init__(self, source: Any, gate: EpochGate, kinds: Any) -> None:
-        self._source = source
-        self._gate = gate
-        self._kinds = kinds
+        vars(self).update(_source=source, _gate=gate, _kinds=kinds)
+
+    @property  # type: ignore[misc] # which isinstance() asks
+    def __class__(self) -> Any:
+        return type(self._source)
 
     def __iter__(self) -> Iterator[Any]:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
@@ -173,6 +176,9 @@ class GatedIndices:
 
     def __len__(self) -> int:
         return len(self._source)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._source, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran

@@ -51,7 +51,10 @@ def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
 
 
 def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
-    for value in list(getattr(dataset, "__dict__", {}).values()):
+    attributes: dict[str, object] = {}
+    with contextlib.suppress(AttributeError, TypeError):
+        attributes = object.__getattribute__(dataset, "__dict__")
+    for value in list(attributes.values()):
         yield from _of_value(value, depth)
 
 
@@ -64,9 +67,8 @@ def _of_value(value: object, depth: int) -> Iterator[Path]:
         yield from _of_entries(value, depth)
     elif isinstance(value, dict):
         yield from _of_entries(value.values(), depth)
-    elif hasattr(value, "__dict__") and (
-        hasattr(value, "__getitem__") or hasattr(value, "__iter__")
-    ):
+    # Past __getattr__, which may raise anything for a name that isn't there.
+    elif any({"__getitem__", "__iter__"} & vars(kind).keys() for kind in type(value).__mro__):
         yield from _of_attributes(value, depth + 1)
 
 

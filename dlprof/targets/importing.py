@@ -107,6 +107,9 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
         hint = "Import it in a Python prompt to see the error alone."
         if missing:
             hint = f"Install {missing.partition('.')[0]!r} in this environment, or fix the import."
+        elif isinstance(error, ImportError) and "no known parent package" in str(error):
+            hint = "Add an __init__.py to its folder, or name it as a module of its package: "
+            hint += f"package.module:{spec.attr}."
         raise TargetError(
             f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
             hint=hint,
@@ -136,20 +139,21 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
     return found
 
 
-def place_of(spec: TargetSpec) -> tuple[str, int | None] | None:
+def place_of(spec: TargetSpec, directory: Path) -> tuple[str, int | None] | None:
     """File and line of what TARGET names, once it has been built; ``None`` for what lies in none.
 
-    Only functions and classes have a line of their own.
+    Only functions and classes have a line of their own. ``directory`` is the one from which it was
+    built: the target may have changed to another.
     """
     if spec.kind in {"builtin", "object"}:
         return None
-    found = import_object(spec)
+    found = import_object(spec, directory=directory)
     if inspect.isfunction(found) or inspect.isclass(found):
         try:
             return inspect.getfile(found), inspect.getsourcelines(found)[1]
         except (TypeError, OSError):
             pass  # made by code that stands in no file
     if spec.kind == "file":
-        return str(Path(spec.source).resolve()), None
+        return str((directory / spec.source).resolve()), None
     file = importlib.import_module(spec.source).__file__
     return None if file is None else (file, None)

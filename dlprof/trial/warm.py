@@ -311,7 +311,8 @@ class Server:
         sys.path[:] = relocated(sys.path, moved)
         wanted = from_json(BuildRequest, request)
         self._delay_s = wanted.delay_s
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
+        here = Path.cwd()
+        sys.path.insert(0, str(here))  # as Python itself puts it there
         if importlib.util.find_spec("torch") is None:
             error = UsageError(
                 f"{sys.executable} has no torch", hint="Install it there, or name another Python."
@@ -321,7 +322,7 @@ class Server:
         if self._built is not None:
             from dlprof.targets.importing import place_of
 
-            file, line = place_of(wanted.target) or ("", None)
+            file, line = place_of(wanted.target, here) or ("", None)
             answer |= {"file": file, "line": line, "stray": _stray(moved)}
         return answer
 

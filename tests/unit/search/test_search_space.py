@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import UsageError
-from dlprof.records import LeftOut, Machine, Target
+from dlprof.records import EPOCH_SIGN, LeftOut, Machine, Target
 from dlprof.search.space import Space, auto_workers, build_cells, build_space
 from dlprof.settings import SweepSettings
 
@@ -71,6 +72,21 @@ def test_auto_space_pins_with_an_accelerator() -> None:
     assert {each.pin_memory for each in found.configs} == {False, True}
     assert config(0, pin_memory=True) in found.configs
     assert not found.left_out
+
+
+def test_workers_outlive_epochs_that_change_the_dataset_only_where_that_is_named() -> None:
+    note = f"Mixed has set_epoch: {EPOCH_SIGN} what that changes."
+    changing = dataclasses.replace(target(), notes=("Another.", note))
+    found = space(of=changing)
+    assert not any(each.persistent_workers for each in found.configs)
+    assert "as Mixed has set_epoch" in reason(found, "persistent_workers=True").reason
+    cells = build_cells(SweepSettings(), changing, machine(), has_accelerator=False)
+    assert not any(each.persistent_workers for each in cells)
+    named = space(of=changing, persistent_workers=(False, True))
+    assert {each.persistent_workers for each in named.configs} == {False, True}
+    chosen = config(2, persistent_workers=True)
+    own = space(of=dataclasses.replace(changing, own_config=chosen))
+    assert chosen in own.configs
 
 
 def test_pinning_asked_for_without_an_accelerator_is_explained() -> None:

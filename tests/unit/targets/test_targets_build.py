@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -50,6 +52,11 @@ class Batched(Numbers):
         return [-index for index in indices]
 
 
+class Curriculum(Numbers):
+    def set_epoch(self, epoch: int) -> None:
+        self.n = epoch
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
@@ -64,6 +71,11 @@ class Endless(IterableDataset[int]):
 class Unsized(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
+
+
+class Halves(Numbers):
+    def __len__(self) -> int:
+        return self.n / 2  # type: ignore[return-value]
 
 
 class OwnLoader(DataLoader[int]):
@@ -455,6 +467,7 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
         (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),
+        (Halves(), "Halves raised TypeError: 'float' object"),
         (Numbers(0), "empty dataset"),
         ([], "empty dataset"),
         (DataLoader(Numbers(3), batch_size=4, drop_last=True), "has no batch"),
@@ -464,6 +477,10 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
 )
 def test_what_is_no_target_is_named(found: object, part: str) -> None:
     assert part in fault(lambda: build_from_object(found)).message
+
+
+def test_a_property_of_a_class_is_that_of_an_instance() -> None:
+    assert "an instance" in fault(lambda: build_from_object(property(lambda _: Numbers()))).hint
 
 
 def test_a_main_that_trains_is_shown_dlprof_run() -> None:
@@ -512,6 +529,19 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
     assert target.sampler == "SequentialSampler"
     assert target.collate_fn == "torch.utils.data._utils.collate.default_collate"
     assert build_from_object(Numbers()).target.own_config is None
+
+
+def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
+    both: Dataset[int] = ConcatDataset([Numbers(), Subset(Curriculum(), [1, 2])])
+    note = "Curriculum has set_epoch: workers that outlive an epoch don't see what that changes."
+    for found in (Curriculum(), DataLoader(both)):
+        target = build_from_object(found).target
+        assert target.notes == (note,)
+        assert target.against_persisting == note
+    target = build_from_object(Numbers()).target
+    assert target.against_persisting is None
+    chosen = DataLoader(Curriculum(), num_workers=1, persistent_workers=True)
+    assert build_from_object(chosen).target.against_persisting is None
 
 
 def test_the_description_names_what_makes_batches() -> None:

@@ -35,6 +35,9 @@ class FakeArray:
 
 IMAGES = torch.zeros(8, 3, 4, 4)
 LABELS = torch.zeros(8, dtype=torch.int64)
+EDGES = torch.sparse_coo_tensor(
+    torch.tensor([[0, 1, 4], [1, 2, 0]]), torch.tensor([1.0, 2.0, 3.0]), (5, 5)
+)
 BOXES = [{"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in (1, 3, 2)]
 
 
@@ -215,6 +218,9 @@ def test_the_known_batch_size_wins_where_it_fits() -> None:
         (Batch(tokens=torch.zeros(2), name="abc"), 11),
         (pack_sequence([torch.zeros(3), torch.zeros(2)]), 5 * 4 + 3 * 8),
         ((1, None, 2.5), 0),
+        ({"a": EDGES}, 2 * 3 * 8 + 3 * 4),  # not coalesced
+        ([EDGES.coalesce().to_sparse_csr()], 6 * 8 + 3 * 8 + 3 * 4),
+        ([EDGES.coalesce().to_sparse_csc()], 6 * 8 + 3 * 8 + 3 * 4),
     ],
 )
 def test_bytes(batch: object, size: int) -> None:
@@ -227,6 +233,17 @@ def test_a_batch_that_holds_itself_ends() -> None:
     assert count_bytes(batch) == 0
     count_samples(batch)
     count_samples(batch, 3)
+
+
+def test_samples_that_know_each_other_are_counted_once() -> None:
+    """Each of 64 knows all of them: there are more ways through that than anybody can go."""
+    nodes: list[dict[str, object]] = [{} for _ in range(64)]
+    for node in nodes:
+        node.update(near=nodes, value=torch.zeros(4))
+    assert count_bytes(nodes) == 64 * 16
+    assert count_samples(nodes) == count_samples({"graph": nodes}) == 64
+    assert count_samples(nodes, 8) == 64
+    assert len(sample_digests(nodes, 64)) == len(sample_digests({"g": [nodes]}, 64)) == 64
 
 
 class Opaque:
@@ -252,6 +269,41 @@ def test_what_an_object_of_the_user_s_own_holds_has_bytes() -> None:
     assert count_bytes([Graphs()]) == 40 * 16 * 4 + 5 * 8
     assert count_tensors(Graphs()) == 2
     assert count_samples(Graphs(), batch_size=4) == 4
+
+
+class Named(dict[str, object]):
+    """Keys that are attributes, too; as in addict, EasyDict and their like any name makes one."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.setdefault(name, Named())
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_a_dictionary_that_makes_its_keys_when_asked_is_asked_for_none(size: int | None) -> None:
+    batch = Named(x=IMAGES, y=LABELS)
+    assert count_samples(batch, size) == 8
+    assert count_bytes(batch) == 8 * 48 * 4 + 8 * 8
+    assert count_tensors(batch) == 2
+    assert len({*sample_digests(batch, 8)}) == 1
+    assert list(batch) == ["x", "y"]
+
+
+class Slotted:
+    """A sample as attrs makes its classes."""
+
+    __slots__ = ("image", "label", "later")
+
+    def __init__(self, label: int) -> None:
+        self.image, self.label = torch.full((2, 3), float(label)), label
+
+
+def test_what_a_class_with_slots_holds_counts_too() -> None:
+    batch = [Slotted(1), Slotted(2)]
+    assert count_bytes(batch) == 2 * 6 * 4
+    assert count_tensors(batch) == 2
+    assert len({*sample_digests([Slotted(1), *batch], 3)}) == 2
 
 
 class Refuses:

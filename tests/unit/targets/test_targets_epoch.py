@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
@@ -84,6 +84,24 @@ def test_an_open_gate_passes_the_user_s_batches_in_the_user_s_order() -> None:
     assert gate.batches == 7
     assert list(gate.sizes or ()) == [3, 3, 3, 3, 3, 3, 2]
     assert gate.exact
+
+
+class AskingLoader(DataLoader[int]):
+    """Asks of which class its sampler is, and sets an attribute of it, as each epoch begins."""
+
+    def __iter__(self) -> Any:
+        assert isinstance(self.sampler, EagerSampler)
+        assert isinstance(self.batch_sampler, BatchSampler)
+        vars(self.sampler).setdefault("epochs", 0)
+        self.batch_sampler.drop_last = True
+        return super().__iter__()
+
+
+def test_a_loader_finds_its_own_batch_sampler_behind_the_gate() -> None:
+    plain = AskingLoader(Squares(), batch_size=3, sampler=EagerSampler())
+    loader, gate = gated(plain)
+    assert len(list(loader)) == len(list(plain)) == 6  # without the last one, of two samples
+    assert gate.attached
 
 
 def test_the_random_streams_stay_as_they_are() -> None:

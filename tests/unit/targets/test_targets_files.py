@@ -84,6 +84,20 @@ def test_what_names_no_file(folder: Path) -> None:
     assert names(object()) == []
 
 
+class Options:
+    """Settings that are read as attributes: another name than a key of theirs raises KeyError."""
+
+    def __init__(self, **keys: object) -> None:
+        self.__dict__["keys"] = keys
+
+    def __getattr__(self, name: str) -> object:
+        return self.__dict__["keys"][name]
+
+
+def test_settings_that_raise_for_an_unknown_name_are_no_fault(folder: Path) -> None:
+    assert names(Holder(options=Options(root=folder), path=folder / "a.jpg")) == ["a.jpg"]
+
+
 def test_a_long_list_of_other_things_is_given_up(folder: Path) -> None:
     late = [*["word"] * 50, str(folder / "a.jpg")]
     assert names(Holder(entries=late)) == []

@@ -11,7 +11,7 @@ import pytest
 
 from dlprof.errors import TargetError
 from dlprof.targets.grammar import parse_target
-from dlprof.targets.importing import import_object, module_name
+from dlprof.targets.importing import import_object, module_name, place_of
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,19 @@ def test_a_file_is_imported_under_its_own_name_and_pickles(tmp_path: Path) -> No
     assert isinstance(pickle.loads(pickle.dumps(found())), found)
 
 
+def test_a_target_that_changes_the_directory_is_found_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os\nos.chdir(os.sep)\n\n\ndef make(): pass\n\n\ndata = [1, 2]\n"
+    write(tmp_path / "dlp_moves.py", code)
+    monkeypatch.chdir(tmp_path)
+    load(tmp_path, "dlp_moves.py:make")
+    assert Path.cwd() != tmp_path
+    file = str((tmp_path / "dlp_moves.py").resolve())
+    assert place_of(parse_target("dlp_moves.py:make"), tmp_path) == (file, 5)
+    assert place_of(parse_target("dlp_moves.py:data"), tmp_path) == (file, None)
+
+
 def test_a_file_in_a_package_gets_its_dotted_name(tmp_path: Path) -> None:
     write(tmp_path / "dlp_top" / "__init__.py", "")
     write(tmp_path / "dlp_top" / "sub" / "__init__.py", "X = 1\n")
@@ -75,6 +88,11 @@ def test_a_missing_module_and_a_missing_submodule(tmp_path: Path) -> None:
     write(tmp_path / "dlp_pkg" / "__init__.py", "")
     assert "no module 'dlp_gone'" in fault(tmp_path, "dlp_gone.data:x").message
     assert "no module 'dlp_pkg.gone'" in fault(tmp_path, "dlp_pkg.gone:x").message
+
+
+def test_a_relative_import_in_a_folder_that_is_no_package_says_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path / "dlp_top" / "mod.py", "from .other import X\n")
+    assert "__init__.py" in fault(tmp_path, "dlp_top/mod.py:X").hint
 
 
 def test_a_missing_dependency_is_not_a_missing_module(tmp_path: Path) -> None:
