@@ -60,10 +60,10 @@ class GridSearch:
     measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
     costs more than one of the choice: many workers take their time to start. What the gain is shown
     over, the user's own settings and PyTorch's default, is measured again where one disturbed trial
-    leaves that open by more than a factor of two. Where the user asks for a number of repeats, every block
-    holds all that may be the best. Within a block the order is random, but in the first one by a
-    model, where its best comes first and few workers before many, and where time may not suffice:
-    there the most important come first, and in a later block the fastest.
+    leaves that open by more than a factor of two. Where the user asks for a number of repeats,
+    every block holds all that may be the best. Within a block the order is random, but in the first
+    one by a model, where its best comes first and few workers before many, and where time may not
+    suffice: there the most important come first, and in a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.

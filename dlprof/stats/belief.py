@@ -711,7 +711,7 @@ class _Fit:
         )
 
     def _scatter(self, group: str, found: Sequence[float]) -> float:
-        """Variance of what a group's undisturbed trials leave open where they contradict each other.
+        """Variance of what a group's undisturbed trials leave open where they lie far apart.
 
         Where these are over a factor of two apart: neither drift nor a core's speed, which changes
         by 1.8, explains that, nor three times what two of their sort differ by. There are two
