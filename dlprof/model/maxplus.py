@@ -272,29 +272,31 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
     finished: list[tuple[float, int]] = []
     free = [0.0] * workers
-    for worker in list(range(workers)) * prefetch:
-        load, pin, _ = next(costs)
+    for worker, (load, pin, _) in zip(list(range(workers)) * prefetch, costs, strict=False):
         free[worker] += load
         finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
-    returned, begun, loaded = [], [], []
-    steps = itertools.cycle(columns.step)
-    now = -columns.step[0]  # none comes before the first batch
-    for _ in range(count):
-        load, pin, take = next(costs)
+    returned: list[float] = []
+    begun: list[float] = []
+    loaded: list[float] = []
+    give, begin, end = returned.append, begun.append, loaded.append
+    busy, now, replace = columns.busy, -columns.step[0], heapq.heapreplace
+    steps = itertools.islice(itertools.cycle(columns.step), count)
+    for step, (load, pin, take) in zip(steps, costs, strict=False):
         ready, worker = finished[0]
-        now += next(steps)
+        now += step  # none comes before the first batch
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
-        if columns.busy and now < free[worker]:
-            now += columns.busy
+        then = free[worker]
+        if busy and now < then:
+            now += busy
         now += take
-        returned.append(now)
-        begin = free[worker]
-        if now > begin:  # noqa: PLR1730 - as above
-            begin = now
-        begun.append(begin)
-        free[worker] = begin + load
-        loaded.append(begin + load)
-        heapq.heapreplace(finished, (begin + load + pin, worker))
+        give(now)
+        if now > then:  # noqa: PLR1730 - as above
+            then = now
+        begin(then)
+        then += load
+        free[worker] = then
+        end(then)
+        replace(finished, (then + pin, worker))
     return begun, loaded, returned

@@ -70,7 +70,7 @@ def predict_all(
         ValueError: The calibration holds no batch or is for another batch size.
     """
     works: dict[tuple[object, ...], Work] = {}
-    rates: dict[tuple[object, ...], Steady] = {}
+    rates: dict[tuple[object, ...], tuple[Steady, Estimate]] = {}
     made = []
     for config in configs:
         kind = (config.num_workers > 0, config.batch_size)
@@ -80,8 +80,9 @@ def predict_all(
         cell = cell_of(calibration, config, conditions, work=works[key])
         same = (*key, cell.workers, cell.prefetch, cell.in_order)
         if same not in rates:
-            rates[same] = steady_rate(cell)
-        made.append(_prediction(calibration, config, cell, rates[same]))
+            steady = steady_rate(cell)
+            rates[same] = steady, interval(steady.batches_per_s, calibration, cell)
+        made.append(_prediction(calibration, config, cell, *rates[same]))
     return made
 
 
@@ -103,9 +104,11 @@ def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
     return tuple(found)
 
 
-def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: Steady) -> Prediction:
+def _prediction(
+    calibration: Calibration, config: Config, cell: Cell, steady: Steady, estimate: Estimate
+) -> Prediction:
     needed, where, rate = needs(calibration, config), cell.conditions, steady.batches_per_s
-    estimate, samples = interval(rate, calibration, cell), calibration.samples_per_batch
+    samples = calibration.samples_per_batch
     bound, limit = binding(cell)
     if bound in ("workers", "cores") and rate < FAR_BELOW * limit:  # there is another reason
         crowded = cell.conditions.ranks * cell.workers > own_cores(cell)

@@ -114,7 +114,7 @@ class Work:
         is_saturated: Whether twice the workers would gain less than the root of 2 for that.
     """
 
-    rows: Rows
+    rows: Rows = dataclasses.field(hash=False)  # means tell most apart, and cost a thousandth
     means: Means
     hand_over_s: float = 0.0
     busy_s: float = 0.0
