@@ -184,13 +184,16 @@ def _quota(side: Figures) -> str:
     return f"a quota of {quota:g} cores{back}"
 
 
-def _neighbours(side: Figures) -> str:
+_MEANS = " (ready to run, but not running)"
+
+
+def _neighbours(side: Figures, means: str = "") -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
     known = []
     if available is not None:
         known.append(f"had {available:.1f} of {side['usable_cores']:g} cores")
     if waiting is not None:
-        known.append(f"{percent(waiting)} of its threads' time was run-queue delay")
+        known.append(f"{percent(waiting)} of its threads' time was run-queue delay{means}")
     return ", and ".join(known) or "has no record of the cores"
 
 
@@ -254,7 +257,7 @@ KINDS: Mapping[PartCode, CauseKind] = MappingProxyType(
             "background load",
             ("neighbour_stretch",),
             ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
-            lambda a, b: f"A {_neighbours(a)}. B {_neighbours(b)}.",
+            lambda a, b: f"A {_neighbours(a, _MEANS)}. B {_neighbours(b)}.",
             ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
         ),
         "storage": CauseKind(

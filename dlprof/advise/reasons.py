@@ -572,8 +572,7 @@ def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> st
         return ""
     if near.epsilon > USELESS:
         return "; how near the best it is, the model can't say"
-    said = near.text_of(which)
-    return f"; by the model{',' if said.startswith('of ') else ''} {said}"
+    return f"; by the model {near.text_of(which)}"
 
 
 def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:

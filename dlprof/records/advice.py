@@ -241,16 +241,16 @@ class Certificate:
         return self.text_of("")
 
     def text_of(self, which: str) -> str:
-        """The same, where all are some that were chosen: ``of the 4 settings asked for, …``."""
+        """The same, where all are some that were chosen: ``… best of the 4 settings asked for``."""
         if self.loss is None:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"
         near = f"within {max(1, math.ceil(100 * self.shown))}% of the best"
         if which and self.epsilon <= USELESS:
-            return f"of the {self.configurations} settings {which}, {near} {sure}"
+            return f"{near} of the {self.configurations} settings {which} {sure}"
         if self.epsilon > USELESS or self.measured == self.configurations:
             rest = "; the others are too uncertain" if self.epsilon > USELESS else ""
-            return f"of the {self.measured} measured settings, {near} {sure}{rest}"
+            return f"{near} of the {self.measured} measured settings {sure}{rest}"
         some = f", {self.measured} measured" if self.measured else ""
         return f"{near} of {self.configurations} settings {sure}{some}"
 

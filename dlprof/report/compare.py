@@ -13,6 +13,7 @@ from dlprof.report import document as doc
 from dlprof.report.index import run_name
 from dlprof.report.labels import end_text, gain_text, interval_text, rate_text
 from dlprof.report.text import shortened
+from dlprof.units import counted
 
 
 def comparison_report(comparison: Comparison) -> doc.Document:
@@ -30,7 +31,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
-        hints=doc.hint("Details: -v"),
+        hints=doc.hint(f"Details: -v (all {counted(len(parts), 'part')})"),
         details=tuple(_details(comparison)),
     )
 

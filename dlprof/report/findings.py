@@ -99,7 +99,9 @@ def answer(
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
-        label, how = ("Or", "; instead of Fix") if one & two else ("Next", "; with Fix: not known")
+        label, how = (
+            ("Or", "; instead of Fix") if one & two else ("Next", "; both together: not known")
+        )
         how = "" if finding.fix is None else how
         yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}{how}")
 

@@ -75,7 +75,7 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
     yield "Memory", format_bytes(machine.memory_bytes)
     if profile.memory_gb_per_s is not None:
         cards = sum(group.count for group in profile.gpus)
-        each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
+        each = f", {profile.memory_gb_per_s / cards:.0f} for each GPU" if cards > 1 else ""
         yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
     yield "Shared memory", format_bytes(machine.shm_bytes)
     yield "NUMA nodes", count_text(machine.numa_nodes)
@@ -88,7 +88,7 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
     if profile.read_on:
         yield "Read on", profile.read_on
     if profile.unsourced:
-        yield "Not in a source", ", ".join(profile.unsourced)
+        yield "Assumed", f"as no source states them: {', '.join(profile.unsourced)}"
     yield from (("Note", note) for note in profile.notes)
 
 

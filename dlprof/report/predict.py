@@ -97,19 +97,16 @@ def forecast_report(
 
 def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
-    yield "Predicted", f"for machine {where}: {_conditions(forecast)}"
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
+    yield "Predicted", f"for machine {where}: {_conditions(forecast)}{_idle(forecast, picked)}"
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
-        depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
-        several = f"prefetch_factor {' and '.join(map(str, depths))}"
-        several = several if others and len(depths) > 1 else ""
-        asked = several or "those asked for"
-        among = f"  (of {asked}; of all settings: dlprof recommend)" if others else ""
-        name = picked.name if several else picked.config.text
+        depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
+        among = "  (of those asked for; of all: dlprof recommend)" if others else ""
+        name = picked.name if others and len(depths) > 1 else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
         only_one = run.prediction is None and is_alone(run, picked.config, rated)
@@ -243,6 +240,15 @@ def _conditions(forecast: Forecast) -> str:
     return ", ".join(parts)
 
 
+def _idle(forecast: Forecast, picked: ForecastRow | None) -> str:
+    """Why more workers than cores may pay: these are not busy all the time."""
+    if picked is None or forecast.ranks > 1 or picked.prediction.cores is None:
+        return ""
+    cores, used = forecast.conditions.cores, picked.prediction.cores
+    more = picked.config.num_workers > cores and used < 0.9 * cores
+    return f" ({cores_text(used)} busy, so more workers than cores may pay)" if more else ""
+
+
 def _step(forecast: Forecast) -> str:
     where = forecast.conditions
     step_s = where.step_s + where.step_cpu_s
@@ -342,7 +348,7 @@ def feed_text(feed: Feed) -> str:
     if feed.reached and not _is_fed(feed):
         never = feed.least_wait_fraction > feed.asked_wait_fraction
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
-        takes = f"to {asked} wait {can} be done; the closest is"
+        takes = f"with at most {asked} data wait {can} be done; the closest is"
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
@@ -372,7 +378,7 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     yield "Workers", f"{whole_text(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
-    verdict = "enough" if feed.enough else f"the step would wait {wait}"
+    verdict = "enough" if feed.enough else f"too few, data wait would be {wait} there"
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"

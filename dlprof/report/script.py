@@ -122,7 +122,7 @@ def _data_wait(run: Run) -> str:
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
     """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
     if loader.headroom is not None:
-        yield "Headroom", headroom_text(loader.headroom, loader.wait_fraction)
+        yield "Headroom", headroom_text(loader.headroom)
     elif "headroom" in loader.unavailable:
         yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
 
@@ -141,12 +141,8 @@ def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Certainty", "the script ran once: run-to-run variation is unknown"
 
 
-def headroom_text(found: Headroom, whole: float | None = None) -> str:
-    """What a perfect loader would bring, and whether loading slows the step beside the wait.
-
-    ``whole`` is the share of the wait in all of the loop: pauses of its measuring fill queues,
-    which hide a part.
-    """
+def headroom_text(found: Headroom) -> str:
+    """What a perfect loader would bring, and whether loading slows the step beside the wait."""
     slower, most = found.slowed_fraction, found.slowed_fraction.high or 0.0
     if most < 0:
         # A thread that never waits gets its turns later, where others want the cores as well.
@@ -158,10 +154,7 @@ def headroom_text(found: Headroom, whole: float | None = None) -> str:
     else:
         step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
     now, then = format_duration(found.period_s), format_duration(found.step_s)
-    waits = percent_text(max(0.0, found.waiting_fraction.value))
-    less = whole is not None and round(100 * whole) < round(100 * found.waiting_fraction.value)
-    why = " (less in the whole run, as pauses fill the queues)" if less else ""
-    times = f": {then} a batch, not {now}, of which {waits} is waiting{why}"
+    times = f": {then} a batch, not {now}"
     times = "" if found.speedup.is_wide else times  # whose quotient it is
     return f"{gain_text(found.speedup)} with a perfect loader{times}; {step}"
 
@@ -398,7 +391,8 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         yield (
             f"{found.rounds} rounds of {found.live_batches} batches as they came and "
             f"{found.replayed_batches} given again; {found.extra_steps} steps more, "
-            f"{format_duration(found.extra_s)}"
+            f"{format_duration(found.extra_s)}; in these rounds "
+            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"

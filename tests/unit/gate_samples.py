@@ -199,7 +199,9 @@ def baseline_check(*, stored: int = 10, slower: float = 0.0) -> CheckReport:
     """A comparison with a stored history."""
     now = entries([0.010 * (1 + slower)] * 28)[-1]
     history = entries([0.010 + 0.0001 * (place % 3) for place in range(stored)])
-    return _finished(checked_baseline("data.py:make", now, history))
+    check = _finished(checked_baseline("data.py:make", now, history))
+    base = Compared(name="loading.jsonl", note=f"{stored} comparable runs")
+    return dataclasses.replace(check, base=base)
 
 
 @functools.cache

@@ -214,12 +214,12 @@ def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
     trials = [trial(config(n), rate, repetition=r) for n, rate in rates.items() for r in range(3)]
     found = predicted(calibrated(trials=trials), **question)
     near = re.search(
-        r"; by the model, of the (\d+) settings asked for, within (\d+)% of the best \(95%\)$",
+        r"; by the model within (\d+)% of the best of the (\d+) settings asked for \(95%\)$",
         found.confidence_reason,
     )
     assert near is not None
-    assert int(near[1]) <= len(found.rows)
-    assert 1 <= int(near[2]) <= 50
+    assert int(near[2]) <= len(found.rows)
+    assert 1 <= int(near[1]) <= 50
 
 
 def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:

@@ -278,7 +278,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     sure, views = "", _service_views(check)
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
-        sure = f"at most {share} false alarms for code right at its limits"
+        sure = f"of code that is right at its limits at most {share} fails by chance"
         if check.target.plan is not None:  # by which each metric is that sure, whatever others are
             fails = sum(gate.state == "fail" for gate in check.target.verdict.gates)
             each = "each " if fails > 1 else ""
@@ -503,8 +503,9 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text |
     figures = [each.figures[_METRIC] for each in runs if _METRIC in each.figures]
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
-    if left_out:
-        yield doc.Text(doc.Styled(f"{counted(left_out, 'earlier run')} not shown", "soft"))
+    said = f"Service time, against the median of {counted(len(figures), 'run')}"
+    said += f"; {counted(left_out, 'earlier run')} not shown" if left_out else ""
+    yield doc.Text(doc.Styled(said, "soft"))
     bars = tuple(_bar(run, middle) for run in runs[left_out:])
     yield doc.Chart(label="run", unit="a sample", bars=bars)
 
@@ -513,7 +514,9 @@ def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
     # To the minute.
     when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
     if _METRIC not in run.figures:
-        return doc.Bar(label=when, pieces=(), figure=MISSING, note=commit)
+        return doc.Bar(
+            label=when, pieces=(), figure=MISSING, note=f"no service time {commit}".rstrip()
+        )
     value = run.figures[_METRIC]
     against = f"{percent(value / middle - 1)} {commit}".strip()
     return doc.Bar.of(when, value, seconds_text(value), against)

@@ -178,7 +178,7 @@ def test_what_is_clearly_the_best_is_sure() -> None:
     measured = run(blocks({W2: [100] * 3, W8: [400] * 3}))
     assert confidence(measured) == (
         "high",
-        "of the 2 measured settings, within 1% of the best (95%)",
+        "within 1% of the best of the 2 measured settings (95%)",
     )
     assert confidence(measured, Constraints(max_workers=8))[0] == "high"
 
@@ -189,7 +189,7 @@ def test_equals_are_sure_too_once_repeats_show_them_to_be_that() -> None:
     assert all(each.config == W2 for each in found)
     assert epsilons == sorted(epsilons, reverse=True)
     assert (found[0].confidence, found[-1].confidence) == ("low", "high")
-    assert found[-1].confidence_reason.startswith("of the 2 measured settings, within ")
+    assert found[-1].confidence_reason.startswith("within ")
     assert confidence(run(blocks({W2: [100] * 3, W4: [101] * 3}, usage=WAITING)))[0] == "high"
 
 
@@ -215,7 +215,7 @@ def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> Non
             0.7,
             0.04,
             (
-                "of the 6 measured settings, within 4% of the best (95%); the others are too "
+                "within 4% of the best of the 6 measured settings (95%); the others are too "
                 "uncertain"
             ),
         ),

@@ -57,10 +57,12 @@ def test_the_quota_hides_behind_the_neighbours() -> None:
 def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
     run = read_run(CROWDED)
     of_the_run, named = api.predict(run), api.predict(run, num_workers=range(17))
-    assert of_the_run.confidence_reason.startswith("of the 2 measured settings, ")
+    assert of_the_run.confidence_reason.startswith("within ")
     assert named.pick == of_the_run.pick
     assert named.confidence == "low"
-    assert f"of the {len(named.rows)} settings asked for, within" in named.confidence_reason
+    assert (
+        f" of the best of the {len(named.rows)} settings asked for (95%)" in named.confidence_reason
+    )
 
 
 def test_predict_has_as_many_settings_as_the_certainty_of_the_sweep_names() -> None:
@@ -115,7 +117,7 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     found = api.predict(run, num_workers=range(4))
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
-    hint = "(of prefetch_factor 2 and 4; of all settings: dlprof recommend)"
+    hint = "(of those asked for; of all: dlprof recommend)"
     assert hint in screen(forecast_report(run, found, named=True))
     assert hint not in screen(forecast_report(run, found))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
@@ -130,7 +132,7 @@ def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
         screen(forecast_report(run, api.predict(run))),
     ):
         assert "Faster? num_workers=7, persistent_workers=True: 1.04x" in text
-        assert "Certainty medium: of the 2 measured settings, within 1% of the best (95%); " in text
+        assert "Certainty medium: within 1% of the best of the 2 measured settings (95%); " in text
         assert "one that was not measured may be faster" in text
 
 
@@ -239,17 +241,19 @@ def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons(
     claim = found.reasons[0].claim
     assert "is faster than num_workers=0, batch_size=8, but by how much is too uncertain" in claim
     assert found.confidence == "high"
-    assert found.confidence_reason.endswith("within 1% of the best (95%)")
+    assert found.confidence_reason.endswith(
+        "within 1% of the best of the 2 measured settings (95%)"
+    )
     sure = with_recommendation(read_run(EARLIER / "shared-server.dlprof.jsonl")).recommendation
     assert sure is not None
     assert sure.confidence == "medium"
-    assert sure.confidence_reason.endswith("the best (95%); its trials: all 5 disturbed")
+    assert sure.confidence_reason.endswith("measured settings (95%); its trials: all 5 disturbed")
 
 
 def test_how_many_trials_were_disturbed_is_one_count_in_certainty_and_comparison() -> None:
     run = read_run(EARLIER / "shared-server.dlprof.jsonl")
     answer = screen(sweep_report(run))
-    assert "Certainty medium: of the 2 measured settings, within 1% of the best" in answer
+    assert "Certainty medium: within 1% of the best of the 2 measured settings" in answer
     beside = screen(comparison_report(compare(run, run)))
     assert "all 5 disturbed" in answer
     assert "all 5 disturbed" in beside

@@ -242,7 +242,7 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
     assert "Next        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI" in text
     alone = "num_workers=8, 1.60x (95% CI 1.40-1.80), predicted (dlprof sweep measures it)"
-    assert f"{alone}; with Fix: not known " in " ".join(text.split())
+    assert f"{alone}; both together: not known " in " ".join(text.split())
     assert "(2 more findings)" in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
