@@ -29,7 +29,7 @@ from dlprof.advise.thresholds import (
     SAME_CORES,
     TURNOVER_SPREAD,
 )
-from dlprof.advise.wording import failed_or_skipped
+from dlprof.advise.wording import EVEN_SHARDS, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -1065,3 +1065,15 @@ def perhaps_faster(
     same = (each for each in faster if each.config == kept)
     near = (each for each in faster if rates[each.key] >= NEAR * max(rates.values()))
     return next(itertools.chain(same, near), None)
+
+
+def gain_if(run: Run, config: Config) -> str:
+    """What must hold for a gain of its workers over fewer; empty where nothing must.
+
+    Of an iterable, whose shards nobody knows, and unless whole epochs of it were measured: neither
+    a window in their middle nor a prediction shows a worker that ends before the others.
+    """
+    own = [trial for trial in run.completed if trial.config == config]
+    whole = bool(own) and all(trial.whole_epochs for trial in own)
+    shared = run.header.target.kind == "iterable" and config.num_workers > 1
+    return EVEN_SHARDS if shared and not whole else ""

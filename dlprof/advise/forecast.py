@@ -27,6 +27,7 @@ from dlprof.advise.choice import (
     choose,
     claims,
     decide,
+    gain_if,
     gather,
     perhaps_faster,
     predictions,
@@ -97,6 +98,8 @@ class ForecastRow:
             was not.
         ratio: Its rate over that of the recommended one; ``None`` where nothing is recommended.
         beyond: The limit of the machine that it would not keep; empty if it would.
+        gain_if: What must hold for a gain over fewer workers, as in ``Expected``; empty where
+            nothing must.
     """
 
     config: Config
@@ -105,6 +108,7 @@ class ForecastRow:
     measured: Measured | None = None
     ratio: Estimate | None = None
     beyond: str = ""
+    gain_if: str = ""
 
     @property
     def name(self) -> str:
@@ -325,6 +329,7 @@ def forecast(
                     measured=measured,
                     ratio=None if pick is None else speeds.ratio(each.key, pick.key),
                     beyond=broken_limit(each, situation),
+                    gain_if=gain_if(run, each.config),
                 )
             )
     shown = rows[0].config if pick is None else pick

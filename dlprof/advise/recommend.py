@@ -23,6 +23,7 @@ from dlprof.advise.choice import (
     broken_limit,
     candidates_of,
     decide,
+    gain_if,
     gather,
     perhaps_faster,
     predictions,
@@ -169,6 +170,7 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
         turnover_fraction=-math.expm1(log) if log < 0 else None,
+        gain_if=gain_if(choice.situation.run, candidate.config),
     )
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.findings import Evidence, diagnose
-from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
+from dlprof.advise.findings.claims import Gain, bound
+from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS, PAYS
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
 from dlprof.records import (
@@ -52,10 +53,13 @@ _WAITS, _IDLE = 0.15, 0.25
 _HELD = 0.4
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
 
-_BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
+_BEFORE = (
+    *("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed"),
+    "workers.unfed",
+)
 """Causes that come before what looks show: these end the training, or hold all of it back."""
 
-_UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated", "workers.unfed"})
+_UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated"})
 """Causes that no look can show."""
 
 _HANGS = (
@@ -149,7 +153,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
     )
     about = Target(
         spec=seen.training.script,
-        kind="map",
+        kind="iterable" if _without_data(seen) else "map",
         dataset="",
         batch_tensors=_tensors(seen) if workers else None,
     )
@@ -181,6 +185,18 @@ def _workers(seen: Seen) -> int:
     most = max((look.alive for look in seen.looks), default=0) - seen.other_workers
     ended = seen.training.ended_workers if not seen.started_workers else 0
     return max(len(seen.workers), most, 0) + (ended if seen.workers else 0)
+
+
+def _without_data(seen: Seen) -> tuple[int, ...]:
+    """Workers whose share has come to its end while others still give batches.
+
+    That is what only those of an iterable dataset do: among those of a map-style one indices go
+    round until the epoch ends. Of several loaders nobody knows whose an ended worker was.
+    """
+    if seen.started_workers or seen.other_workers:
+        return ()
+    done = (e.pid for e in seen.workers if not e.messages and e.share("queue") > 1 - _IDLE)
+    return (*done, *seen.ended_before)
 
 
 def _share_estimate(share: float, looks: int) -> Estimate:
@@ -304,7 +320,8 @@ def _diagnosed(
     crowd = [each for each in rest if each.code == "cpu.neighbours"]
     if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
         first = [*broken, *crowd, *direct]
-    findings = (*first, *(each for each in rest if each not in first))
+    every = (*first, *(each for each in rest if each not in first))
+    findings = _by_gain(every, config.num_workers)
     return dataclasses.replace(found, findings=findings, trials=())
 
 
@@ -329,6 +346,8 @@ def _evidence(
         measured_s=seen.window_s,
         window_batches=seen.main.messages,
         batch_bytes=_batch_bytes(seen),
+        # Whether those without data never had any isn't seen: they count as at their end.
+        fed_workers=explained.config.num_workers if target.kind == "iterable" else None,
     )
     traced = dataclasses.replace(plain, id=explained.trial_id, purpose="explain")
     found = Evidence.of_training(
@@ -380,6 +399,9 @@ def _explanation(
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
     # Steady growth counts from 48 MiB of each worker on, or 112 before memory has filled up.
     least = (48 if filled else 112) << 20
+    pids = (each.pid for each in seen.workers)
+    # Worker 0 is started first.
+    number = {pid: n for n, pid in enumerate(sorted({*seen.ended_before, *pids}))}
     growth = sum(grown) / whole if grown and min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
@@ -389,7 +411,7 @@ def _explanation(
         stages=stages,
         workers=tuple(
             WorkerCosts(
-                worker=number,
+                worker=number[each.pid],
                 batches=each.messages,
                 busy_fraction=1 - each.share("queue"),
                 cpu_cores=(each.run_s + each.others_cpu_s) / seen.window_s,
@@ -397,7 +419,7 @@ def _explanation(
                 affinity_cpus=each.cpus,
                 pss_growth_bytes_per_batch=growth,
             )
-            for number, each in enumerate(seen.workers)
+            for each in seen.workers
         ),
         costs=BatchCosts(
             cpu_s=(cpu_s,) * rows,
@@ -475,18 +497,20 @@ def _direct(
             ),
         )
     elif _is_ordered(seen, shares, explained):
+        lost = shares.wait * shares.idle_meanwhile
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
             f"While the training waits, {percent(shares.idle_meanwhile)} of the workers have "
             f"nothing to do and {shares.held:.1f} finished batches wait for an earlier one.",
-            shares.wait * shares.idle_meanwhile,
+            lost,
             {"idle_while_waiting_fraction": shares.idle_meanwhile, "held_batches": shares.held},
             Fix(
                 text="Set in_order=False: batches then come as soon as they are ready, and their "
                 "order differs between runs.",
                 dataloader_kwargs={"in_order": False},
             ),
+            bound(1 / max(0.02, 1 - lost)),
         )
     elif _comes_in_bursts(shares, explained):
         deep = max(8, 4 * (config.prefetch_factor or 2))
@@ -511,16 +535,45 @@ def _finding(
     cost: float,
     evidence: Mapping[str, float | int],
     fix: Fix,
+    gain: Gain | None = None,
 ) -> Finding:
+    known = {} if gain is None else {"gain_from": gain.source}
     return Finding(
         code=code,
         severity="medium",  # that its fix brings as much is not certain
         title=title,
         explanation=explanation,
-        evidence=evidence,
+        evidence={**evidence, **known},
         fix=fix,
+        predicted_gain=None if gain is None else gain.estimate,
         cost=min(1.0, cost),
     )
+
+
+def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
+    """More workers before ``in_order=False`` where they surely bring more, by Amdahl's law.
+
+    While a slow sample holds finished batches back, one worker is busy: more of them shorten only
+    the rest of the time, which the model doesn't know of batches that are followed by none.
+    """
+    order = next((each for each in findings if each.code == "order.blocking"), None)
+    if order is None or order.predicted_gain is None:
+        return tuple(findings)
+    held = min(1.0, order.cost * workers / max(1, workers - 1))
+    limited, most, first = list[Finding](), PAYS * order.predicted_gain.value, None
+    for each in findings:
+        asks = 0 if each.fix is None else each.fix.dataloader_kwargs.get("num_workers", 0)
+        gain = each.predicted_gain if asks > workers else None
+        if gain is not None:
+            gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
+            each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one
+            if gain.value > most:
+                most, first = gain.value, each
+        limited.append(each)
+    if first is not None and limited.index(first) > (place := limited.index(order)):
+        limited.remove(first)
+        limited.insert(place, first)
+    return tuple(limited)
 
 
 def _is_ordered(seen: Seen, shares: _Shares, explained: Explanation) -> bool:

@@ -91,6 +91,8 @@ class Seen:
     workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
     other_workers: int = 0  # of other loaders
     started_workers: int = 0  # that came while it was watched
+    # Workers that had ended when it was first looked at, and for which main has not waited yet.
+    ended_before: tuple[int, ...] = ()
     start_method: str = "fork"  # how workers start
     ended: bool = False  # whether the training ended
     oom_kills: int = 0  # processes that the kernel killed for memory
@@ -145,6 +147,7 @@ class Watcher:
         self._ended = False
         self._look_ns = 0
         self._find_workers(first=True)
+        self._ended_before = self._ended_workers()
         self._last_cpu_ns = cpu_clock()
 
     @property
@@ -219,16 +222,12 @@ class Watcher:
         members = [each.seen() for each in self._workers.values()]
         mine, others = self._by_loader(members)
         main = self._main.seen()
-        children = [
-            parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
-            for word in self._read_children().split()
-        ]
-        ended = [each for each in children if each is not None and each.state == "Z"]
+        ended = self._ended_workers()
         return Seen(
             training=dataclasses.replace(
                 self._training,
                 workers=tuple(each.pid for each in members),
-                ended_workers=sum(each.name == WORKER for each in ended),
+                ended_workers=len(ended),
             ),
             window_s=window_ns / 1e9,
             looks=tuple(self._looks),
@@ -236,6 +235,7 @@ class Watcher:
             workers=mine,
             other_workers=others,
             started_workers=self._started,
+            ended_before=tuple(each for each in self._ended_before if each in ended),
             start_method=self._start_method(),
             ended=self._ended,
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
@@ -275,6 +275,15 @@ class Watcher:
         # What has no name yet may get one: look again.
         self._listed = None if unnamed else listed
         self._pipes.open(list(self._workers))
+
+    def _ended_workers(self) -> tuple[int, ...]:
+        """Those that have ended and that nobody has waited for."""
+        pids = [int(word) for word in self._read_children().split()]
+        found = ((pid, read_text(f"{self._proc}/{pid}/stat") or "") for pid in pids)
+        stats = ((pid, parse_process_stat(text)) for pid, text in found)
+        return tuple(
+            pid for pid, stat in stats if stat and stat.state == "Z" and stat.name == WORKER
+        )
 
     def _find_parents(self) -> None:
         """Which threads have children: any may have started the workers, not main's alone."""

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from dlprof.advise.findings import WRONG_DATA, Evidence, Script, diagnose, find
-from dlprof.advise.findings.claims import fixed
 from dlprof.advise.thresholds import OTHERS
 from dlprof.integrations.first_batches import LEAST_BATCHES
 from dlprof.internals import OF_ITERABLES
@@ -171,7 +170,7 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
     if batches < 30:
         lines.append("So few batches show little of their spread.")
     found = diagnose(evidence, lines)
-    more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
+    more = _outlook(found.findings[0]) if found.findings else ("They show no single cause.",)
     remade = loader.made >= max(2, loader.epochs)
     if remade and any(each.code == "startup" for each in found.findings):
         # Persistent workers ask for that as well.
@@ -179,19 +178,13 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
     return dataclasses.replace(found, notes=(*found.notes, *more))
 
 
-def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
+def _outlook(first: Finding) -> tuple[str, ...]:
     """What the model says of the wait with the settings that the first cause asks for."""
-    first = found.findings[0]
-    config = fixed(evidence.config, first.fix)
-    if config is None or first.predicted_gain is None or evidence.predict is None:
+    workers, wait = (first.evidence.get(name) for name in ("gain_workers", "gain_wait_fraction"))
+    if workers is None or wait is None:
         return ()
-    if config.num_workers == evidence.config.num_workers:
-        return ()  # how workers start changes nothing between batches
-    predicted = evidence.predict(config, cores=evidence.available)
-    if predicted is None or predicted.wait_fraction is None:
-        return ()
-    waits = f"{predicted.wait_fraction * 100:.0f}% waiting"
-    return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
+    waits = f"{wait * 100:.0f}% waiting"
+    return (f"With num_workers={workers} the model predicts {waits} between batches.",)
 
 
 def _evidence(

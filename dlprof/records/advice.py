@@ -47,6 +47,8 @@ class Expected:
         epoch_turnover_s: Last batch of an epoch to the first of the next.
         turnover_fraction: Share of all time that this takes, which the rate counts and
             ``wait_fraction`` does not; ``None`` where the epoch's length isn't known.
+        gain_if: What must hold for a gain over fewer workers, of an iterable dataset of which no
+            trial saw a whole epoch; empty where nothing must.
     """
 
     samples_per_s: Estimate
@@ -56,6 +58,7 @@ class Expected:
     startup_s: float | None = None
     epoch_turnover_s: float | None = None
     turnover_fraction: float | None = None
+    gain_if: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)

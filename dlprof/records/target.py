@@ -31,12 +31,15 @@ class LoaderCall:
         names: What arguments of DataLoader are called there, for those that are called otherwise.
         variable: What the code's value is assigned to; empty where that isn't shown.
         fixed: Arguments of DataLoader that can't be given there, each with the reason in words.
+        elsewhere: Arguments of DataLoader that are given in another place, each with its code, in
+            which ``{value}`` is what they are set to.
     """
 
     text: str = "DataLoader(dataset, ..., {settings})"
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     variable: str = "loader"
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The code that sets these.
@@ -62,26 +65,46 @@ class LoaderCall:
         >>> LoaderCall(text="os.system('…')").checked() == LoaderCall()
         True
         """
-        try:
-            parsed = ast.parse(self.assigned(dict.fromkeys(self.names, 0)))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return LoaderCall()
-        nodes = list(ast.walk(parsed))
-        values = (node.value for node in nodes if isinstance(node, ast.Constant))
-        is_call = (
-            len(parsed.body) == 1
-            and any(isinstance(node, ast.Call) for node in nodes)
-            and all(isinstance(node, _OF_CALLS) for node in nodes)
-            and not any(isinstance(value, str | bytes) for value in values)
-        )
-        # What is measured as it is has a comment in place of a call.
-        is_comment = not parsed.body and self.text.startswith("#")
-        return self if is_call or is_comment else LoaderCall()
+        others = (code.replace("{value}", "0") for code in self.elsewhere.values())
+        sound = _is_call(self.assigned(dict.fromkeys(self.names, 0)), comment=self.text)
+        return self if sound and all(map(_is_call, others)) else LoaderCall()
 
     def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The same with the variable that takes its value."""
         code = self.written(settings, extra)
         return f"{self.variable} = {code}" if self.variable else code
+
+    def given(self, name: str, value: str) -> str:
+        """The code that gives the loader one more argument, whose value is source.
+
+        A call without ``...`` is of a function of the user's own, or there is none: what it makes
+        is shown as a plain DataLoader.
+
+        >>> LoaderCall().given("collate_fn", "collate")
+        'loader = DataLoader(dataset, ..., collate_fn=collate)'
+        """
+        if name in self.elsewhere:
+            return self.elsewhere[name].replace("{value}", value)
+        call = self if "..." in self.text else LoaderCall()
+        return call.assigned({}, [f"{call.names.get(name, name)}={value}"])
+
+
+def _is_call(code: str, *, comment: str = "") -> bool:
+    """Whether code is a call, by itself or returned by a method; or is the comment."""
+    try:
+        parsed = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    nodes = list(ast.walk(parsed))
+    values = (node.value for node in nodes if isinstance(node, ast.Constant))
+    is_call = (
+        len(parsed.body) == 1
+        and any(isinstance(node, ast.Call) for node in nodes)
+        and all(isinstance(node, _OF_CALLS) for node in nodes)
+        and not any(isinstance(value, str | bytes) for value in values)
+    )
+    # What is measured as it is has a comment in place of a call.
+    return is_call or (not parsed.body and comment.startswith("#"))
 
 
 @record(frozen=True, slots=True, kw_only=True)

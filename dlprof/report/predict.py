@@ -46,7 +46,7 @@ from dlprof.report.sweep import (
     certainty,
     first,
     gains_text,
-    if_even_shards,
+    if_needed,
     is_alone,
     nothing_yet,
     perhaps_faster,
@@ -117,10 +117,11 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
             ratio = None if row.ratio is None else row.ratio.value
-            yield perhaps_faster(run, row.config, _rate(row), ratio, _unit(forecast.rows))
+            unit = _unit(forecast.rows)
+            yield perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        yield "Speed-up", _speed_up(run, forecast, picked.config, named=named)
+        yield "Speed-up", _speed_up(forecast, picked, named=named)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
             text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
@@ -136,8 +137,9 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield from what_failed(run)
 
 
-def _speed_up(run: Run, forecast: Forecast, pick: Config, *, named: bool) -> str:
+def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
     """Over the present settings, PyTorch's default, and what is recommended of all settings."""
+    pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
     names = {"present": YOURS, "default": default}
     names["recommended"] = f"the recommended {best.config.text}" if best else ""
@@ -146,7 +148,7 @@ def _speed_up(run: Run, forecast: Forecast, pick: Config, *, named: bool) -> str
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
         gains = gains_text(compared, None if named else forecast.certificate)
-        return gains + if_even_shards(run, pick, compared[0][0].config, gains)
+        return gains + if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
     return f"none: that is {default}"

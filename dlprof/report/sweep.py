@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
-from dlprof.advise.wording import EVEN_SHARDS, background_text
+from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import present_failure, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
@@ -161,7 +161,7 @@ def _answer(
     present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
     faster = [
-        perhaps_faster(run, each.config, each.expected.samples_per_s, each.speed)
+        perhaps_faster(each.config, each.expected.samples_per_s, each.speed, each.expected.gain_if)
         for each in advice.alternatives
         if each.relation == "predicted"
     ]
@@ -214,11 +214,11 @@ def _answer(
 
 
 def perhaps_faster(
-    run: Run, config: Config, rate: Estimate, ratio: float | None, unit: str = "samples/s"
+    config: Config, rate: Estimate, ratio: float | None, gain_if: str, unit: str = "samples/s"
 ) -> tuple[str, str]:
     """What seems faster than what is recommended, by so much, and how that is found out."""
-    if_fed = f", if {EVEN_SHARDS}" if run.header.target.kind == "iterable" else ""
-    predicted = f"only predicted{if_fed} (dlprof sweep measures it)"
+    needs = f", if {gain_if}" if gain_if else ""
+    predicted = f"only predicted{needs} (dlprof sweep measures it)"
     return "Faster?", f"{config.text}: {ratio_text(ratio)}, {rate_text(rate, unit)}, {predicted}"
 
 
@@ -233,7 +233,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         sure = advice.certificate if advice.basis == "measured" else None
         gains = gains_text(compared, sure, run.completed)
         wide = compared[0][0].ratio.is_wide
-        gains += if_even_shards(run, pick, compared[0][0].config, gains)
+        gains += if_needed(advice.expected.gain_if, pick, compared[0][0].config, gains)
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
         cores = run.header.machine.usable_cores
@@ -251,16 +251,10 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     return f"none to be found: {name} {rate}"
 
 
-def if_even_shards(run: Run, pick: Config, other: Config, gains: str) -> str:
-    """What gains of more workers of an iterable take for granted; empty where that was seen.
-
-    It is where whole epochs were measured, and neither in their middle nor where it is predicted.
-    """
-    more = pick.num_workers > max(1, other.num_workers) and not gains.startswith("none")
-    own = [trial for trial in run.completed if trial.config == pick]
-    whole = bool(own) and all(trial.whole_epochs for trial in own)
-    needed = run.header.target.kind == "iterable" and more and not whole
-    return f", if {EVEN_SHARDS}" if needed else ""
+def if_needed(gain_if: str, pick: Config, other: Config, gains: str) -> str:
+    """What gains over fewer workers take for granted, where there are any."""
+    more = pick.num_workers > other.num_workers and not gains.startswith("none")
+    return f", if {gain_if}" if gain_if and more else ""
 
 
 def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:

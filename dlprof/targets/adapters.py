@@ -110,9 +110,29 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
     found: LoaderCall | None = None
     for each in _outwards(frame):
         if not is_library(each.f_code.co_filename):
-            break
+            return _in_method(each, found)
         found = _call_in(each) or found
     return found
+
+
+def _in_method(frame: FrameType, call: LoaderCall | None) -> LoaderCall | None:
+    """The call as Lightning's users make it: in a method that returns the loader."""
+    name = frame.f_code.co_name
+    if not name.endswith("_dataloader") or frame.f_code.co_varnames[:1] != ("self",):
+        return call
+    own = frame.f_locals.get("self")
+    return _returned(name, own, call or LoaderCall()) if _is_of_lightning(own) else call
+
+
+def _returned(name: str, owner: object, call: LoaderCall) -> LoaderCall:
+    text = f"def {name}(self):  # of {type(owner).__name__}\n    return {call.text}"
+    return dataclasses.replace(call, text=text, variable="")
+
+
+def _is_of_lightning(found: object) -> bool:
+    packages = {base.__module__.partition(".")[0] for base in type(found).__mro__}
+    ours = packages & {"lightning", "pytorch_lightning"}
+    return bool(ours) and _is_a(found, "LightningDataModule", "LightningModule")
 
 
 def ranks_served(frame: FrameType | None) -> int:
@@ -166,7 +186,9 @@ def _call_by(name: str, parameters: tuple[str, ...], *, any_other: bool = True) 
     ``any_other``: whether it takes arguments that it doesn't name.
     """
     first = next((each for each in parameters if each not in {"args", "kwargs"}), "dataset")
-    fixed = {} if any_other else _not_taken(name, parameters)
+    of_code = (each for each in ("collate_fn", "sampler") if each not in parameters)
+    others = {each: f"{name} takes no {each}" for each in of_code}
+    fixed = {} if any_other else others | _not_taken(name, parameters)
     return LoaderCall(text=f"{name}({first}, ..., {{settings}})", fixed=fixed)
 
 
@@ -255,7 +277,7 @@ def _set_module(found: Any, again: Callable[[Any], Any]) -> Any:
 
 def _lightning(found: Any) -> Adapted | None:
     """A data module, or a module with a loader of its own."""
-    if not _is_a(found, "LightningDataModule", "LightningModule"):
+    if not _is_of_lightning(found):
         return None
     give = found.train_dataloader
 
@@ -264,9 +286,7 @@ def _lightning(found: Any) -> Adapted | None:
         found.setup("fit")
         return give()
 
-    inside = f"def train_dataloader(self):  # of {type(found).__name__}\n    return "
-    text = f"{inside}{LoaderCall().text}"
-    return Adapted(load=load, call=LoaderCall(text=text, variable=""))
+    return Adapted(load=load, call=_returned("train_dataloader", found, LoaderCall()))
 
 
 def _transformers(found: Any) -> Adapted | None:
@@ -282,7 +302,14 @@ def _transformers(found: Any) -> Adapted | None:
     if "num_workers" in fixed:
         raise AttributeError(fixed["num_workers"])
     fixed["worker_init_fn"] = f"{name} has no worker_init_fn"
-    call = LoaderCall(text=f"{name}(..., {{settings}})", names=_ARGUMENTS, variable="args")
+    trainer = type(found).__name__
+    call = LoaderCall(
+        text=f"{name}(..., {{settings}})",
+        names=_ARGUMENTS,
+        variable="args",
+        fixed={"sampler": f"{trainer} takes no sampler: it has a method _get_train_sampler"},
+        elsewhere={"collate_fn": f"trainer = {trainer}(..., data_collator={{value}})"},
+    )
     return Adapted(load=found.get_train_dataloader, fixed=fixed, call=call)
 
 

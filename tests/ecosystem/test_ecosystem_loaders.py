@@ -195,7 +195,7 @@ TRAININGS = {
     options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
     trainer = Trainer(max_epochs=1, limit_val_batches=0, accelerator="cpu", **options)
     trainer.fit(Module(), datamodule=loaders.data_module())""",
-        PLAIN,  # the line that is shown is that of train_dataloader
+        f"def train_dataloader(self):  # of Data\n    return {PLAIN}",
     ),
     "torch_geometric": (
         """for batch in loaders.neighbors():

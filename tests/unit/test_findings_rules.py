@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from typing import Any, get_args
 
@@ -348,6 +349,37 @@ def test_idle_workers_without_which_it_was_slower_are_not_called_as_good() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("rates", "first"), [((1.4, 0.95), "fetch.cpu"), ((1.4, 1.4), "too_many_workers")]
+)
+def test_what_fewer_workers_may_beat_is_explained_first(
+    rates: tuple[float, float], first: str
+) -> None:
+    """As of inflated archives, that one worker beat in one of two blocks."""
+    alone = Loader(config=config(1), fetch_cpu=0.004, rate=130)
+    seen = evidence(
+        Loader(fetch_cpu=0.019, rate=100), calibrations=[alone], variants={config(1): 1.0}
+    )
+    ratios = iter(rates)
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            trial=trial(
+                config(1),
+                3200 * next(ratios),
+                repetition=each.trial.repetition,
+                trial_id=each.trial.id,
+            ),
+        )
+        if each.experiment.role == "variant"
+        else each
+        for each in seen.observations
+    )
+    found = codes(find(dataclasses.replace(seen, observations=observations)))
+    assert found[0] == first
+    assert {"fetch.cpu", "too_many_workers"} <= {*found}
+
+
 def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() -> None:
     """As a pool of Python threads is, whatever worker_init_fn sets."""
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.02, threads=9, rate=40)
@@ -382,6 +414,78 @@ def test_what_has_no_worker_init_fn_is_sent_to_the_first_sample() -> None:
     assert fix is not None
     assert fix.text.endswith("But Args has none: do it in the dataset, at a worker's first sample.")
     assert not fix.code
+
+
+_TRAINER = LoaderCall(
+    text="TrainingArguments(..., {settings})",
+    variable="args",
+    fixed={"sampler": "Trainer takes no sampler"},
+    elsewhere={"collate_fn": "trainer = Trainer(..., data_collator={value})"},
+)
+_PLAIN = "\n\nloader = DataLoader(dataset, ..., collate_fn=collate)"
+_MODULE = LoaderCall(
+    text="def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., {settings})",
+    variable="",
+)
+
+
+@pytest.mark.parametrize("on", ["handover", "network"])
+def test_waits_for_another_process_are_seen_beside_run_queue_delays(on: str) -> None:
+    """As of a Manager's dict, which has the cores while its clients wait: nothing was found."""
+    loader = Loader(
+        config=config(4), fetch_cpu=0.0008, fetch_io=0.0014, starved=0.004, busy=0.9, rate=460
+    )
+    seen = evidence(loader)
+    looks = Usage(worker_waits={"running": 0.5, "queue": 0.36, on: 0.14})
+    observations = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=looks))
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=observations))
+    (first,) = (each for each in found if each.code == "fetch.io")
+    assert (first.title == "__getitem__ waits for another process") is (on == "handover")
+    assert first.fix is not None
+    assert ("in a tensor" in first.fix.text) is (on == "handover")
+    assert (not first.fix.dataloader_kwargs) or on == "network"
+
+
+def _unpickling() -> Evidence:
+    loader = Loader(config=config(4), fetch_cpu=0.03, receive=0.0095, busy=0.3, rate=100)
+    return evidence(loader, cores=8, target_fields={"batch_tensors": 3})
+
+
+@pytest.mark.parametrize("seen", [_collating(), _unpickling()], ids=["collate", "main.receive"])
+@pytest.mark.parametrize(
+    ("call", "ends"),
+    [
+        (LoaderCall(), "\n\nloader = DataLoader(dataset, ..., collate_fn=collate)"),
+        (
+            LoaderCall(text="made({settings})"),
+            "\n\nloader = DataLoader(dataset, ..., collate_fn=collate)",
+        ),
+        (_TRAINER, " for name in names}\n\ntrainer = Trainer(..., data_collator=collate)"),
+        (_MODULE, f"\n\n{_MODULE.text.format(settings='collate_fn=collate')}"),
+    ],
+)
+def test_what_collates_is_set_in_the_users_framework(
+    seen: Evidence, call: LoaderCall, ends: str
+) -> None:
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    assert fix.code.startswith("def collate(samples):\n")
+    assert fix.code.endswith(ends)
+    ast.parse(fix.code)
+
+
+def test_indices_that_a_trainer_does_not_take_are_drawn_all_the_same() -> None:
+    seen = _sampling()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=_TRAINER))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    assert fix.text.endswith("in Python. But Trainer takes no sampler.")
+    assert fix.code.startswith("indices = ")
+    assert "DataLoader" not in fix.code
 
 
 @pytest.mark.parametrize(

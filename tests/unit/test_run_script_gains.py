@@ -120,6 +120,10 @@ def test_one_change_is_one_finding_and_graded_where_the_users_class_does_not_tak
     )
     assert own.script_gain is not None
     assert [each.code for each in rest] == [each.code for each in others]
+    assert own.evidence["gain_workers"] == 4
+    assert 0 < own.evidence["gain_wait_fraction"] < 1
+    assert taken.notes[-1] == diagnosed().notes[-1]
+    assert taken.notes[-1].startswith("With num_workers=4 the model predicts ")
 
 
 SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")

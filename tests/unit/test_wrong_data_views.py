@@ -30,7 +30,7 @@ from dlprof.records import (
     Trial,
     checked,
 )
-from dlprof.report.documents import json_document
+from dlprof.report.documents import brief_document, json_document
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.predict import feed_report, forecast_report, predict_document
@@ -79,9 +79,15 @@ def test_a_recommendation_says_what_unequal_shards_may_take_of_it(
         for each in blocks({config(1): [1000, 1010], config(2): [1900, 1910]})
     ]
     found = run(trials, target=target(kind=kind, own_config=config(1)))
-    text = " ".join(drawn(recommendation_report(found, recommend(found)), 120).split())
+    advice = recommend(found)
+    text = " ".join(drawn(recommendation_report(found, advice), 120).split())
     assert "over your settings" in text
     assert (", if its shards feed all workers alike" in text) is says
+    document = json_document(advice)
+    for shown in (document, brief_document(document)):
+        needs = json.loads(shown)["expected"]["gain_if"]
+        assert needs == ("its shards feed all workers alike" if says else "")
+    assert not any(each.expected.gain_if for each in advice.alternatives)  # of one worker
 
 
 def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
@@ -93,6 +99,9 @@ def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
     advice = recommend(found, Constraints(cores=16))
     assert advice.config.num_workers > 2
     there = asked(found, cores=16)
+    rows = {row.config.num_workers: row.gain_if for row in forecast(there, None).rows}
+    assert rows[advice.config.num_workers] == advice.expected.gain_if != ""
+    assert rows[1] == ""
     for shown in (
         recommendation_report(found, advice),
         forecast_report(found, forecast(there, None)),

@@ -232,6 +232,7 @@ class Claim:
         given: Figures that only the rule knows.
         fix: What to change, in a sentence; empty where nothing should be.
         code: What to paste.
+        argument: An argument of DataLoader that is set with it, and its value as source.
         config: Settings that are the fix, or a part of it.
         gain: What the fix would bring.
         place: Where it belongs, where that is not where the table puts it.
@@ -244,6 +245,7 @@ class Claim:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fix: str = ""
     code: str = ""
+    argument: tuple[str, str] | None = None
     config: Config | None = None
     gain: Gain | None = None
     place: Place | None = None
@@ -256,12 +258,19 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     """
     now, config, code = view.config, claim.config, claim.code
     call = view.target.call.checked()
-    if config is None:
-        none = call.fixed.get("worker_init_fn", "")
-        if none and "worker_init_fn" in claim.fix + code:
+    if config is None and not claim.fix:
+        return None
+    if claim.argument is not None:
+        name, value = claim.argument
+        none = call.fixed.get(name, "")
+        if none and name == "worker_init_fn":
             text = f"{claim.fix} But {none}: do it in the dataset, at a worker's first sample."
             return Fix(text=text)
-        return Fix(text=claim.fix, code=code) if claim.fix else None
+        if none:
+            return Fix(text=f"{claim.fix} But {none}.", code=code)
+        code = "\n\n".join(filter(None, (code, call.given(name, value))))
+    if config is None:
+        return Fix(text=claim.fix, code=code)
     settings = _changes(now, config)
     reasons = view.why_fixed(config) or _not_taken(now, config, call)
     if reasons:
@@ -272,10 +281,11 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     if strategy is not None and strategy != now.sharing_strategy:
         code = f'torch.multiprocessing.set_sharing_strategy("{strategy}")'
     if threads is not None and threads != now.worker_threads:
+        given = call.given("worker_init_fn", "set_worker_threads")
         code = f"""def set_worker_threads(worker_id):
     torch.set_num_threads({threads})
 
-loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
+{given}"""
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
 
@@ -335,7 +345,8 @@ def best_of_measured(view: Evidence, claim: Claim) -> Claim:
         return claim
     new, old = changed(view.config, chosen), changed(view.config, config)
     fix = f"Set {new}: it costs less than {old}, and is likely {at.WITHIN} of its rate, or faster."
-    return dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix, code="")
+    settings = dataclasses.replace(claim, config=chosen, gain=gains[chosen], fix=fix)
+    return dataclasses.replace(settings, code="", argument=None)
 
 
 def tried_in_vain(view: Evidence, config: Config | None, gain: Gain | None = None) -> str:
@@ -368,18 +379,6 @@ def _changes(now: Config, config: Config) -> dict[str, Any]:
     # Without workers their arguments are at torch's defaults.
     before = Config(num_workers=1).dataloader_kwargs() | now.dataloader_kwargs()
     return {name: value for name, value in after.items() if before.get(name) != value}
-
-
-def fixed(now: Config, fix: Fix | None) -> Config | None:
-    """The configuration that a fix asks for; ``None`` for one that is more than settings."""
-    if fix is None or not fix.dataloader_kwargs or fix.code:
-        return None
-    asked = dict(fix.dataloader_kwargs)
-    if "multiprocessing_context" in asked:
-        asked["start_method"] = asked.pop("multiprocessing_context")
-    known = {field.name for field in dataclasses.fields(Config)}
-    chosen = {name: value for name, value in asked.items() if name in known}
-    return dataclasses.replace(now, **chosen).canonical()
 
 
 def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estimate | None:

@@ -282,7 +282,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     if vain and row.place is not Place.BROKEN:  # a fix of which is for no speed
         text = f"{claim.explanation} {vain}"
         claim = dataclasses.replace(
-            claim, explanation=text, fix="", code="", config=None, gain=None
+            claim, explanation=text, fix="", code="", argument=None, config=None, gain=None
         )
         evidence["tried"], place = vain, Place.BEHIND  # what can be mended comes first
     gain = claim.gain
@@ -403,9 +403,22 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowds(view))
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
+    if watched and config is not None and gain is not None:
+        finding = dataclasses.replace(
+            finding, evidence={**finding.evidence, **_outlook(view, config)}
+        )
     return dataclasses.replace(
         finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
+
+
+def _outlook(view: Evidence, config: Config) -> dict[str, float]:
+    """What a script's loop waits with other workers, by the model; how they start changes none."""
+    if view.predict is None or config.num_workers == view.workers:
+        return {}
+    found = view.predict(config, cores=view.available)
+    wait = None if found is None else found.wait_fraction
+    return {} if wait is None else {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
 
 
 def _pays_later(view: Evidence, config: Config) -> bool:

@@ -804,15 +804,21 @@ class Evidence:
 
     @property
     def locked_s(self) -> float:
-        """Seconds of fetching a batch that are a wait for a lock which processes share.
+        """Seconds of fetching a batch that are a wait for a lock which processes share."""
+        return self._blocked_s("lock")
 
-        Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run.
-        """
+    @property
+    def served_s(self) -> float:
+        """Those that are a wait for what another process sends by a Unix socket."""
+        return self._blocked_s("handover")
+
+    def _blocked_s(self, wait: str) -> float:
+        """Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run."""
         waits = self._worker_waits
         blocked = math.fsum(waits.values()) - waits.get("running", 0.0) - waits.get("queue", 0.0)
         if self.costs is None or blocked <= 0:
             return 0.0
-        return self.costs.fetch.io_s * min(1.0, waits.get("lock", 0.0) / blocked)
+        return self.costs.fetch.io_s * min(1.0, waits.get(wait, 0.0) / blocked)
 
     @property
     def lock_share(self) -> float:

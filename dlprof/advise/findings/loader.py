@@ -217,9 +217,8 @@ def _shared(view: Evidence) -> Claim | None:
         f"no lock around slow work{does}.",
         """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
-    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
-
-loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
+    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker""",
+        ("worker_init_fn", "open_own"),
         gain=predicted_gain(view, costs=alike),
     )
 
@@ -408,7 +407,9 @@ def too_many_workers(view: Evidence) -> Claim | None:
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit == "main":
         why = "Sending batches between processes costs more than making them. "
-    place = Place.FAULT if better or idle else Place.BEHIND
+    # What the workers compute explains a rate that fewer may, but need not, beat.
+    certain = better and (gain.sure or limit == "main")
+    place = Place.FAULT if certain or idle else Place.BEHIND
     if keeps_up:
         place = Place.BROKEN
     elif lock(view) is not None or starting_leads(view):
@@ -511,15 +512,30 @@ def fetch_io(view: Evidence) -> Claim | None:
     if (unsure := _blocked(view, costs)) is not None:
         return unsure
     costs = costs.without(view.waits_for_gil_s or 0.0)
-    if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
+    # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.
+    least = max(costs.fetch.cpu_s, costs.collate.own_s, at.LARGE_SHARE * costs.making.own_s)
+    if costs.fetch.io_s < least or lock(view) is not None:
         return None
     share = _share(costs, costs.fetch.io_s)
-    if share < at.LARGE_SHARE or lock(view) is not None:
-        return None
+    served = view.served_s >= 0.5 * costs.fetch.io_s
     blocked = (
-        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
-        f"network: {percent(share)} of the time to make a batch."
+        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on "
+        f"{'another process of this machine' if served else 'storage or network'}: "
+        f"{percent(share)} of the time to make a batch."
     )
+    if served:
+        return Claim(
+            "__getitem__ waits for another process",
+            f"{blocked} It answers over a Unix socket, as a multiprocessing.Manager, a database or "
+            "a cache does, and all workers ask it.",
+            share * (view.wait or 1.0),
+            "fetch_waiting_s fetch_cpu_s share num_workers",
+            {"share": share, "served_s": view.served_s},
+            "Let each worker have what it asks for: in a tensor, whose memory all of them share, "
+            "in a file that each maps, or in a copy of its own. Or ask for a whole batch at once "
+            "(__getitems__).",
+            gain=predicted_gain(view, costs=costs.without(view.served_s)),
+        )
     reads, limit = view.usage.read_bytes_per_s or 0.0, view.machine.read_limit_bytes_per_s
     if limit is not None and reads >= at.USED_UP * limit:
         return Claim(
@@ -620,11 +636,19 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
     )
 
 
+_COLLATE = ("collate_fn", "collate")
 _STACKING = """def collate(samples):
     images, labels = zip(*samples)
-    return torch.stack(images), torch.tensor(labels)
+    return torch.stack(images), torch.tensor(labels)"""
 
-loader = DataLoader(dataset, collate_fn=collate, ...)"""
+_OF_COLUMNS = """def collate(samples):
+    names = ("pixel_values", "labels")  # what the model takes, and no more
+    return {name: torch.stack([each[name] for each in samples]) for name in names}"""
+
+
+def _collating(view: Evidence, code: str) -> str:
+    """A collate function in the user's framework: where a trainer takes it, samples are dicts."""
+    return _OF_COLUMNS if "collate_fn" in view.target.call.checked().elsewhere else code
 
 
 def collate(view: Evidence) -> Claim | None:
@@ -663,7 +687,8 @@ def collate(view: Evidence) -> Claim | None:
         _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
-        code="" if is_torchs else _STACKING,
+        code="" if is_torchs else _collating(view, _STACKING),
+        argument=None if is_torchs else _COLLATE,
         gain=predicted_gain(view, costs=free),
     )
 
@@ -742,9 +767,8 @@ def _share(costs: Costs, part_s: float) -> float:
 
 _ONE_TENSOR = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
-    return torch.cat([each.flatten(1) for each in batch], dim=1)  # one tensor, split after loading
-
-loader = DataLoader(dataset, collate_fn=collate, ...)"""
+    # one tensor, split after loading
+    return torch.cat([each.flatten(1) for each in batch], dim=1)"""
 
 
 def receive(view: Evidence) -> Claim | None:
@@ -783,7 +807,8 @@ def receive(view: Evidence) -> Claim | None:
         cost,
         "receive_s receive_cpu_s batch_tensors main_share_of_wait",
         fix=fix,
-        code="" if remedy else _ONE_TENSOR,
+        code="" if remedy else _collating(view, _ONE_TENSOR),
+        argument=None if remedy else _COLLATE,
         config=remedy,
         gain=gain,
     )
@@ -856,8 +881,8 @@ def sampler(view: Evidence) -> Claim | None:
         "Draw all indices of an epoch at once, as a list or tensor, instead of one by one in "
         "Python.",
         """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
-# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
-loader = DataLoader(dataset, sampler=indices, ...)""",
+# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from""",
+        ("sampler", "indices"),
         gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 

@@ -143,9 +143,8 @@ def affinity(view: Evidence) -> Claim | None:
         "Let the workers run on all CPUs, and find what pins them (a library's import, "
         "KMP_AFFINITY, GOMP_CPU_AFFINITY, numactl).",
         """def use_all_cpus(worker_id):
-    os.sched_setaffinity(0, range(os.cpu_count()))
-
-loader = DataLoader(dataset, worker_init_fn=use_all_cpus, ...)""",
+    os.sched_setaffinity(0, range(os.cpu_count()))""",
+        ("worker_init_fn", "use_all_cpus"),
         gain=predicted_gain(view, cores=max(cores, pinned), now=pinned) if view.workers else None,
     )
 
@@ -403,7 +402,7 @@ def shared(view: Evidence) -> Claim | None:
         "Give /dev/shm more room, or let fewer batches wait in it: "
         f"{smaller.text_naming('prefetch_factor')}.",
         "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm",
-        smaller,
+        config=smaller,
     )
 
 
@@ -480,8 +479,7 @@ def pageable(view: Evidence) -> Claim | None:
     text = f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
     text += f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
     text += "overlaps with it."
-    code = """loader = DataLoader(dataset, pin_memory=True, ...)
-batch = batch.to(device, non_blocking=True)"""
+    code = "batch = batch.to(device, non_blocking=True)"
     if pinned is None:
         title = "pin_memory=True doesn't pin what is copied"
         text = f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
@@ -496,7 +494,7 @@ batch = batch.to(device, non_blocking=True)"""
         return self"""
     gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
     given, place = dataclasses.asdict(copying), _place_of(gain)
-    return Claim(title, text, share, "", given, fix, code, pinned, gain, place)
+    return Claim(title, text, share, "", given, fix, code, config=pinned, gain=gain, place=place)
 
 
 def _is_worth_pinning(view: Evidence, copying: Copying) -> bool:
@@ -623,9 +621,7 @@ cores = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cores[{workers}:])
 
 def keep_apart(worker_id):
-    os.sched_setaffinity(0, cores[:{workers}])
-
-loader = DataLoader(dataset, worker_init_fn=keep_apart, ...)"""
+    os.sched_setaffinity(0, cores[:{workers}])"""
 
 
 def slowed(view: Evidence) -> Claim | None:
@@ -649,7 +645,7 @@ def slowed(view: Evidence) -> Claim | None:
         why += f"{view.cores:g} are there."
     elif pins:
         why = "There are cores for both: the pin thread takes turns with the step on the GIL."
-    fix, code = _fix(view, threads, contended=contended, pins=pins)
+    fix, code, argument = _fix(view, threads, contended=contended, pins=pins)
     fed = view.limit == "consumer"
     # Of a loop that hardly waits, if its step were as fast as without loading.
     without = share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
@@ -675,24 +671,30 @@ def slowed(view: Evidence) -> Claim | None:
         },
         fix,
         code,
+        argument,
         gain=gain,
         place=None if fed else Place.BEHIND,
     )
 
 
-def _fix(view: Evidence, threads: float, *, contended: bool, pins: bool) -> tuple[str, str]:
+def _fix(
+    view: Evidence, threads: float, *, contended: bool, pins: bool
+) -> tuple[str, str, tuple[str, str] | None]:
+    """What to change, in a sentence, as code, and as the argument that is set with it."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
     if contended and threads >= at.PARALLEL and view.cores >= 2:
         left = max(1, int(view.cores - workers))
         text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
-        return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})"
+        return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})", None
     if contended and view.cores >= 2:
         fewer = "Try fewer workers, or keep" if view.workers > 1 else "Keep"
         text = f"{fewer} workers and step on cores of their own. Less work in the workers"
-        return f"{text} helps as well.", _APART.format(workers=workers)
+        apart = ("worker_init_fn", "keep_apart")
+        return f"{text} helps as well.", _APART.format(workers=workers), apart
     if pins:
         return (
             "Try pin_memory=False: copies get slower, and the step gets its GIL back.",
-            "loader = DataLoader(dataset, pin_memory=False, ...)",
+            "",
+            ("pin_memory", "False"),
         )
-    return "Try fewer workers, and less work in each of them.", ""
+    return "Try fewer workers, and less work in each of them.", "", None

@@ -215,6 +215,33 @@ def test_the_cause_that_looks_show_comes_first(code: str, seen: Seen) -> None:
     assert _first(seen) == code
 
 
+@pytest.mark.parametrize(("idle", "more_first"), [(1, True), (2, False)])
+def test_more_workers_come_before_another_order_where_they_bring_more(
+    idle: int, *, more_first: bool
+) -> None:
+    """Of four, one idles while a slow sample holds batches back, or two do."""
+    ready = _look("running", idle=2, alive=4, finished=6)
+    seen = _seen(
+        _looks((190, _look("queue", idle=idle, alive=4)), (10, ready)),
+        workers=4,
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        worker_waits={"sleep": 220 - 60 * idle, "queue": 60 * idle - 20},
+        main={"run_s": 0.3},
+    )
+    findings = _diagnose(seen).diagnosis.findings
+    gains = {each.code: each.predicted_gain for each in findings}
+    assert gains.keys() >= {"order.blocking", "fetch.io"}
+    order, more = gains["order.blocking"], gains["fetch.io"]
+    assert order is not None
+    assert more is not None
+    assert order.value == pytest.approx(1 / (1 - 0.95 * idle / 4))
+    assert (findings[0].code == "fetch.io") is more_first
+    assert findings[int(more_first)].code == "order.blocking"
+    assert (more.value > 1.1 * order.value) is more_first
+    # While they are held back more workers change nothing.
+    assert more.value < 1 / (0.95 * idle / 3)
+
+
 @pytest.mark.parametrize(("locked", "does"), [(150, True), (80, False)])
 def test_one_worker_does_for_a_lock_only_where_that_is_nearly_all(
     locked: int, *, does: bool
@@ -298,6 +325,37 @@ def test_of_shards_that_are_fewer_than_workers_the_idle_ones_count() -> None:
     found = _diagnose(dataclasses.replace(seen, training=training))
     assert found.config.num_workers == 6
     assert "too_many_workers" in [each.code for each in found.diagnosis.findings]
+
+
+def _fed(*, persist: bool) -> Seen:
+    """Of four workers, the third and the fourth give all batches."""
+    seen = _cpu()
+    idle: dict[str, Any] = {"waits": {"queue": LOOKS}, "messages": 0, "run_s": 0.0}
+    first, second = (
+        dataclasses.replace(each, pid=each.pid + 2, messages=200) for each in seen.workers
+    )
+    if not persist:
+        return dataclasses.replace(seen, workers=(first, second), ended_before=(2, 3))
+    empty = (dataclasses.replace(each, **idle) for each in seen.workers)
+    return dataclasses.replace(seen, workers=(*empty, first, second))
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_workers_without_data_are_of_an_iterable_and_named(persist: bool) -> None:
+    seen = _fed(persist=persist)
+    training = dataclasses.replace(seen.training, ended_workers=len(seen.ended_before))
+    found = _diagnose(dataclasses.replace(seen, training=training))
+    assert found.finding is not None
+    assert found.finding.code == "workers.unfed"
+    assert found.config.num_workers == 4
+    assert found.finding.title == "2 of 4 workers end before the others"
+    assert "Workers 0 and 1 gave none of 400 batches" in found.finding.explanation
+    codes = [each.code for each in found.diagnosis.findings]
+    assert "too_many_workers" not in codes
+    # Those of several loaders, or that just start, are not said to be without data.
+    seen = dataclasses.replace(seen, training=training)
+    assert _first(dataclasses.replace(seen, other_workers=2)) != "workers.unfed"
+    assert _first(dataclasses.replace(seen, started_workers=4)) != "workers.unfed"
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,9 @@ def test_what_is_measured_as_it_is_is_no_dataloader() -> None:
     assert asis.text in source
     assert "DataLoader(" not in source
     assert LoaderCall(text="# two\nimport os", variable="").checked() == LoaderCall()
+    for stranger in ("import os", "# {value}", "f('{value}')"):
+        code = {"collate_fn": stranger}
+        assert LoaderCall(text="f({settings})", elsewhere=code).checked() == LoaderCall()
 
 
 def test_a_call_of_a_stranger_s_run_file_brings_no_escape_sequence() -> None:

@@ -73,7 +73,9 @@ def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
     assert "num_workers" not in built.target.fixed
     watched = call_of(trainer())  # as in a script, where nothing else says so
     assert watched is not None
-    assert watched.fixed.keys() == {"multiprocessing_context", "worker_init_fn"}
+    assert watched.fixed.keys() == {"multiprocessing_context", "worker_init_fn", "sampler"}
+    assert watched.given("collate_fn", "collate") == "trainer = Trainer(..., data_collator=collate)"
+    assert watched.checked() == watched
 
 
 def test_a_data_module_is_set_up_and_asked() -> None:
@@ -354,3 +356,25 @@ def made(dataset):
     assert created.text == "create(dataset, ..., {settings})"
     assert created.fixed["in_order"] == "create takes no in_order"
     assert "num_workers" not in created.fixed
+
+
+@pytest.mark.parametrize(
+    ("package", "begins"),
+    [("lightning", "def val_dataloader(self):  # of Data\n    return "), ("other", "")],
+)
+def test_a_loader_that_a_method_of_lightnings_returns_is_shown_in_it(
+    package: str, begins: str
+) -> None:
+    seen: list[LoaderCall | None] = []
+
+    def val_dataloader(self: Any) -> None:
+        seen.append(call_at(sys._getframe(), lambda _path: False))
+
+    kind = of(package, "LightningDataModule", val_dataloader=val_dataloader)
+    type("Data", (kind,), {})().val_dataloader()
+    (found,) = seen
+    assert (found is not None) is bool(begins)
+    if found is not None:
+        shown = "DataLoader(dataset, ..., collate_fn=collate)"
+        assert found.given("collate_fn", "collate") == begins + shown
+        assert found.checked() == found
