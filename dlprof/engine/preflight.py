@@ -34,36 +34,23 @@ class ResourceLimit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What the probe and the machine say of what can work.
+    """What the probe and the machine say of what can work."""
 
-    Attributes:
-        batch_size: The target's own, at which it was probed.
-        batch_bytes: Data of the smaller of the batches seen; ``None`` if unknown, here and below.
-        shared_bytes: The part of it that goes through shared memory.
-        descriptors: Pieces of shared memory in it.
-        start_method: What workers are started by where a configuration doesn't say.
-        sharing_strategy: The same for how they share tensors; ``None`` where the target's own
-            code may change it in each worker.
-        memory: What one trial may take.
-        shared_memory: The same of shared memory.
-        open_files: Soft limit of a process.
-        unsendable: Why no worker can send a batch.
-        unstartable: Why no worker can be started by spawn or forkserver.
-        shared: Why the data of several forked workers is wrong.
-    """
-
-    batch_size: int | None
+    batch_size: int | None  # the target's own, at which it was probed
+    # Data of the smaller of the batches seen; ``None`` if unknown, here and below.
     batch_bytes: int | None
-    shared_bytes: int | None
-    descriptors: int | None
-    start_method: str
+    shared_bytes: int | None  # the part of it that goes through shared memory
+    descriptors: int | None  # pieces of shared memory in it
+    start_method: str  # what workers are started by where a configuration doesn't say
+    # The same for how they share tensors; ``None`` where the target's own code may change it in
+    # each worker.
     sharing_strategy: str | None
-    memory: ResourceLimit | None
-    shared_memory: ResourceLimit | None
-    open_files: int | None
-    unsendable: Failure | None = None
-    unstartable: Failure | None = None
-    shared: Failure | None = None
+    memory: ResourceLimit | None  # what one trial may take
+    shared_memory: ResourceLimit | None  # the same of shared memory
+    open_files: int | None  # soft limit of a process
+    unsendable: Failure | None = None  # why no worker can send a batch
+    unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
+    shared: Failure | None = None  # why the data of several forked workers is wrong
 
     @classmethod
     def of(

@@ -110,20 +110,13 @@ def now() -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is known before the first trial.
+    """What is known before the first trial."""
 
-    Attributes:
-        target: As it was built and probed.
-        accelerator: Torch's name of the device that batches go to; ``None`` for the CPU.
-        space: What could be measured.
-        faults: Why some of that can't work here.
-        cells: What can work of all that a model would predict; empty where none is to.
-    """
-
-    target: Target
-    accelerator: str | None
-    space: Space
-    faults: Mapping[Config, Failure]
+    target: Target  # as it was built and probed
+    accelerator: str | None  # torch's name of the device that batches go to; ``None`` for the CPU
+    space: Space  # what could be measured
+    faults: Mapping[Config, Failure]  # why some of that can't work here
+    # What can work of all that a model would predict; empty where none is to.
     cells: tuple[Config, ...] = ()
 
     @property

@@ -35,8 +35,7 @@ class NextLook(NamedTuple):
 
     needed: Mapping[Series, int]
     """Further quads by series until something can be decided; empty where all is."""
-    verdict: Verdict
-    """What is known so far, pending gates counting as inconclusive."""
+    verdict: Verdict  # what is known so far, pending gates counting as inconclusive
     processes: int
     """The pair of processes that is to load them: the second, 1, confirms failures of the first."""
 

@@ -27,38 +27,29 @@ _ABOVE_0 = ("cores", "ranks", "speed", "copy_scale", "storage_bytes_per_s", "epo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Where and beside what a configuration is to run.
+    """Where and beside what a configuration is to run."""
 
-    Attributes:
-        cores: Cores that all ranks may use together; a CPU quota may be a fraction.
-        ranks: Training processes on these cores, each with a loader of its own.
-        step_s: Seconds of the consumer's step that are not CPU work of its own.
-        step_spread: How these differ, with ``step_s`` as their mean; empty where all are alike.
-        step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
-        step_threads: Threads that compute at once in that work.
-        storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
-            beyond the waiting that was calibrated.
-        speed: Speed of a core relative to that where the calibration was taken.
-        copy_scale: How long a copy to the device takes relative to where the calibration was
-            taken: another link.
-        neighbours: Threads of others that compute all the time; they may be more than the cores.
-            A loader with more threads of its own gets a larger share, as the kernel divides it.
-        speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
-            where a core's speed can't change, as that of an emulated one.
-        epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
-    """
-
-    cores: float
-    ranks: int = 1
-    step_s: float = 0.0
+    cores: float  # cores that all ranks may use together; a CPU quota may be a fraction
+    ranks: int = 1  # training processes on these cores, each with a loader of its own
+    step_s: float = 0.0  # seconds of the consumer's step that are not CPU work of its own
+    # How these differ, with ``step_s`` as their mean; empty where all are alike.
     step_spread: str = ""
+    # CPU work of the consumer a step, which slows down where cores are short.
     step_cpu_s: float = 0.0
-    step_threads: float = 1.0
+    step_threads: float = 1.0  # threads that compute at once in that work
+    # What the storage gives to all ranks together; ``None`` for no limit beyond the waiting that
+    # was calibrated.
     storage_bytes_per_s: float | None = None
-    speed: float = 1.0
+    speed: float = 1.0  # speed of a core relative to that where the calibration was taken
+    # How far off ``speed`` may be, as the standard deviation of its logarithm; 0 where a core's
+    # speed can't change, as that of an emulated one.
     speed_error: float = SPEED_ERROR
+    # How long a copy to the device takes relative to where the calibration was taken: another link.
     copy_scale: float = 1.0
+    # Threads of others that compute all the time; they may be more than the cores. A loader with
+    # more threads of its own gets a larger share, as the kernel divides it.
     neighbours: float = 0.0
+    # Batches in one rank's epoch; ``None`` for an epoch without end.
     epoch_batches: int | None = None
 
     def __post_init__(self) -> None:
@@ -77,51 +68,33 @@ class Conditions:
 
 
 class Means(NamedTuple):
-    """Mean seconds a batch.
+    """Mean seconds a batch."""
 
-    Attributes:
-        cpu: CPU of the process that fetches: the worker, or main without workers.
-        io: Waiting in that process.
-        receive_cpu: CPU of taking the batch into the main process.
-        receive_io: Waiting in that, the batch's worker at rest.
-        main_cpu: CPU of main for drawing indices, sending them out and letting batches go.
-        pin: CPU of the pin thread.
-    """
-
-    cpu: float
-    io: float
-    receive_cpu: float = 0.0
-    receive_io: float = 0.0
+    cpu: float  # CPU of the process that fetches: the worker, or main without workers
+    io: float  # waiting in that process
+    receive_cpu: float = 0.0  # CPU of taking the batch into the main process
+    receive_io: float = 0.0  # waiting in that, the batch's worker at rest
+    # CPU of main for drawing indices, sending them out and letting batches go.
     main_cpu: float = 0.0
-    pin: float = 0.0
+    pin: float = 0.0  # CPU of the pin thread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What batches cost in one kind of configuration, under given conditions.
+    """What batches cost in one kind of configuration, under given conditions."""
 
-    Attributes:
-        rows: One row a batch, its figures as in ``Means``, CPU already at the machine's speed.
-        means: Over the rows.
-        hand_over_s: What a worker's CPU time holds for handing a batch over, its mean; only with
-            workers.
-        busy_s: What receiving takes longer while the batch's worker computes.
-        helpers: Other threads of the main process that compute while it fetches; only without
-            workers.
-        pinned: Whether a pin thread stands between the workers and main.
-        read_bytes: From storage, a batch.
-        queueing_s: How much longer each batch waits for every other one that is waited for at once.
-        is_saturated: Whether twice the workers would gain less than the root of 2 for that.
-    """
-
-    rows: Rows
-    means: Means
+    rows: Rows  # one row a batch, its figures as in ``Means``, CPU already at the machine's speed
+    means: Means  # over the rows
+    # What a worker's CPU time holds for handing a batch over, its mean; only with workers.
     hand_over_s: float = 0.0
-    busy_s: float = 0.0
+    busy_s: float = 0.0  # what receiving takes longer while the batch's worker computes
+    # Other threads of the main process that compute while it fetches; only without workers.
     helpers: float = 0.0
-    pinned: bool = False
-    read_bytes: float = 0.0
+    pinned: bool = False  # whether a pin thread stands between the workers and main
+    read_bytes: float = 0.0  # from storage, a batch
+    # How much longer each batch waits for every other one that is waited for at once.
     queueing_s: float = 0.0
+    # Whether twice the workers would gain less than the root of 2 for that.
     is_saturated: bool = False
 
     @property
@@ -133,23 +106,14 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One configuration under given conditions: what is to be predicted.
+    """One configuration under given conditions: what is to be predicted."""
 
-    Attributes:
-        workers: ``num_workers``.
-        prefetch: ``prefetch_factor``; 0 without workers.
-        in_order: As torch has it.
-        work: What its batches cost.
-        step_s: The consumer's step, copying included, that is not CPU work.
-        conditions: Where it runs.
-    """
-
-    workers: int
-    prefetch: int
-    in_order: bool
-    work: Work
-    step_s: float
-    conditions: Conditions
+    workers: int  # ``num_workers``
+    prefetch: int  # ``prefetch_factor``; 0 without workers
+    in_order: bool  # as torch has it
+    work: Work  # what its batches cost
+    step_s: float  # the consumer's step, copying included, that is not CPU work
+    conditions: Conditions  # where it runs
 
     @property
     def whole_step_s(self) -> float:

@@ -29,10 +29,8 @@ class RunContent(NamedTuple):
     """A run, and where its file can be continued."""
 
     run: Run
-    end: int
-    """Offset of the byte after the last complete record."""
-    ended: bool
-    """Whether that record has its line end."""
+    end: int  # offset of the byte after the last complete record
+    ended: bool  # whether that record has its line end
 
 
 def read_run(path: Path | str) -> Run:

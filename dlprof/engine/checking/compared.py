@@ -32,19 +32,12 @@ NO_SUBMODULES = "without its submodules"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SidePlan(SidePlace):
-    """What one side of a check is, and where it runs.
+    """What one side of a check is, and where it runs."""
 
-    Attributes:
-        side: Which.
-        request: How its target is built.
-        root: The directory that holds all of its code: its own or one above it.
-        compared: Its name for people.
-    """
-
-    side: Side
-    request: BuildRequest
-    root: Path
-    compared: Compared
+    side: Side  # which
+    request: BuildRequest  # how its target is built
+    root: Path  # the directory that holds all of its code: its own or one above it
+    compared: Compared  # its name for people
 
 
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:

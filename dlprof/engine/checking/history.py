@@ -122,19 +122,12 @@ def check_baseline(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One side measured alone.
+    """One side measured alone."""
 
-    Attributes:
-        entry: As a baseline keeps it.
-        compared: The code, for people.
-        provenance: When, by what and on what, as ``Sides.provenance`` says it.
-        took_s: Wall seconds, all included.
-    """
-
-    entry: BaselineEntry
-    compared: Compared
-    provenance: Mapping[str, Any]
-    took_s: float
+    entry: BaselineEntry  # as a baseline keeps it
+    compared: Compared  # the code, for people
+    provenance: Mapping[str, Any]  # when, by what and on what, as ``Sides.provenance`` says it
+    took_s: float  # wall seconds, all included
 
 
 def measure_run(
