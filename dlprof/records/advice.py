@@ -58,6 +58,9 @@ class Expected:
     turnover_fraction: float | None = None
 
 
+Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """Another configuration worth knowing of.
@@ -73,7 +76,7 @@ class Alternative:
 
     config: Config
     expected: Expected
-    relation: Literal["present", "tie", "fastest", "default", "slower", "predicted"]
+    relation: Relation
     speed: float
 
 
