@@ -15,6 +15,7 @@ from dlprof.records.trial import NumaMode
 
 _Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
+Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
 USELESS = 0.5
 """A certificate of no more than half of the best rate says nothing."""
@@ -56,9 +57,6 @@ class Expected:
     startup_s: float | None = None
     epoch_turnover_s: float | None = None
     turnover_fraction: float | None = None
-
-
-Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
 
 @record(frozen=True, slots=True, kw_only=True)
