@@ -30,7 +30,7 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.records.codec import from_json
-from dlprof.tracing.spans import Span, spans
+from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
 from dlprof.trial.in_worker import add_delay, guard_worker
