@@ -224,7 +224,7 @@ def by_dlprof(
         step_barrier=cell.ranks > 1,
         turnover=False,
     )
-    trial = bench.run(request, trial_id=f"t{repetition:04}", repetition=repetition)
+    trial = bench.explain(request, trial_id=f"t{repetition:04}", repetition=repetition)[0]
     if trial.batches_per_s is None:
         raise RuntimeError(f"a trial gave no figure: {trial.failure}")
     utilization = 100 * trial.batches_per_s.value * workload.step_s

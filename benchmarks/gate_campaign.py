@@ -37,8 +37,8 @@ from dlprof.engine.checking.measuring import MeasuredQuads, measure
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
-from dlprof.gate import judge
 from dlprof.gate.rule import run_queue_wait
+from dlprof.gate.verdict import judge
 from dlprof.records.gate import Compared, Quad, Side
 from dlprof.report.live import open_listener
 from dlprof.settings import SweepSettings

@@ -19,7 +19,7 @@ from common import Report, Table, parser, publish, surroundings
 from heavy_targets import PLANTED, Held, records
 from torch.utils.data import DataLoader
 
-from dlprof.model.starting import first_batch_s
+from dlprof.model.predict import first_batch_s
 from dlprof.records import WorkerStart
 from dlprof.targets.weighing import weigh
 from dlprof.trial.starting import measure_start

@@ -172,7 +172,7 @@ def by_dlprof(bench: TrialRunner, design: Design, repetition: int) -> tuple[floa
     """
     config = Config(num_workers=design.workers).canonical()
     request = TrialRequest(config=config, trial_s=design.window_s, turnover=False)
-    trial: Trial = bench.run(request, trial_id=config.key, repetition=repetition)
+    trial: Trial = bench.explain(request, trial_id=config.key, repetition=repetition)[0]
     if trial.samples_per_s is None:
         raise RuntimeError(f"a trial gave no figure: {trial.failure}")
     each = [rank.samples_per_s for rank in trial.ranks] or [trial.samples_per_s]

@@ -23,7 +23,7 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.settings import SweepSettings, settings_to_json
-from dlprof.store.format import encode_line
+from dlprof.store import encode_line
 from dlprof.version import __version__
 
 WORKERS = (0, 1, 2, 3, 4, 6, 8)

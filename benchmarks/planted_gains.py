@@ -80,7 +80,7 @@ class _Side:
         place = contextlib.nullcontext(()) if self.case is None else self.case.place()
         with place:
             request = dataclasses.replace(request, config=self.config)
-            trial = self.bench.run(request, trial_id="t", repetition=repetition)
+            trial = self.bench.explain(request, trial_id="t", repetition=repetition)[0]
         if trial.batches_per_s is None:
             return math.nan
         if trial.whole_epochs or self.batches is None or trial.epoch_turnover_s is None:

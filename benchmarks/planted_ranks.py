@@ -174,11 +174,11 @@ def measure(case: Case, folder: Path, memory: Path) -> Answer:
         runner.probe(TrialRequest(config=Config(), probe=True))
         config = Config(num_workers=1).canonical()
         with another_job(cpus[-1], _BURNERS if case.cause == "job" else 0):
-            trial = runner.run(
+            trial = runner.explain(
                 TrialRequest(config=config, trial_s=2.0, turnover=False),
                 trial_id="t0001",
                 repetition=0,
-            )
+            )[0]
     said = tuple(slow_for(trial.ranks, rank, 1) for rank in range(len(trial.ranks)))
     print(case, said, [each.samples_per_s for each in trial.ranks], file=sys.stderr, flush=True)
     for each in trial.ranks:

@@ -59,7 +59,7 @@ class Loaded:
         request = TrialRequest(
             config=config, trial_s=trial_s, step_s=step_s, step_barrier=barrier, turnover=False
         )
-        return self._bench.run(request, trial_id=self._next_id(), repetition=0)
+        return self._bench.explain(request, trial_id=self._next_id(), repetition=0)[0]
 
     def explain(self, config: Config, trial_s: float) -> tuple[Trial, Explanation | None]:
         """One instrumented trial, without a step."""

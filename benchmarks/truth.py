@@ -175,11 +175,11 @@ class Dlprof:
             RuntimeError: The trial gave no figure.
         """
         config = Config(num_workers=num_workers, prefetch_factor=PREFETCH_FACTOR).canonical()
-        trial = self._bench.run(
+        trial = self._bench.explain(
             TrialRequest(config=config, trial_s=self._window_s),
             trial_id=config.key,
             repetition=repetition,
-        )
+        )[0]
         if trial.samples_per_s is None:
             raise RuntimeError(f"a trial of {config.text} gave no figure: {trial}")
         return trial

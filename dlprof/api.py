@@ -347,7 +347,7 @@ def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
     """
     from dlprof.files import is_there
     from dlprof.machine.launchers import job_moment, launcher_of
-    from dlprof.store.format import run_file_name
+    from dlprof.store import run_file_name
 
     if output is not None:
         return Path(output)

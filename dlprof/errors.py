@@ -108,6 +108,13 @@ def refuse_newer(what: object, version: int, known: int) -> None:
         )
 
 
+def read_fault(
+    path: object, error: OSError, hint: str = "Check the path and its permissions."
+) -> FileError:
+    """The sentence for what the system said when a file was opened or read."""
+    return FileError(f"{path} can't be read: {error.strerror}", hint=hint)
+
+
 class TargetError(DlprofError):
     """A TARGET that can't be resolved, called or loaded from; ``message`` says which part."""
 

@@ -256,7 +256,10 @@ def untunable(loader: Any) -> str:
     for module, name in _TUNED:
         if _find(module, name) is None:
             return _NO_TUNING.format(version=version, name=f"{module}.{name}")
-    known = _names_of(_find(*_BATCH_ITERATOR))
+    # What its methods name, also those that it inherits or that ``dlprof run`` wraps.
+    kinds: tuple[Any, ...] = _find(*_BATCH_ITERATOR).__mro__
+    methods = [inspect.unwrap(each) for kind in kinds for each in vars(kind).values()]
+    known = {n for each in filter(inspect.isfunction, methods) for n in each.__code__.co_names}
     for name in _TUNED_PARTS:
         if name not in known:
             return _NO_TUNING.format(version=version, name=name)
@@ -272,15 +275,6 @@ def untunable(loader: Any) -> str:
 
 def _worker_arguments() -> tuple[str, ...]:
     return tuple(inspect.signature(_find(*_WORKER_LOOP)).parameters)
-
-
-def _names_of(kind: Any) -> set[str]:
-    """The attributes that the methods of a class name, its own and those that it inherits.
-
-    ``dlprof run`` wraps some of them.
-    """
-    methods = [inspect.unwrap(each) for base in kind.__mro__ for each in vars(base).values()]
-    return {name for each in filter(inspect.isfunction, methods) for name in each.__code__.co_names}
 
 
 class _Live:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, read_fault
 from dlprof.units import quoted
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -142,9 +142,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise FileError(
-            f"{path} can't be read: {error.strerror}", hint="Check the path and its permissions."
-        ) from None
+        raise read_fault(path, error) from None
     if len(content) > MAX_FILE_BYTES:
         raise FileError(
             f"{path} is longer than {MAX_FILE_BYTES} bytes", hint="Give the path of a TOML file."

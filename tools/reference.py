@@ -29,8 +29,9 @@ from dlprof.cli.app import program
 from dlprof.machine.profiles import GpuProfile, MachineProfile
 from dlprof.records.findings import FindingCode
 from dlprof.records.machine import CoreSpeeds
-from dlprof.settings import Option, SweepSettings, by_key
-from dlprof.store.format import RECORD_TYPES
+from dlprof.settings import SweepSettings, by_key
+from dlprof.settings.options import Option
+from dlprof.store import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
 from dlprof.targets.grammar import BUILTINS, TargetSpec
 from dlprof.units import format_bytes

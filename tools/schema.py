@@ -38,7 +38,7 @@ from dlprof.records import (
 )
 from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, SelfTest, TargetCheck
 from dlprof.records.transfer import Transfers
-from dlprof.store.format import KIND, RECORD_TYPES
+from dlprof.store import KIND, RECORD_TYPES
 
 FOLDER = Path(__file__).parents[1] / "dlprof" / "schema"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -69,27 +69,19 @@ from dlprof.units import format_bytes
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One configuration, and everything that was seen and predicted of it.
+    """One configuration, and everything that was seen and predicted of it."""
 
-    Attributes:
-        config: Which.
-        name: It in words.
-        trials: Those with a rate, in the order of measuring.
-        failures: Those that failed.
-        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
-            for this configuration or one that shares its turnover, or as it is predicted.
-        prediction: What it would give under the conditions that are asked for, by the same belief
-            as all rates; ``None`` where only trials are asked.
-        measured: Whether its trials show these conditions.
-    """
-
-    config: Config
-    name: str
-    trials: tuple[Trial, ...] = ()
-    failures: tuple[Trial, ...] = ()
+    config: Config  # which
+    name: str  # it in words
+    trials: tuple[Trial, ...] = ()  # those with a rate, in the order of measuring
+    failures: tuple[Trial, ...] = ()  # those that failed
+    # From an epoch's last batch to the next one's first, as the run shows it for this configuration
+    # or one that shares its turnover, or as it is predicted.
     epoch_turnover_s: float | None = None
+    # What it would give under the conditions that are asked for, by the same belief as all rates;
+    # ``None`` where only trials are asked.
     prediction: Prediction | None = None
-    measured: bool = True
+    measured: bool = True  # whether its trials show these conditions
 
     @property
     def key(self) -> str:
@@ -178,18 +170,13 @@ def gather(run: Run) -> list[Candidate]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """One trial's rates in a situation.
+    """One trial's rates in a situation."""
 
-    Attributes:
-        samples_per_s: Steady, at the stated step.
-        epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
-            epoch's length isn't known, or the rate covers whole epochs already.
-        wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
-    """
-
-    samples_per_s: float
+    samples_per_s: float  # steady, at the stated step
+    # What is left of it over whole epochs, turnover included; 1 where the epoch's length isn't
+    # known, or the rate covers whole epochs already.
     epoch_factor: float
-    wait_fraction: float | None
+    wait_fraction: float | None  # share of time waiting at the stated step; ``None`` without a step
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,27 +185,23 @@ class Speeds:
 
     The two are kept apart because configurations that differ only in ``persistent_workers`` have
     the same steady rate: what separates them is the epoch restart, not the noise of their rates.
-
-    Attributes:
-        belief: The steady rates, from what was measured and what a model predicted.
-        epochs: What epoch turnover leaves of each one's rate, over epochs of the target's length.
-        rates: Each trial's rates in the situation that counts, by trial id; none where trials show
-            another.
-        claimed: Steady rates with the model's own intervals, where nothing was measured that they
-            could be held against.
-        kept: Rates that the run keeps for this situation: a later version may estimate otherwise,
-            and one run has one figure everywhere.
-        kept_ratios: Those that it keeps with them, of one rate over that of another.
-        level: By how much the log rate that it keeps of what it recommends is above the believed
-            one: the others are shown on the same level.
     """
 
-    belief: Belief
+    belief: Belief  # the steady rates, from what was measured and what a model predicted
+    # What epoch turnover leaves of each one's rate, over epochs of the target's length.
     epochs: Mapping[str, Gap]
+    # Each trial's rates in the situation that counts, by trial id; none where trials show another.
     rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
+    # Steady rates with the model's own intervals, where nothing was measured that they could be
+    # held against.
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    # Rates that the run keeps for this situation: a later version may estimate otherwise, and one
+    # run has one figure everywhere.
     kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    # Those that it keeps with them, of one rate over that of another.
     kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
+    # By how much the log rate that it keeps of what it recommends is above the believed one: the
+    # others are shown on the same level.
     level: float = 0.0
 
     def waits(self, candidate: Candidate) -> list[float]:
@@ -698,27 +681,18 @@ def _by_speed(config: Config, situation: Situation) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was chosen, and from what.
+    """What was chosen, and from what."""
 
-    Attributes:
-        situation: What the settings are wanted for.
-        pick: The recommended configuration.
-        best: The fastest of the pool.
-        pool: What the choice was between: those that feed the step, where some do.
-        allowed: All that keep the limits, cheapest first.
-        fed: Whether the pick keeps the step fed; ``None`` without a step.
-        speeds: What the choice rests on.
-        loss: By which share something else is faster at most, by the certificate; ``None`` where
-            that says nothing.
-    """
-
-    situation: Situation
-    pick: Candidate
-    best: Candidate
+    situation: Situation  # what the settings are wanted for
+    pick: Candidate  # the recommended configuration
+    best: Candidate  # the fastest of the pool
+    # What the choice was between: those that feed the step, where some do.
     pool: tuple[Candidate, ...]
-    allowed: tuple[Candidate, ...]
-    fed: bool | None
-    speeds: Speeds
+    allowed: tuple[Candidate, ...]  # all that keep the limits, cheapest first
+    fed: bool | None  # whether the pick keeps the step fed; ``None`` without a step
+    speeds: Speeds  # what the choice rests on
+    # By which share something else is faster at most, by the certificate; ``None`` where that says
+    # nothing.
     loss: float | None = None
 
     @property

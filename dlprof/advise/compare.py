@@ -144,20 +144,13 @@ class Comparison:
 
 
 class CauseKind(NamedTuple):
-    """A kind of part.
+    """A kind of part."""
 
-    Attributes:
-        title: It in words.
-        costs: The fields of ``SideCosts`` that belong to it.
-        figures: Names of the figures that show it.
-        sentence: These of both sides in a sentence.
-        cause: The code of its finding and the fix, where it slows the slower side.
-    """
-
-    title: str
-    costs: tuple[str, ...]
-    figures: tuple[str, ...]
-    sentence: Callable[[Figures, Figures], str]
+    title: str  # it in words
+    costs: tuple[str, ...]  # the fields of ``SideCosts`` that belong to it
+    figures: tuple[str, ...]  # names of the figures that show it
+    sentence: Callable[[Figures, Figures], str]  # these of both sides in a sentence
+    # The code of its finding and the fix, where it slows the slower side.
     cause: tuple[FindingCode, str] | None = None
 
 
@@ -632,22 +625,15 @@ _LEAST, _MOST = 1e-12, 1e12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A configuration of a run that is compared, and what the run shows of it.
+    """A configuration of a run that is compared, and what the run shows of it."""
 
-    Attributes:
-        run: The run.
-        config: Which.
-        name: It in words.
-        trials: Those with a rate, of this configuration and of others.
-        rates: The one rate of each configuration, as all views of the run have it.
-        means: Mean natural logarithm of the rates of each one's trials, of all of them.
-    """
-
-    run: Run
-    config: Config
-    name: str
-    trials: tuple[Trial, ...]
+    run: Run  # the run
+    config: Config  # which
+    name: str  # it in words
+    trials: tuple[Trial, ...]  # those with a rate, of this configuration and of others
+    # The one rate of each configuration, as all views of the run have it.
     rates: Mapping[Config, Estimate]
+    # Mean natural logarithm of the rates of each one's trials, of all of them.
     means: Mapping[Config, float]
 
     @property
@@ -1074,43 +1060,27 @@ _LEAST_CORES = 1e-3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SideCosts:
-    """What decides the rate of one configuration on one machine. Seconds are per sample.
+    """What decides the rate of one configuration on one machine. Seconds are per sample."""
 
-    Attributes:
-        cpu_s: CPU seconds of all the loader's processes.
-        worker_share: Share of that in workers; 1 where it isn't known.
-        threads: Threads that run or want to without workers, on average, at least 1.
-        affinity: CPUs that the job may run on.
-        own_stretch: What a CPU second takes because own threads get into each other's way, beyond
-            what too few CPUs explain; 1 for no longer.
-        quota_stretch: The same because a quota holds the job back.
-        neighbour_stretch: The same because neighbours take cores.
-        io_s: True waiting in fetching and collating.
-        receive_s: Taking, rebuilding and ordering a batch, in the main process.
-        pin_s: Copying to page-locked memory.
-        pin_thread: Whether a thread of its own receives and pins.
-        copy_s: Copying to the device.
-        step_s: The training step.
-        wait_s: What a loop of a training script waits for data, where that is all that is known of
-            its loading.
-        workers: ``num_workers``.
-    """
-
-    cpu_s: float
-    worker_share: float = 1.0
-    threads: float = 1.0
-    affinity: float = 1.0
+    cpu_s: float  # CPU seconds of all the loader's processes
+    worker_share: float = 1.0  # share of that in workers; 1 where it isn't known
+    threads: float = 1.0  # threads that run or want to without workers, on average, at least 1
+    affinity: float = 1.0  # CPUs that the job may run on
+    # What a CPU second takes because own threads get into each other's way, beyond what too few
+    # CPUs explain; 1 for no longer.
     own_stretch: float = 1.0
-    quota_stretch: float = 1.0
-    neighbour_stretch: float = 1.0
-    io_s: float = 0.0
-    receive_s: float = 0.0
-    pin_s: float = 0.0
-    pin_thread: bool = False
-    copy_s: float = 0.0
-    step_s: float = 0.0
+    quota_stretch: float = 1.0  # the same because a quota holds the job back
+    neighbour_stretch: float = 1.0  # the same because neighbours take cores
+    io_s: float = 0.0  # true waiting in fetching and collating
+    receive_s: float = 0.0  # taking, rebuilding and ordering a batch, in the main process
+    pin_s: float = 0.0  # copying to page-locked memory
+    pin_thread: bool = False  # whether a thread of its own receives and pins
+    copy_s: float = 0.0  # copying to the device
+    step_s: float = 0.0  # the training step
+    # What a loop of a training script waits for data, where that is all that is known of its
+    # loading.
     wait_s: float | None = None
-    workers: int = 0
+    workers: int = 0  # ``num_workers``
 
     @property
     def computing_s(self) -> float:

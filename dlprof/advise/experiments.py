@@ -20,19 +20,13 @@ _TRYING = "trying "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a profile may cost.
+    """What a profile may cost."""
 
-    Attributes:
-        budget_s: Seconds in all.
-        trial_s: Length of a window.
-        cost: What trials are expected to cost beside it.
-        workers: Most workers to try; ``None`` for no limit.
-    """
-
-    budget_s: float = 25.0
-    trial_s: float = 1.0
+    budget_s: float = 25.0  # seconds in all
+    trial_s: float = 1.0  # length of a window
+    # What trials are expected to cost beside it.
     cost: TrialCost = dataclasses.field(default_factory=lambda: TrialCost(overhead_s=0.4))
-    workers: int | None = None
+    workers: int | None = None  # most workers to try; ``None`` for no limit
 
 
 def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:

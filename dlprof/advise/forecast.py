@@ -853,7 +853,9 @@ def _without(
 
     calibration = situation.calibration
     now, found = busy(calibration), list[WithoutPart]()
-    for part, free in _free(calibration, _paged(situation.run)):
+    # Share of making a batch that was stalled for pages which memory was too small to keep.
+    paged = typical(trial.usage.memory_pressure_fraction for trial in situation.run.completed)
+    for part, free in _free(calibration, paged or 0.0):
         value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
         gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
         found.append(WithoutPart(part=part, gain=gain, source="model"))
@@ -877,12 +879,6 @@ def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[Witho
         ]
         bound = Estimate(value=statistics.median(gains), low=min(gains), high=max(gains))
         yield WithoutPart(part="barrier", gain=bound, source="bound")
-
-
-def _paged(run: Run) -> float:
-    """Share of making a batch that was stalled for pages which memory was too small to keep."""
-    stalled = (trial.usage.memory_pressure_fraction for trial in run.completed)
-    return typical(stalled) or 0.0
 
 
 def _free(calibration: Calibration, paged: float) -> Iterator[tuple[LoaderPart, Calibration]]:

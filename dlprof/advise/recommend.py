@@ -7,7 +7,6 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from dlprof.advise.candidates import (
     OWN,
@@ -63,10 +62,9 @@ from dlprof.records import (
     Run,
     ToMeasure,
 )
+from dlprof.records.advice import Relation
 from dlprof.stats import NEAR
 from dlprof.units import format_duration
-
-_Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
 
 def recommend(
@@ -205,7 +203,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     pick, speeds = choice.pick, choice.speeds
     fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
     rivals = [speeds.fastest(fewer)] if fewer else []
-    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most important first
+    related: dict[Relation, Sequence[Candidate | None]] = {  # the most important first
         "present": [choice.present],
         "default": [choice.default],
         "fastest": [choice.best],

@@ -532,7 +532,14 @@ def _limit(run: Run, more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
         return "storage: a cgroup throttles reads" if held else "storage"
     if max(_receiving(run, trials) for trials in (more, fewer)) >= at.BUSY:
         return _RECEIVING
-    one, two = (_cpu_s_per_sample(trials) for trials in (fewer, more))
+    one, two = (
+        typical(
+            trial.usage.own_cpu_cores / trial.samples_per_s.value
+            for trial in trials
+            if trial.usage.own_cpu_cores and trial.samples_per_s is not None
+        )
+        for trials in (fewer, more)
+    )
     if one is not None and two is not None and two > 1.15 * one:
         return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"
     waited = [each.barrier_fraction or 0.0 for trial in more for each in trial.ranks]
@@ -557,14 +564,6 @@ def _receiving(run: Run, trials: Sequence[Trial]) -> float:
     except ValueError:  # of another batch size, or without a batch
         return 0.0
     return rate * work.main_s
-
-
-def _cpu_s_per_sample(trials: Iterable[Trial]) -> float | None:
-    return typical(
-        trial.usage.own_cpu_cores / trial.samples_per_s.value
-        for trial in trials
-        if trial.usage.own_cpu_cores and trial.samples_per_s is not None
-    )
 
 
 def _measured(trial: Trial) -> bool:

@@ -38,60 +38,40 @@ _BETTER = "give --speed, or --machine with what dlprof machine --save writes the
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSpeed:
-    """Speed of a core relative to that where the calibration was taken.
+    """Speed of a core relative to that where the calibration was taken."""
 
-    Attributes:
-        value: 0.8 for a core that takes 1.25 times as long.
-        factor: The true one may be this many times smaller or larger; 1 where it is known.
-        doubt: Where the value comes from, if that is not what was given; empty otherwise.
-    """
-
-    value: float
+    value: float  # 0.8 for a core that takes 1.25 times as long
+    # The true one may be this many times smaller or larger; 1 where it is known.
     factor: float = 1.0
-    doubt: str = ""
+    doubt: str = ""  # where the value comes from, if that is not what was given; empty otherwise
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the settings are wanted for.
+    """What the settings are wanted for."""
 
-    Attributes:
-        run: What the answer is drawn from.
-        constraints: The limits and the ranks, with the step that was measured filled in where none
-            is asked.
-        machine: Whose limits hold.
-        extrapolated: Whether that is another machine than the one measured.
-        as_measured: Whether trials of the run show the same: its machine, cores, step and
-            background load.
-        by_model: Whether they don't, and a calibration answers.
-        step_measured: Whether the trials ran with the step that is asked for.
-        step_s, step_cpu_s, cores, neighbours, storage_bytes_per_s, copy_scale: As ``conditions``
-            has them, and ``step_spread`` as the constraints.
-        speed: Of its cores.
-        speed_error: How far that spreads; ``None`` where trials don't show it.
-        target: What is loaded; how long its epochs are as trials saw it, where it doesn't say.
-        present: What the target's own DataLoader is set to now, as a sweep measures it.
-        notes: What was assumed, one sentence each.
-    """
-
-    run: Run
+    run: Run  # what the answer is drawn from
+    # The limits and the ranks, with the step that was measured filled in where none is asked.
     constraints: Constraints
-    machine: Machine
-    extrapolated: bool
+    machine: Machine  # whose limits hold
+    extrapolated: bool  # whether that is another machine than the one measured
+    # Whether trials of the run show the same: its machine, cores, step and background load.
     as_measured: bool
-    by_model: bool
-    step_measured: bool
+    by_model: bool  # whether they don't, and a calibration answers
+    step_measured: bool  # whether the trials ran with the step that is asked for
+    # These, and ``copy_scale``, are as ``conditions`` has them; its ``step_spread`` is that of the
+    # constraints.
     step_s: float
     step_cpu_s: float
     cores: float
     neighbours: float
     storage_bytes_per_s: float | None
-    speed: CoreSpeed
-    speed_error: float | None
+    speed: CoreSpeed  # of its cores
+    speed_error: float | None  # how far that spreads; ``None`` where trials don't show it
     copy_scale: float
-    target: Target
-    present: Config | None
-    notes: tuple[str, ...] = ()
+    target: Target  # what is loaded; how long its epochs are as trials saw it, where it doesn't say
+    present: Config | None  # what the target's own DataLoader is set to now, as a sweep measures it
+    notes: tuple[str, ...] = ()  # what was assumed, one sentence each
 
     @classmethod
     def of(

@@ -27,25 +27,20 @@ FAILED = "failed"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSummary:
-    """One configuration over all its trials.
+    """One configuration over all its trials."""
 
-    Attributes:
-        seen: What was seen of it.
-        role: ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``,
-            ``default`` (PyTorch's own), ``failed`` or empty.
-        rate: The one rate that the run has for it, over whole epochs where their length is known;
-            ``None`` without figures.
-        predicted: The same as a model predicted it before anything was measured.
-        relative: That rate over that of the pick (of the fastest, where nothing is recommended).
-        wait_fraction: Mean share of time waiting for data at the stated step.
-    """
-
-    seen: Candidate
+    seen: Candidate  # what was seen of it
+    # ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``, ``default``
+    # (PyTorch's own), ``failed`` or empty.
     role: str
+    # The one rate that the run has for it, over whole epochs where their length is known; ``None``
+    # without figures.
     rate: Estimate | None = None
+    # The same as a model predicted it before anything was measured.
     predicted: Estimate | None = None
+    # That rate over that of the pick (of the fastest, where nothing is recommended).
     relative: Estimate | None = None
-    wait_fraction: float | None = None
+    wait_fraction: float | None = None  # mean share of time waiting for data at the stated step
 
     @property
     def config(self) -> Config:

@@ -4,7 +4,6 @@
 ``session`` does all of that for one process or for all.
 """
 
-from dlprof.attach.diagnosis import Attached, diagnose_training
-from dlprof.attach.session import Board, attach
-
-__all__ = ["Attached", "Board", "attach", "diagnose_training"]
+from dlprof.attach.diagnosis import Attached as Attached
+from dlprof.attach.session import Board as Board
+from dlprof.attach.session import attach as attach

@@ -144,7 +144,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     make_way(files, read=(baseline, *config_files(os.environ, config, Path.cwd()), settings.source))
     with listening(asked) as listener:
         if self_test:
-            from dlprof.engine.checking.self_test import run_self_test
+            from dlprof.engine.check import run_self_test
 
             test = run_self_test(settings, listener=listener)
         else:

@@ -40,7 +40,7 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
         raise UsageError(
             "--resume needs to know which run file to continue", hint="Give it with -o FILE."
         )
-    from dlprof.store.format import run_file_name
+    from dlprof.store import run_file_name
 
     return Path(run_file_name(target, datetime.now().astimezone()))
 

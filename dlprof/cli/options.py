@@ -91,16 +91,12 @@ def resolve(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What every command is asked.
+    """What every command is asked."""
 
-    Attributes:
-        given: Texts of the table's options that it takes, as far as they were given.
-        brief: Whether only the answer of the JSON document is wanted.
-    """
-
+    # Texts of the table's options that it takes, as far as they were given.
     given: Mapping[str, Any]
     as_json: bool
-    brief: bool
+    brief: bool  # whether only the answer of the JSON document is wanted
     quiet: bool
     verbose: bool
 

@@ -104,8 +104,7 @@ def run(  # noqa: PLR0913 - one for each option
     from dlprof.integrations.running import ScriptRun, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.machine.launchers import job_moment, launcher_of
-    from dlprof.store import check_output
-    from dlprof.store.format import run_file_name
+    from dlprof.store import check_output, run_file_name
 
     rank = read_rank(os.environ)
     if headroom and rank is not None and rank.world_size > 1:

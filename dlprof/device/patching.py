@@ -236,28 +236,23 @@ if hasattr(os, "register_at_fork"):
 
 @dataclasses.dataclass(slots=True)
 class Moves:
-    """What was copied from a batch's coming until the next was asked for.
+    """What was copied from a batch's coming until the next was asked for."""
 
-    Attributes:
-        device: The last that was copied to; ``None`` where nothing was copied.
-        copy_s: Seconds on the device; those of the calling thread where there are no events.
-        exposed_s: The part on the stream that the loop works on, which waits for it.
-        blocked_s: Seconds in which a copy held the calling thread up; its waiting for work that was
-            ordered before isn't the copy's.
-        pending: Copies that the device has not been seen to end.
-        busy: Whether a copy is being ordered: what its call does within itself is no copy more.
-        streams: Where the loop's work went when the batch came, by device that it had reached.
-    """
-
+    # The last that was copied to; ``None`` where nothing was copied.
     device: torch.device | None = None
     bytes: int = 0
     pinned_bytes: int = 0
+    # Seconds on the device; those of the calling thread where there are no events.
     copy_s: float = 0.0
-    exposed_s: float = 0.0
+    exposed_s: float = 0.0  # the part on the stream that the loop works on, which waits for it
+    # Seconds in which a copy held the calling thread up; its waiting for work that was ordered
+    # before isn't the copy's.
     blocked_s: float = 0.0
-    pending: int = 0
+    pending: int = 0  # copies that the device has not been seen to end
     failed: bool = False
+    # Whether a copy is being ordered: what its call does within itself is no copy more.
     busy: bool = False
+    # Where the loop's work went when the batch came, by device that it had reached.
     streams: Mapping[torch.device, Any] = dataclasses.field(default_factory=dict)
 
 

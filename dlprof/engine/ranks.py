@@ -54,24 +54,15 @@ _ALONE = "For one loader alone, unset WORLD_SIZE; to launch ranks here, use --la
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedRank:
-    """Which process of a job this is.
+    """Which process of a job this is."""
 
-    Attributes:
-        rank: Over all machines.
-        world: How many there are on all machines.
-        local_rank: Among those of this machine, from 0.
-        local_size: How many of them share this machine.
-        environ: What the rank's loader is to find in its environment.
-        job: What all ranks have in common, and no other job.
-        leader: Where the machine of rank 0 is reached, and by which ports; empty for one machine.
-    """
-
-    rank: int
-    world: int
-    local_rank: int
-    local_size: int
-    environ: Mapping[str, str]
-    job: str
+    rank: int  # over all machines
+    world: int  # how many there are on all machines
+    local_rank: int  # among those of this machine, from 0
+    local_size: int  # how many of them share this machine
+    environ: Mapping[str, str]  # what the rank's loader is to find in its environment
+    job: str  # what all ranks have in common, and no other job
+    # Where the machine of rank 0 is reached, and by which ports; empty for one machine.
     leader: tuple[str, range] | None = None
 
     @classmethod

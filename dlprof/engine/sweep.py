@@ -1,16 +1,22 @@
-"""The order of a sweep: prepare, build, probe, plan, measure trial after trial, recommend."""
+"""The order of a sweep: prepare, build, probe, plan, measure trial after trial, recommend.
+
+From its traced trials follows its calibration, and from that what the model predicts. A run that
+was cut off goes on as it was begun.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import math
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from dlprof.advise.candidates import stored_limits
+from dlprof.advise.candidates import most_workers, stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.advise.scaling import numa_binding
-from dlprof.advise.thresholds import WORTH_TRYING
-from dlprof.engine.predicting import calibrated, levers_of, sweep_prediction
+from dlprof.advise.situation import Situation
+from dlprof.advise.thresholds import PAYS, WORTH_TRYING
 from dlprof.engine.preparation import (
     SweepListener,
     as_stated,
@@ -19,33 +25,39 @@ from dlprof.engine.preparation import (
     new_header,
     opened_runner,
     plan_sweep,
+    sensible,
 )
 from dlprof.engine.ranks import numa_cpus, resolve_ranks
-from dlprof.engine.resume import plan_of, resumed_settings, same_run
 from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
+from dlprof.model import Conditions, fit, needs
 from dlprof.records import (
+    Calibration,
     Config,
     Failure,
     Integrity,
     LeftOut,
+    Machine,
     NumaBinding,
     Plan,
     Purpose,
     Recommendation,
     Run,
+    RunHeader,
     SweepPrediction,
+    Target,
     Trial,
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.led import final_plan, next_calibration, next_lever
+from dlprof.search.led import final_plan, levers, next_calibration, next_lever, predict_sweep
 from dlprof.search.space import MIN_REPEATS, fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
+from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
 
@@ -459,3 +471,186 @@ def _spent_s(before: Run | None) -> float:
         return 0.0
     in_trials = sum(trial.wall_s for trial in before.trials)
     return in_trials if before.end is None else max(in_trials, before.end.cost_s.total)
+
+
+_MANY_PER_CORE, _MANY = (8, 16), 32
+"""Workers for each core, up to so many, that are looked at beside those that the model sees a gain
+in: on two cores that change their speed 16 gave 7 to 10 % more than 3, 32 a fifth more than 7, as
+whichever core is fast has something to do then."""
+
+
+def calibrated(run: Run) -> Calibration | None:
+    """What a run's traced trials show of its batches; ``None`` where they show nothing."""
+    found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
+    return sensible(found) if found.is_usable else None
+
+
+def sweep_prediction(run: Run) -> SweepPrediction | None:
+    """What the model says of all configurations that a run's plan names.
+
+    For the machine as busy as it was during the calibration.
+
+    Returns:
+        ``None`` where the model can say nothing of them.
+    """
+    plan, calibration = run.header.plan, run.calibration
+    if plan is None or calibration is None:
+        return None
+    plan = still_useful(plan, Integrity.of(run))
+    try:
+        conditions = Situation.of(run).conditions
+        cells = _worth_predicting(run, calibration, plan.cells, conditions)
+        found = predict_sweep(calibration, cells, conditions, present=plan.present)
+    except (UsageError, ValueError):
+        return None
+    if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:
+        return found
+    finalists = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
+    return dataclasses.replace(found, race=tuple(finalists))
+
+
+def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
+    """What beside the swept settings may pay for the pick of a run that holds a calibration."""
+    calibration = run.calibration
+    if calibration is None:
+        return ()
+    swept = [name for name, value in run.header.settings.items() if value is not None]
+    swept += run.header.target.fixed
+    explained = [trial for trial in run.trials if trial.purpose == "explain"]
+    try:
+        conditions = Situation.of(run).conditions
+        return levers(calibration, pick, conditions, explained, unordered_pays=PAYS, swept=swept)
+    except (UsageError, ValueError):
+        return ()
+
+
+def _worth_predicting(
+    run: Run, calibration: Calibration, cells: Sequence[Config], conditions: Conditions
+) -> list[Config]:
+    """The cells without more workers than could gain or be measured, unless the user named them.
+
+    On a machine that others keep busy, ever more workers take ever more of the cores from them.
+    That is no gain to recommend: what saturates the machine with nobody else on it is enough. And
+    what takes too much of the budget to start could not be verified.
+    """
+    settings, plan = run.header.settings, run.header.plan
+    if settings.get("num_workers") is not None or not cells:
+        return list(cells)
+    alone = dataclasses.replace(conditions, neighbours=0.0)
+    most = most_workers(calibration, cells[-1], alone)
+    # A few with more are looked at, with shallow queues: deep ones fill slowly.
+    share = conditions.cores / conditions.ranks
+    each = () if conditions.neighbours else _MANY_PER_CORE
+    limits = [min(_MANY, math.ceil(count * share)) for count in each]
+    many = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
+    depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
+    budget_s = settings.get("budget_s")
+    # A trial starts its workers up to three times, and there are several trials; starts of half a
+    # second are no reason to leave anything out.
+    longest_s = max(0.5, budget_s / 30) if isinstance(budget_s, int | float) else math.inf
+    starts_s = {cell: needs(calibration, cell).startup_s for cell in cells}
+    # As long as the first batch takes, all of them start, without workers too.
+    longest_s += min((each for each in starts_s.values() if each is not None), default=0.0)
+
+    def worth(cell: Config) -> bool:
+        looked_at = cell.num_workers in many and cell.prefetch_factor == depth
+        few = cell.num_workers <= most or looked_at
+        return few and (starts_s[cell] or 0.0) <= longest_s
+
+    present = None if plan is None else plan.present
+    return [cell for cell in cells if cell == present or worth(cell)]
+
+
+RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})
+"""Settings that may be changed when a run is continued: they decide how much is measured."""
+
+_NAMES_CODE = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
+"""Settings by which a run file could have code run; nobody but the user may name it."""
+
+
+def resumed_settings(
+    stored: SweepSettings, settings: SweepSettings, given: Collection[str]
+) -> SweepSettings:
+    """The settings to continue a run with.
+
+    ``given`` are the fields of ``settings`` that the user named.
+
+    Raises:
+        UsageError: The user named another value for a field that a run can't change, or did not
+            repeat what names code: a run file from elsewhere must not choose what is run.
+    """
+    for name, option in _NAMES_CODE.items():
+        if name not in given and _names_code(stored, name):
+            raise UsageError(
+                f"The run started with {option}: give it again to continue",
+                hint=f"Name the {option} that you trust: the file says "
+                f"{shlex.quote(str(getattr(stored, name)))}.",
+            )
+    for name in sorted(set(given) - RESUMABLE):
+        asked, had = getattr(settings, name), getattr(stored, name)
+        if asked != had:
+            raise UsageError(
+                f"The run started with {name}={had!r} and can't continue with {asked!r}",
+                hint="Leave the option out, or start a new run in another file.",
+            )
+    changes = {name: getattr(settings, name) for name in RESUMABLE & set(given)}
+    return dataclasses.replace(stored, **changes)
+
+
+def same_run(
+    before: Run,
+    settings: SweepSettings,
+    machine: Machine,
+    target: Target,
+    versions: Mapping[str, str],
+    ranks: int,
+) -> RunHeader:
+    """The header of the run that is continued, if what is here now is what it was begun on."""
+    stored = before.header
+    at_once = max((max(1, len(trial.ranks)) for trial in before.completed), default=ranks)
+    for what, had, has in (
+        ("machine", stored.machine.fingerprint, machine.fingerprint),
+        ("torch version", stored.torch_version, versions["torch"]),
+        ("dataset", stored.target.dataset, target.dataset),
+        ("dataset's length", stored.target.length, target.length),
+        ("number of ranks", at_once, ranks),
+    ):
+        if had != has:
+            raise UsageError(
+                f"The run can't be continued: its {what} was {had}, and is now {has}",
+                hint="Start a new run in another file.",
+            )
+    if settings.repeats is None:
+        return stored
+    plan = dataclasses.replace(
+        plan_of(stored),
+        min_repeats=settings.repeats,
+        max_repeats=settings.repeats,
+        planned_repeats=settings.repeats,
+        take_turns=False,
+    )
+    return dataclasses.replace(stored, plan=plan)
+
+
+def plan_of(header: RunHeader) -> Plan:
+    """What a run set out to measure.
+
+    Raises:
+        UsageError: Its file doesn't say.
+    """
+    if header.plan is None:
+        raise UsageError(
+            "The run can't be continued: its file holds no plan",
+            hint="Start a new run in another file.",
+        )
+    return header.plan
+
+
+def _names_code(settings: SweepSettings, name: str) -> bool:
+    """Whether a setting makes a sweep run code that is not dlprof's own."""
+    if name == "target":
+        name = settings.target.partition(":")[0]
+        return name not in BUILTINS or name == "dlio"  # which may make files where it says
+    if name == "arguments":
+        return bool(settings.arguments) and _names_code(settings, "target")
+    return settings.step_callable is not None

@@ -30,29 +30,18 @@ _SHARED = "Copies ran to all devices at once, which slows down other users of th
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Attributes:
-        device: Torch's name, or ``auto``.
-        all_devices: Copy to all accelerators, one by one and at once.
-        budget_s: For copies of plain buffers, over all devices.
-        target: Whose batch is copied; ``None`` for none.
-        arguments: ``--arg`` pairs of the target.
-        batch_size: Of its batch; ``None`` keeps the target's own.
-        shuffle: Overrides the target's own order.
-        seed: Of the target's order.
-        timeout_s: The whole is ended after it.
-    """
-
-    device: str = "auto"
-    all_devices: bool = False
-    budget_s: float = 10.0
-    target: str | None = None
+    device: str = "auto"  # torch's name, or ``auto``
+    all_devices: bool = False  # copy to all accelerators, one by one and at once
+    budget_s: float = 10.0  # for copies of plain buffers, over all devices
+    target: str | None = None  # whose batch is copied; ``None`` for none
+    # ``--arg`` pairs of the target.
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    batch_size: int | None = None
-    shuffle: bool | None = None
-    seed: int = 0
-    timeout_s: float = 300.0
+    batch_size: int | None = None  # of its batch; ``None`` keeps the target's own
+    shuffle: bool | None = None  # overrides the target's own order
+    seed: int = 0  # of the target's order
+    timeout_s: float = 300.0  # the whole is ended after it
 
     @classmethod
     def of(

@@ -37,19 +37,12 @@ sent is worked out, all processes go, and the screen is drawn."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """What is left of a budget for trials.
+    """What is left of a budget for trials."""
 
-    Attributes:
-        budget_s: Seconds in all, the program's start and end included.
-        began_s: When the program began, by ``clock``.
-        ending_s: What follows the last trial.
-        clock: Monotonic seconds.
-    """
-
-    budget_s: float
-    began_s: float
-    ending_s: float = _ENDING_S
-    clock: Callable[[], float] = time.monotonic
+    budget_s: float  # seconds in all, the program's start and end included
+    began_s: float  # when the program began, by ``clock``
+    ending_s: float = _ENDING_S  # what follows the last trial
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds
 
     @classmethod
     def since(cls, began_s: float | None, budget_s: float) -> Deadline:
@@ -97,8 +90,7 @@ class Measuring:
     earlier_trials: int = dataclasses.field(init=False)
     raw: Run = dataclasses.field(init=False)
     """What was measured as it was: later trials may show that the data was right after all."""
-    so_far: Run = dataclasses.field(init=False)
-    """The same with trials of wrong data as failed ones."""
+    so_far: Run = dataclasses.field(init=False)  # the same with trials of wrong data as failed ones
 
     def __post_init__(self, before: Run | None) -> None:
         """Go on from what an earlier session has measured."""

@@ -60,8 +60,14 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     except OSError as error:
         raise write_fault(place / _PREFIX, error) from None
     try:
-        if held is not None:
-            _clear(place)
+        # Those of this user's sweeps that no longer run, where locks say which these are.
+        for abandoned in place.glob(f"{_PREFIX}*") if held is not None else ():
+            with contextlib.suppress(OSError):
+                is_own = abandoned.lstat().st_uid == os.getuid()
+                unheld = _locked(abandoned) if is_own else None
+                if unheld is not None:
+                    shutil.rmtree(abandoned, ignore_errors=True)
+                    os.close(unheld)
         with cleanup_at_exit(lambda: shutil.rmtree(directory, ignore_errors=True)):
             yield directory
     finally:
@@ -100,17 +106,6 @@ def _create(place: Path) -> tuple[Path, int | None]:
         if directory.exists():
             # The lock was given twice: the file system has none, and nothing follows from it.
             return directory, None
-
-
-def _clear(place: Path) -> None:
-    """Remove the directories of this user's sweeps that no longer run."""
-    for abandoned in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            is_own = abandoned.lstat().st_uid == os.getuid()
-            held = _locked(abandoned) if is_own else None
-            if held is not None:
-                shutil.rmtree(abandoned, ignore_errors=True)
-                os.close(held)
 
 
 def _locked(directory: Path, *, wait: bool = False) -> int | None:

@@ -36,12 +36,9 @@ class GateProgress(NamedTuple):
     """Where a metric stands."""
 
     result: GateResult
-    usable: int
-    """Quads that show something of it."""
-    needed: int
-    """Further quads until its next look; 0 where no look could change the result."""
-    left_out: int
-    """Quads that would count, but for the machine that changed during them."""
+    usable: int  # quads that show something of it
+    needed: int  # further quads until its next look; 0 where no look could change the result
+    left_out: int  # quads that would count, but for the machine that changed during them
     confirms: bool = False
     """Whether it failed in the first pair of processes, and the rest is of the second."""
 
@@ -101,23 +98,15 @@ def _progress(
 
 @dataclasses.dataclass(slots=True)
 class _Walk:
-    """What has been met on the way through the quads, in their order.
+    """What has been met on the way through the quads, in their order."""
 
-    Attributes:
-        usable: Readings that count.
-        left_out: Those that don't.
-        all_count: Whether most would have been left out, so that none is.
-        faulty: Quads without one.
-        faults: Why, and how often.
-        result: Of the last look.
-    """
-
-    usable: list[QuadReading] = dataclasses.field(default_factory=list)
-    left_out: list[QuadReading] = dataclasses.field(default_factory=list)
-    all_count: bool = False
-    faulty: list[Quad] = dataclasses.field(default_factory=list)
+    usable: list[QuadReading] = dataclasses.field(default_factory=list)  # readings that count
+    left_out: list[QuadReading] = dataclasses.field(default_factory=list)  # those that don't
+    all_count: bool = False  # whether most would have been left out, so that none is
+    faulty: list[Quad] = dataclasses.field(default_factory=list)  # quads without one
+    # Why, and how often.
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
-    result: GateResult | None = None
+    result: GateResult | None = None  # of the last look
 
     @property
     def has_too_many_faults(self) -> bool:
@@ -201,12 +190,9 @@ class _MetricView(NamedTuple):
 
     name: str
     bounds: Shift
-    passes_below: float
-    """What the upper bound is held against."""
-    fails_above: float
-    """What the lower bound is held against."""
-    figures: ViewFigures
-    """The same for people."""
+    passes_below: float  # what the upper bound is held against
+    fails_above: float  # what the lower bound is held against
+    figures: ViewFigures  # the same for people
 
 
 def look_at(

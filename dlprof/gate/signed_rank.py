@@ -57,13 +57,11 @@ def least_differences(alpha: float) -> int:
 class Shift(NamedTuple):
     """Where the middle of the differences lies."""
 
-    estimate: float
-    """Median of the Walsh averages (Hodges and Lehmann's estimate)."""
+    estimate: float  # median of the Walsh averages (Hodges and Lehmann's estimate)
     low: float
     """The shift is above this, but for a probability of ``alpha``; ``-inf`` where there are too few
     differences to say."""
-    high: float
-    """The shift is below this, likewise; ``inf`` likewise."""
+    high: float  # the shift is below this, likewise; ``inf`` likewise
 
 
 def shift_interval(

@@ -99,15 +99,10 @@ def block_value(block: Block, rule: GateRule, view: str) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuadReading:
-    """One metric's figures in a quad that can be used for it.
+    """One metric's figures in a quad that can be used for it."""
 
-    Attributes:
-        quad: The quad.
-        values: By view and side, one figure per block.
-    """
-
-    quad: Quad
-    values: Mapping[tuple[str, Side], Sequence[float]]
+    quad: Quad  # the quad
+    values: Mapping[tuple[str, Side], Sequence[float]]  # by view and side, one figure per block
 
     def shift(self, view: str, scale: Scale) -> float:
         """How much worse the change is than the base: ``mean f(B) - mean f(A)``.

@@ -38,8 +38,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
-from dlprof.store import is_being_written, read_run
-from dlprof.store.format import SUFFIX
+from dlprof.store import SUFFIX, is_being_written, read_run
 
 _TOGETHER = timedelta(minutes=2)
 """Between the starts of the ranks of one job on one machine, at most."""
@@ -232,8 +231,10 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     That is ``found`` itself where it is of the first rank. So it is where ``found`` is of wrong
     data. ``runs`` are those of the ranks, the first of which has all ranks' figures in its script.
     """
-    if found is not None and any(map(_is_wrong, found.findings)):
-        return found
+    for each in () if found is None else found.findings:
+        # What one worker would share with others limits nothing where there are none.
+        if each.code in WRONG_DATA and (each.code != "data.shared_file" or each.cost):
+            return found
     first = min(runs)
     late = straggler_of(runs[first])
     if late is None or late.rank is None or not late.in_step:
@@ -244,12 +245,6 @@ def of_straggler(found: Diagnosis | None, runs: Mapping[int, Run]) -> Diagnosis 
     most = 1 / max(1e-9, 1 - waits_for_late(runs[first], late))
     findings = tuple(_of_rank(late.rank, each, most) for each in theirs.findings)
     return dataclasses.replace(theirs, findings=findings)
-
-
-def _is_wrong(finding: Finding) -> bool:
-    """Not so what one worker would share with others that there aren't."""
-    limits = finding.code == "data.shared_file" and not finding.cost
-    return finding.code in WRONG_DATA and not limits
 
 
 def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:

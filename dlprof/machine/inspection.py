@@ -60,6 +60,11 @@ def inspect_machine(
     limit_bytes = None if limit is None else int(limit.amount)
     with asked(gpus) as reader:
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
+    # Cores by who shares one, from ``/sys``: right on every architecture that has it.
+    cpus = root / "sys/devices/system/cpu"
+    names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
+    groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
+    cores = len(groups) or (portable.physical_core_count() if root == _HERE else None)
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
     release, host = ((line or "").strip() for line in lines)
     machine = Machine(
@@ -67,7 +72,7 @@ def inspect_machine(
         platform=f"Linux {release}" if release else f"{platform.system()} {platform.release()}",
         cpu_model=model,
         logical_cpus=logical,
-        physical_cores=_physical_cores(root) or info.physical_cores,
+        physical_cores=cores or info.physical_cores,
         affinity_cpus=affinity,
         quota_cores=None if quota is None else quota.amount,
         usable_cores=usable_cores,
@@ -120,15 +125,6 @@ def cpus_of_job(pid: int, root: Path = _HERE) -> int | None:
     )
     own, launchers = ((mask & most if most else mask) if mask else None for mask in masks)
     return max(len(own), len(launchers or ())) if own else None
-
-
-def _physical_cores(root: Path) -> int | None:
-    """Cores by who shares one, from ``/sys``: right on every architecture that has it."""
-    cpus = root / "sys/devices/system/cpu"
-    names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
-    groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names}
-    groups.discard(None)
-    return len(groups) or (portable.physical_core_count() if root == _HERE else None)
 
 
 def open_files_limit(*, hard: bool = False) -> int | None:

@@ -147,16 +147,12 @@ def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
         text = environ.get(name, "")
-        if name.endswith("_PER_NODE"):
-            text = _of_this_node(text, environ)
+        if name.endswith("_PER_NODE"):  # ``4(x2),2``: 4 on each of two nodes, and 2 on the third
+            runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+            counts = [count for count, times in runs for _ in range(int(times or 1))]
+            node = environ.get("SLURM_NODEID", "0" if len({*counts}) == 1 else "")
+            is_one = node.isdecimal() and int(node) < len(counts)
+            text = counts[int(node)] if is_one else ""
         if text.isdecimal():
             return int(text)
     return None
-
-
-def _of_this_node(text: str, environ: Mapping[str, str]) -> str:
-    """This node's number of ``4(x2),2``: 4 on each of two nodes, and 2 on the third."""
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    counts = [count for count, times in runs for _ in range(int(times or 1))]
-    node = environ.get("SLURM_NODEID", "0" if len({*counts}) == 1 else "")
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else ""

@@ -34,8 +34,8 @@ class GpuReader(Gpus):
             key = f"gpus[{index}]"
             handle = driver.ask(reasons, key, "nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
-                name = text_of(driver.ask(reasons, key, "nvmlDeviceGetName", handle))
-                uuid = text_of(driver.ask(reasons, key, "nvmlDeviceGetUUID", handle))
+                name = driver.ask(reasons, key, "nvmlDeviceGetName", handle) or ""
+                uuid = driver.ask(reasons, key, "nvmlDeviceGetUUID", handle) or ""
                 yield GpuCard(driver, index, handle, name, uuid)
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
@@ -88,7 +88,7 @@ class GpuCard(Gpu):
         memory = self.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
         pci, node = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo"), None
         if pci is not None:
-            domain, _, rest = text_of(pci.busId).lower().partition(":")
+            domain, _, rest = pci.busId.lower().partition(":")
             # NVML writes the domain with eight digits, the kernel with four.
             node = read_int(root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node")
         generation, width = "nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"
@@ -325,13 +325,6 @@ class Nvml(Driver):
         if isinstance(fault, AttributeError):
             return "nvidia-ml-py is too old for this query"
         return _EXPLANATIONS.get(type(fault).__name__) or super().explain(fault)
-
-
-def text_of(value: str | bytes | None) -> str:
-    """Text of NVML's, which versions of the bindings before 11.5 gave as bytes."""
-    if value is None:
-        return ""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 _QUESTIONS = {

@@ -34,29 +34,25 @@ class Snapshot:
 
     ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason, by the
     names of ``records.Usage``.
-
-    Attributes:
-        idle_ns: Idle time of the CPUs that the trial may use, summed, since the first snapshot;
-            ``stolen_ns`` likewise is what a hypervisor gave to others.
-        quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
-        throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
-        pressures_us: Time in which some task of the machine waited, by resource.
-        pss_peak_bytes: Most memory seen so far in readings with ``memory=True``;
-            ``shm_peak_bytes`` the most growth of /dev/shm.
-        observer_cpu_ns: CPU time of the process that takes the snapshots.
-        runnable: Threads of the whole machine that ran or waited for a core, summed over ``looks``.
     """
 
     time_ns: int
     tree: TreeUsage
+    # Idle time of the CPUs that the trial may use, summed, since the first snapshot; ``stolen_ns``
+    # likewise is what a hypervisor gave to others.
     idle_ns: int | None
     allowed_cpus: int | None
-    quota_cores: float | None
+    quota_cores: float | None  # tightest CPU quota over all ancestor cgroups; ``None`` for no quota
+    # Time for which quotas held CPUs back, summed over CPUs, by cgroup.
     throttled_ns: Mapping[Path, int] | None
+    # Time in which some task of the machine waited, by resource.
     pressures_us: Mapping[str, int | None]
+    # Most memory seen so far in readings with ``memory=True``; ``shm_peak_bytes`` the most growth
+    # of /dev/shm.
     pss_peak_bytes: int | None
     shm_peak_bytes: int | None
-    observer_cpu_ns: int
+    observer_cpu_ns: int  # CPU time of the process that takes the snapshots
+    # Threads of the whole machine that ran or waited for a core, summed over ``looks``.
     runnable: int = 0
     looks: int = 0
     stolen_ns: int | None = None

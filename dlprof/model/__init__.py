@@ -5,7 +5,6 @@ configurations would give under any conditions, by a recursion over batches (``m
 ``bounds`` explain it.
 """
 
-from dlprof.model.bounds import Bound as Bound
 from dlprof.model.bounds import binding as binding
 from dlprof.model.bounds import bounds as bounds
 from dlprof.model.bounds import cell_of as cell_of
@@ -19,14 +18,13 @@ from dlprof.model.maxplus import steady_rate as steady_rate
 from dlprof.model.predict import EXTRAPOLATED_ERROR as EXTRAPOLATED_ERROR
 from dlprof.model.predict import MODEL_ERROR as MODEL_ERROR
 from dlprof.model.predict import cells_of as cells_of
+from dlprof.model.predict import first_batch_s as first_batch_s
 from dlprof.model.predict import needs as needs
 from dlprof.model.predict import predict_all as predict_all
 from dlprof.model.predict import relative_error as relative_error
 from dlprof.model.predict import spread_workers as spread_workers
-from dlprof.model.starting import first_batch_s as first_batch_s
 from dlprof.model.work import SPEED_ERROR as SPEED_ERROR
 from dlprof.model.work import Cell as Cell
 from dlprof.model.work import Conditions as Conditions
 from dlprof.model.work import Means as Means
-from dlprof.model.work import Work as Work
 from dlprof.model.work import work_of as work_of

@@ -45,14 +45,10 @@ _Times = tuple[list[float], list[float], list[float]]
 
 
 class Steady(NamedTuple):
-    """A loader that runs on and on.
+    """A loader that runs on and on."""
 
-    Attributes:
-        batches_per_s: Rate of one rank.
-        held_by_order: Whether batches wait for slow ones before them, and not for cores alone.
-    """
-
-    batches_per_s: float
+    batches_per_s: float  # rate of one rank
+    # Whether batches wait for slow ones before them, and not for cores alone.
     held_by_order: bool = False
 
 

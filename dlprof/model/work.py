@@ -77,51 +77,35 @@ class Conditions:
 
 
 class Means(NamedTuple):
-    """Mean seconds a batch.
+    """Mean seconds a batch."""
 
-    Attributes:
-        cpu: CPU of the process that fetches: the worker, or main without workers.
-        io: Waiting in that process.
-        receive_cpu: CPU of taking the batch into the main process.
-        receive_io: Waiting in that, the batch's worker at rest.
-        main_cpu: CPU of main for drawing indices, sending them out and letting batches go.
-        pin: CPU of the pin thread.
-    """
-
-    cpu: float
-    io: float
-    receive_cpu: float = 0.0
-    receive_io: float = 0.0
+    cpu: float  # CPU of the process that fetches: the worker, or main without workers
+    io: float  # waiting in that process
+    receive_cpu: float = 0.0  # CPU of taking the batch into the main process
+    receive_io: float = 0.0  # waiting in that, the batch's worker at rest
+    # CPU of main for drawing indices, sending them out and letting batches go.
     main_cpu: float = 0.0
-    pin: float = 0.0
+    pin: float = 0.0  # CPU of the pin thread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What batches cost in one kind of configuration, under given conditions.
+    """What batches cost in one kind of configuration, under given conditions."""
 
-    Attributes:
-        rows: One row a batch, its figures as in ``Means``, CPU already at the machine's speed.
-        means: Over the rows.
-        hand_over_s: What a worker's CPU time holds for handing a batch over, its mean; only with
-            workers.
-        busy_s: What receiving takes longer while the batch's worker computes.
-        helpers: Other threads of the main process that compute while it fetches; only without
-            workers.
-        pinned: Whether a pin thread stands between the workers and main.
-        read_bytes: From storage, a batch.
-        queueing_s: How much longer each batch waits for every other one that is waited for at once.
-        is_saturated: Whether twice the workers would gain less than the root of 2 for that.
-    """
-
-    rows: Rows = dataclasses.field(hash=False)  # means tell most apart, and cost a thousandth
-    means: Means
+    # One row a batch, its figures as in ``Means``, CPU already at the machine's speed. The means
+    # tell most apart, and hash in a thousandth of the time.
+    rows: Rows = dataclasses.field(hash=False)
+    means: Means  # over the rows
+    # What a worker's CPU time holds for handing a batch over, its mean; only with workers.
     hand_over_s: float = 0.0
-    busy_s: float = 0.0
+    busy_s: float = 0.0  # what receiving takes longer while the batch's worker computes
+    # Other threads of the main process that compute while it fetches; only without workers.
     helpers: float = 0.0
-    pinned: bool = False
-    read_bytes: float = 0.0
+    pinned: bool = False  # whether a pin thread stands between the workers and main
+    read_bytes: float = 0.0  # from storage, a batch
+    # How much longer each batch waits for every other one that is waited for at once.
     queueing_s: float = 0.0
+    # Whether twice the workers would gain less than the root of 2 for that.
     is_saturated: bool = False
 
     @property
@@ -133,23 +117,14 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One configuration under given conditions: what is to be predicted.
+    """One configuration under given conditions: what is to be predicted."""
 
-    Attributes:
-        workers: ``num_workers``.
-        prefetch: ``prefetch_factor``; 0 without workers.
-        in_order: As torch has it.
-        work: What its batches cost.
-        step_s: The consumer's step, copying included, that is not CPU work.
-        conditions: Where it runs.
-    """
-
-    workers: int
-    prefetch: int
-    in_order: bool
-    work: Work
-    step_s: float
-    conditions: Conditions
+    workers: int  # ``num_workers``
+    prefetch: int  # ``prefetch_factor``; 0 without workers
+    in_order: bool  # as torch has it
+    work: Work  # what its batches cost
+    step_s: float  # the consumer's step, copying included, that is not CPU work
+    conditions: Conditions  # where it runs
 
     @property
     def whole_step_s(self) -> float:

@@ -35,7 +35,6 @@ from dlprof.records.findings import WHILE_MEASURED as WHILE_MEASURED
 from dlprof.records.findings import AttributeWeight as AttributeWeight
 from dlprof.records.findings import DatasetWeight as DatasetWeight
 from dlprof.records.findings import Diagnosis as Diagnosis
-from dlprof.records.findings import Exactness as Exactness
 from dlprof.records.findings import Finding as Finding
 from dlprof.records.findings import FindingCode as FindingCode
 from dlprof.records.findings import Fix as Fix
@@ -76,7 +75,6 @@ from dlprof.records.run import RunEnd as RunEnd
 from dlprof.records.run import RunHeader as RunHeader
 from dlprof.records.run import Timeline as Timeline
 from dlprof.records.run import TrialCost as TrialCost
-from dlprof.records.stages import AGE_STAGES as AGE_STAGES
 from dlprof.records.stages import BatchCosts as BatchCosts
 from dlprof.records.stages import Explanation as Explanation
 from dlprof.records.stages import SampleCosts as SampleCosts

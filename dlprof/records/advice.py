@@ -15,6 +15,7 @@ from dlprof.records.trial import NumaMode
 
 _Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
+Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
 USELESS = 0.5
 """A certificate of no more than half of the best rate says nothing."""
@@ -76,7 +77,7 @@ class Alternative:
 
     config: Config
     expected: Expected
-    relation: Literal["present", "tie", "fastest", "default", "slower", "predicted"]
+    relation: Relation
     speed: float
 
 

@@ -68,22 +68,16 @@ class Code:
 
 @record(frozen=True, slots=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        cells: Its texts, one a row.
-        keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
-        left: Whether it is text, aligned left.
-        links: Where its cells lead on a page, one a row; empty where they lead nowhere.
-        note: What it means, said behind its title below the table as long as it is shown.
-    """
+    """One column of a table."""
 
     title: str
-    cells: Sequence[str]
+    cells: Sequence[str]  # its texts, one a row
+    # How long it stays where columns have to go: the lowest goes first; ``None`` stays.
     keep: int | None = None
-    left: bool = False
+    left: bool = False  # whether it is text, aligned left
+    # Where its cells lead on a page, one a row; empty where they lead nowhere.
     links: Sequence[str] = ()
-    note: str = ""
+    note: str = ""  # what it means, said behind its title below the table as long as it is shown
 
     @property
     def is_shown(self) -> bool:
@@ -115,23 +109,16 @@ class Piece:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar of a chart.
-
-    Attributes:
-        pieces: Its lengths, one after another.
-        figure: The whole length in words.
-        low: Lower end of its 95 % interval.
-        note: What is behind it.
-        spare: How soon a screen that has no room for all leaves it out: 0 never, the highest first.
-    """
+    """One bar of a chart."""
 
     label: str
-    pieces: tuple[Piece, ...]
-    figure: str = ""
-    low: float | None = None
+    pieces: tuple[Piece, ...]  # its lengths, one after another
+    figure: str = ""  # the whole length in words
+    low: float | None = None  # lower end of its 95 % interval
     high: float | None = None
-    note: str = ""
+    note: str = ""  # what is behind it
     tone: Tone = ""
+    # How soon a screen that has no room for all leaves it out: 0 never, the highest first.
     spare: int = 0
 
     @property
@@ -161,19 +148,14 @@ ChartKind = Literal["bars", "signed", "share", "lanes"]
 
 @record(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Horizontal bars.
-
-    Attributes:
-        label: What the labels are.
-        unit: What the lengths are.
-        kind: ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the
-            first piece of each as a share of all; ``lanes``, pieces one after another, each with
-            its name and figure.
-    """
+    """Horizontal bars."""
 
     bars: tuple[Bar, ...]
-    label: str = ""
-    unit: str = ""
+    label: str = ""  # what the labels are
+    unit: str = ""  # what the lengths are
+    # ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the first
+    # piece of each as a share of all; ``lanes``, pieces one after another, each with its name and
+    # figure.
     kind: ChartKind = "bars"
 
     def filled(self, bar: Bar) -> float:
@@ -263,24 +245,17 @@ class Later(Iterable[Section]):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What a command has to say.
+    """What a command has to say."""
 
-    Attributes:
-        title: What it is about; a page's heading.
-        answer: What to do, how much that brings, how sure it is: complete, and short.
-        hints: What only a terminal shows, below the answer: where the rest is, what to run next.
-        details: All the rest: above the answer on a terminal where it is asked for, below it on
-            a page.
-        pictures: What only a page shows, between the two.
-        appendix: What only a page shows, below all.
-    """
-
-    title: str
+    title: str  # what it is about; a page's heading
+    # What to do, how much that brings, how sure it is: complete, and short.
     answer: tuple[Block, ...]
+    # What only a terminal shows, below the answer: where the rest is, what to run next.
     hints: tuple[Block, ...] = ()
+    # All the rest: above the answer on a terminal where it is asked for, below it on a page.
     details: Iterable[Section] = ()
-    pictures: tuple[Section, ...] = ()
-    appendix: tuple[Section, ...] = ()
+    pictures: tuple[Section, ...] = ()  # what only a page shows, between the two
+    appendix: tuple[Section, ...] = ()  # what only a page shows, below all
 
 
 def chart(

@@ -34,27 +34,19 @@ _LABEL_WIDTH = len("machine ")
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SweepState:
-    """A sweep as far as its events say; times are seconds.
+    """A sweep as far as its events say; times are seconds."""
 
-    Attributes:
-        header: Set once the sweep is planned.
-        planned: What it sets out to measure, in words; of a check, how far it is.
-        elapsed_s: Time since the sweep's start, at ``heard_at``.
-        expected_s: Length of the whole sweep, as far as it is known.
-        reached: How much of the sweep was over by then, 0 to 1, as it was shown.
-        preparing: What is being made, how much of it is done, and of how much (0: not known).
-    """
-
-    header: RunHeader | None = None
-    planned: str = ""
+    header: RunHeader | None = None  # set once the sweep is planned
+    planned: str = ""  # what it sets out to measure, in words; of a check, how far it is
     trials: list[Trial] = dataclasses.field(default_factory=list)
     current: Config | None = None
     repetition: int = 0
-    elapsed_s: float = 0.0
-    expected_s: float = 0.0
+    elapsed_s: float = 0.0  # time since the sweep's start, at ``heard_at``
+    expected_s: float = 0.0  # length of the whole sweep, as far as it is known
     heard_at: float = 0.0
-    reached: float = 0.0
+    reached: float = 0.0  # how much of the sweep was over by then, 0 to 1, as it was shown
     usage: Usage | None = None
+    # What is being made, how much of it is done, and of how much (0: not known).
     preparing: tuple[str, int, int] | None = None
 
     def expect(self, elapsed_s: float, expected_s: float, now: float) -> None:

@@ -33,21 +33,13 @@ repeats are done or nothing works; ``budget``: there was no time for more."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The trial to run next.
+    """The trial to run next."""
 
-    Attributes:
-        config: What to measure.
-        repetition: Number of the block that it belongs to.
-        trial_s: Length of its measured window.
-        expected_s: Its whole cost, start and end included.
-        expected_rest_s: Cost of it and everything planned after it.
-    """
-
-    config: Config
-    repetition: int
-    trial_s: float
-    expected_s: float
-    expected_rest_s: float
+    config: Config  # what to measure
+    repetition: int  # number of the block that it belongs to
+    trial_s: float  # length of its measured window
+    expected_s: float  # its whole cost, start and end included
+    expected_rest_s: float  # cost of it and everything planned after it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +59,13 @@ class GridSearch:
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
-
-    Attributes:
-        plan: What to measure and how long.
-        seed: Decides the order within each block.
-        expected: What a model predicted of them, if one did.
-        cells: What was predicted and may be measured as well.
-        usable_cores: Of the machine that it is measured on.
     """
 
-    plan: Plan
-    seed: int = 0
-    expected: ExpectedRates | None = None
-    cells: Sequence[Config] = ()
-    usable_cores: float = math.inf
+    plan: Plan  # what to measure and how long
+    seed: int = 0  # decides the order within each block
+    expected: ExpectedRates | None = None  # what a model predicted of them, if one did
+    cells: Sequence[Config] = ()  # what was predicted and may be measured as well
+    usable_cores: float = math.inf  # of the machine that it is measured on
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
@@ -268,23 +253,14 @@ _SURE = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SweepBudget:
-    """What trials cost, as far as is known by now, and what of a budget that leaves room for.
+    """What trials cost, as far as is known by now, and what of a budget that leaves room for."""
 
-    Attributes:
-        plan: What was expected before any was run.
-        known_s: The most so far of each configuration that was measured.
-        factor: How many times what was expected completed trials turned out to cost.
-        start_s: What each of their workers took beside that.
-        left_s: Rest of the budget.
-        due: Repeats that those still need which by now may be the best.
-    """
-
-    plan: Plan
-    known_s: Mapping[Config, float]
-    factor: float
-    start_s: float = 0.0
-    left_s: float = math.inf
-    due: int = 0
+    plan: Plan  # what was expected before any was run
+    known_s: Mapping[Config, float]  # the most so far of each configuration that was measured
+    factor: float  # how many times what was expected completed trials turned out to cost
+    start_s: float = 0.0  # what each of their workers took beside that
+    left_s: float = math.inf  # rest of the budget
+    due: int = 0  # repeats that those still need which by now may be the best
 
     @classmethod
     def of(cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf) -> SweepBudget:

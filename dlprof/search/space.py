@@ -1,7 +1,7 @@
 """Which configurations are worth measuring here, why others are not, and what a budget holds.
 
 What would be worth it but can't work here is no matter of this module: that is known only once the
-target has been probed, and is kept as a skipped trial (``dlprof/engine/preflight.py``).
+target has been probed, and is kept as a skipped trial (``dlprof/engine/preparation.py``).
 """
 
 from __future__ import annotations
@@ -199,15 +199,10 @@ def expected_survivors(configs: int) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a sweep measures, and what it does not.
+    """What a sweep measures, and what it does not."""
 
-    Attributes:
-        configs: Canonical, distinct, in a stable order (``Config.cost_key``).
-        left_out: One entry for each kind of reason.
-    """
-
-    configs: tuple[Config, ...]
-    left_out: tuple[LeftOut, ...]
+    configs: tuple[Config, ...]  # canonical, distinct, in a stable order (``Config.cost_key``)
+    left_out: tuple[LeftOut, ...]  # one entry for each kind of reason
 
 
 def build_space(

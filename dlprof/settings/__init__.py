@@ -11,6 +11,5 @@ from dlprof.settings.model import settings_from_json as settings_from_json
 from dlprof.settings.model import settings_to_json as settings_to_json
 from dlprof.settings.model import several_calibrations as several_calibrations
 from dlprof.settings.options import OPTIONS as OPTIONS
-from dlprof.settings.options import Option as Option
 from dlprof.settings.options import by_key as by_key
 from dlprof.settings.options import parse_option as parse_option

@@ -30,19 +30,13 @@ _NUMBER = re.compile(r"\s*(?:[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})\s*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What an option's value may be.
+    """What an option's value may be."""
 
-    Attributes:
-        read: Makes the value, or raises a ``UsageError`` that quotes what was given.
-        allowed: Ends the sentence "this option takes ...".
-        metavar: What stands for the value in the help; empty for a switch, which takes none.
-        once: Of each value, where there may be several.
-    """
-
+    # Makes the value, or raises a ``UsageError`` that quotes what was given.
     read: Callable[[object], Any]
-    allowed: str
-    metavar: str
-    once: Kind | None = None
+    allowed: str  # ends the sentence "this option takes ..."
+    metavar: str  # what stands for the value in the help; empty for a switch, which takes none
+    once: Kind | None = None  # of each value, where there may be several
 
 
 def _wrong(raw: object, what: str) -> UsageError:

@@ -22,30 +22,19 @@ _VERDICT = "Verdict"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """One option."""
 
-    Attributes:
-        key: Its name in configuration files; the flag and the environment variable follow.
-        field: Its field in ``SweepSettings``.
-        kind: What its value may be.
-        unset: The word that stands for ``None``, which undoes what a file has set; ``None``
-            where the option always has a value.
-        text: What it does, one line.
-        default: What holds where it is not given, in words; empty where ``text`` says it.
-        metavar: What stands for its value in the help; empty for that of its kind.
-        panel: The heading that it stands under in the help.
-        aliases: Earlier flags, which work and are not shown.
-    """
-
-    key: str
-    field: str
-    kind: Kind
+    key: str  # its name in configuration files; the flag and the environment variable follow
+    field: str  # its field in ``SweepSettings``
+    kind: Kind  # what its value may be
+    # The word that stands for ``None``, which undoes what a file has set; ``None`` where the option
+    # always has a value.
     unset: str | None = None
-    text: str
-    default: str = ""
-    metavar: str = ""
-    panel: str = DATA
-    aliases: tuple[str, ...] = ()
+    text: str  # what it does, one line
+    default: str = ""  # what holds where it is not given, in words; empty where ``text`` says it
+    metavar: str = ""  # what stands for its value in the help; empty for that of its kind
+    panel: str = DATA  # the heading that it stands under in the help
+    aliases: tuple[str, ...] = ()  # earlier flags, which work and are not shown
 
     @property
     def flag(self) -> str:

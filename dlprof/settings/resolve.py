@@ -51,8 +51,11 @@ def resolve_settings(
         UsageError: For unknown keys, bad values and options that exclude each other.
         FileError: For a configuration file that can't be read.
     """
+    for key in flags:
+        if key not in by_key():
+            raise _unknown(key, "the options given")
     layers = (
-        _from_flags(flags),
+        {key: (raw, by_key()[key].flag) for key, raw in flags.items() if raw is not None},
         _from_environment(environ),
         *(_from_file(path) for path in config_files(environ, config_file, cwd)),
     )
@@ -123,13 +126,6 @@ def _still_meant(given: Mapping[str, _Given]) -> Iterator[tuple[str, _Given]]:
 
 
 _Layer = Mapping[str, tuple[object, str]]
-
-
-def _from_flags(flags: Mapping[str, object | None]) -> _Layer:
-    for key in flags:
-        if key not in by_key():
-            raise _unknown(key, "the options given")
-    return {key: (raw, by_key()[key].flag) for key, raw in flags.items() if raw is not None}
 
 
 def _from_environment(environ: Mapping[str, str]) -> _Layer:

@@ -25,6 +25,5 @@ from dlprof.stats.intervals import mean_interval as mean_interval
 from dlprof.stats.intervals import median_interval as median_interval
 from dlprof.stats.intervals import ratio_interval as ratio_interval
 from dlprof.stats.intervals import t_quantile as t_quantile
-from dlprof.stats.intervals import t_tail as t_tail
 from dlprof.stats.intervals import turnovers as turnovers
 from dlprof.stats.intervals import typical as typical

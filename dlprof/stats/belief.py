@@ -130,39 +130,27 @@ _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRate:
-    """One rate, measured once.
+    """One rate, measured once."""
 
-    Attributes:
-        key: What was measured (``Config.key``).
-        block: Number of the interleaved block.
-        log_rate: Natural logarithm of the rate.
-        log_sd: How far off the figure may be expected to lie, before any repeat is seen.
-        noisy: Whether others disturbed it.
-        steady_log_sd: ``log_sd`` of one that others disturb alike all the time.
-        log_left: Natural logarithm of the share of the cores that others left it; ``None`` where
-            unknown.
-        log_wanted: The same of those that it would use if others left it all.
-        group: Configurations of one group have the same rate by construction; empty for one
-            that stands alone.
-        whole_epochs: Whether the rate covers whole epochs, turnovers included.
-        cpu_share: Share of the cores it ran on that the loader computed on, 0 to 1.
-        log_speed: Natural logarithm of those cores' speed in the window; ``None`` where unknown.
-        busy: How many cores the loader kept busy.
-    """
-
-    key: str
-    block: int
-    log_rate: float
+    key: str  # what was measured (``Config.key``)
+    block: int  # number of the interleaved block
+    log_rate: float  # natural logarithm of the rate
+    # How far off the figure may be expected to lie, before any repeat is seen.
     log_sd: float = COMPUTING_LOG_SD
-    noisy: bool = False
+    noisy: bool = False  # whether others disturbed it
+    # ``log_sd`` of one that others disturb alike all the time.
     steady_log_sd: float = COMPUTING_LOG_SD
+    # Natural logarithm of the share of the cores that others left it; ``None`` where unknown.
     log_left: float | None = None
-    log_wanted: float = 0.0
+    log_wanted: float = 0.0  # the same of those that it would use if others left it all
+    # Configurations of one group have the same rate by construction; empty for one that stands
+    # alone.
     group: str = ""
-    whole_epochs: bool = False
-    cpu_share: float = 1.0
+    whole_epochs: bool = False  # whether the rate covers whole epochs, turnovers included
+    cpu_share: float = 1.0  # share of the cores it ran on that the loader computed on, 0 to 1
+    # Natural logarithm of those cores' speed in the window; ``None`` where unknown.
     log_speed: float | None = None
-    busy: int = 0
+    busy: int = 0  # how many cores the loader kept busy
 
 
 def observe(
@@ -247,26 +235,20 @@ def _steady_group(config: Config) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRates:
-    """Rates that were predicted before anything was measured.
+    """Rates that were predicted before anything was measured."""
 
-    Attributes:
-        log_rates: Steady ones by ``ObservedRate.key``.
-        log_sd: How far off one of them may be beside the others, as a standard deviation.
-        epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
-            where they are not known.
-        groups: As of observations of steady rates.
-        families: ``num_workers`` of each: predictions of one are off by much the same, and those
-            of its neighbors by the like; that those without workers, which rest on figures of
-            their own, turn out wrong says nothing of the others.
-        calibrated: ``num_workers`` that the model was fitted with: predictions of these are off by
-            no more than what configurations of one family don't share.
-    """
-
-    log_rates: Mapping[str, float]
-    log_sd: float
+    log_rates: Mapping[str, float]  # steady ones by ``ObservedRate.key``
+    log_sd: float  # how far off one of them may be beside the others, as a standard deviation
+    # Over whole epochs, for observations that cover such; the steady ones where they are not known.
     epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # As of observations of steady rates.
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # ``num_workers`` of each: predictions of one are off by much the same, and those of its
+    # neighbors by the like; that those without workers, which rest on figures of their own, turn
+    # out wrong says nothing of the others.
     families: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    # ``num_workers`` that the model was fitted with: predictions of these are off by no more than
+    # what configurations of one family don't share.
     calibrated: frozenset[int] = frozenset()
 
     @classmethod
@@ -286,48 +268,29 @@ class ExpectedRates:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """What is believed of one group's log rate, given what all have in common.
+    """What is believed of one group's log rate, given what all have in common."""
 
-    Attributes:
-        fixed: What is left of it where that is 0.
-        slopes: How it follows what all have in common, by place, where it does.
-        variance: Of what is its own.
-    """
-
-    fixed: float
-    slopes: Mapping[int, float]
-    variance: float
+    fixed: float  # what is left of it where that is 0
+    slopes: Mapping[int, float]  # how it follows what all have in common, by place, where it does
+    variance: float  # of what is its own
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """A rate under other conditions than those that it is believed under.
+    """A rate under other conditions than those that it is believed under."""
 
-    Attributes:
-        log_rate: There.
-        follows: How far it follows the one here, 0 (a step sets it) to 1.
-        log_sd: What it may be off beside that, as a standard deviation.
-        by_speed: How far it follows the speed of the cores there.
-    """
-
-    log_rate: float
-    follows: float
-    log_sd: float
-    by_speed: float
+    log_rate: float  # there
+    follows: float  # how far it follows the one here, 0 (a step sets it) to 1
+    log_sd: float  # what it may be off beside that, as a standard deviation
+    by_speed: float  # how far it follows the speed of the cores there
 
 
 class Gap(NamedTuple):
-    """A logarithm, as that of a ratio of rates, and how surely it is known.
+    """A logarithm, as that of a ratio of rates, and how surely it is known."""
 
-    Attributes:
-        value: It.
-        error: Its standard error.
-        df: Degrees of freedom of that.
-    """
-
-    value: float
-    error: float
-    df: float
+    value: float  # it
+    error: float  # its standard error
+    df: float  # degrees of freedom of that
 
     def chance(self, bound: float) -> float:
         """Probability that it is above a bound."""
@@ -354,21 +317,14 @@ class Gap(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What is known of the rates of configurations, by ``Config.key``.
+    """What is known of the rates of configurations, by ``Config.key``."""
 
-    Attributes:
-        log_rates: The most likely log rate of each.
-        groups: The group of each: those of one have the same rate.
-        blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
-            predicted.
-        df: Degrees of freedom of what is known of those that were measured.
-        predicted_df: Of those that were only predicted: how far off predictions are, fewer show.
-    """
-
-    log_rates: Mapping[str, float]
-    groups: Mapping[str, str]
+    log_rates: Mapping[str, float]  # the most likely log rate of each
+    groups: Mapping[str, str]  # the group of each: those of one have the same rate
+    # In how many blocks each, or one of its group, was measured; 0 for what was only predicted.
     blocks: Mapping[str, int]
-    df: float
+    df: float  # degrees of freedom of what is known of those that were measured
+    # Of those that were only predicted: how far off predictions are, fewer show.
     predicted_df: float
     _levels: Mapping[str, _Level]
     _common: Sequence[Sequence[float]]

@@ -68,7 +68,17 @@ class EpochGate:
         Sets ``attached`` and ``reason``; a loader that can't be gated is left as it was.
         """
         if not isinstance(loader, DataLoader) or dataloader_of(loader) is not loader:
-            self._attach_within(loader)
+            name, inner = type(loader).__name__, dataloader_of(loader)
+            if inner is None:
+                self.detach(f"{name} is not a torch.utils.data.DataLoader")
+                return
+            # What the inner one is asked for is counted, and its epochs are never ended: the outer
+            # one may begin the next by itself, or make no batch of so few.
+            self._inner, self._outer_name = EpochGate(), name
+            self._inner.attach(inner)
+            self.detach(
+                f"{name} passes on what a DataLoader loads, and its epochs can't be ended early"
+            )
             return
         slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
         own = getattr(loader, slot)
@@ -93,21 +103,6 @@ class EpochGate:
             return
         self.attached, self.reason = True, ""
         self.exact = not isinstance(loader.dataset, IterableDataset)
-
-    def _attach_within(self, loader: object) -> None:
-        """Count what the DataLoader that a loader holds is asked for, and never end its epochs.
-
-        The outer one may begin the next by itself, or make no batch of so few.
-        """
-        name, inner = type(loader).__name__, dataloader_of(loader)
-        if inner is None:
-            self.detach(f"{name} is not a torch.utils.data.DataLoader")
-            return
-        self._inner, self._outer_name = EpochGate(), name
-        self._inner.attach(inner)
-        self.detach(
-            f"{name} passes on what a DataLoader loads, and its epochs can't be ended early"
-        )
 
     def confirm(self) -> bool:
         """Check, once the first batch came, that indices went through the gate.

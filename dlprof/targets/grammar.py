@@ -18,20 +18,16 @@ _FORMS = "Use package.module:name, path/to/file.py:name, or one of " + ", ".join
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """What a TARGET names.
-
-    Attributes:
-        kind: Which of the three forms it has; ``object`` for a live one (Python API only).
-        source: The built-in's name, the dotted module, the path of the file, or of the pickle that
-            holds the live object.
-        attr: The attribute of the module, dots allowed; empty for a built-in and an object.
-        parameters: What stands after a built-in's colon; empty for the other forms.
-    """
+    """What a TARGET names."""
 
     text: str
+    # Which of the three forms it has; ``object`` for a live one (Python API only).
     kind: Literal["builtin", "module", "file", "object"]
+    # The built-in's name, the dotted module, the path of the file, or of the pickle that holds the
+    # live object.
     source: str
-    attr: str = ""
+    attr: str = ""  # the attribute of the module, dots allowed; empty for a built-in and an object
+    # What stands after a built-in's colon; empty for the other forms.
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

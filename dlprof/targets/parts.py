@@ -55,26 +55,20 @@ OWN_LOADER_HINT = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderParts:
-    """Everything of a DataLoader, or of a subclass of the user's, that a sweep keeps.
-
-    Attributes:
-        batching: The legal one of three sets of arguments: ``batch_sampler``; ``batch_size``,
-            ``drop_last`` and (for a map-style set) ``sampler``; or ``batch_size=None`` with
-            ``sampler``.
-        kept: collate_fn, timeout, worker_init_fn, generator and the like.
-        multiprocessing_context: The loader's own; illegal without workers.
-        around: An iterable that the batches pass through, and the DataLoader that it holds;
-            ``None`` where the DataLoader itself is the loader.
-        copied: The loader itself, where its class takes arguments that can't be read from it: it is
-            copied, and the copy gets the settings; ``None`` where its class makes it again.
-    """
+    """Everything of a DataLoader, or of a subclass of the user's, that a sweep keeps."""
 
     loader_class: type[DataLoader[Any]]
     dataset: Any
+    # The legal one of three sets of arguments: ``batch_sampler``; ``batch_size``, ``drop_last`` and
+    # (for a map-style set) ``sampler``; or ``batch_size=None`` with ``sampler``.
     batching: Mapping[str, Any]
-    kept: Mapping[str, Any]
-    multiprocessing_context: Any = None
+    kept: Mapping[str, Any]  # collate_fn, timeout, worker_init_fn, generator and the like
+    multiprocessing_context: Any = None  # the loader's own; illegal without workers
+    # An iterable that the batches pass through, and the DataLoader that it holds; ``None`` where
+    # the DataLoader itself is the loader.
     around: tuple[Any, DataLoader[Any]] | None = None
+    # The loader itself, where its class takes arguments that can't be read from it: it is copied,
+    # and the copy gets the settings; ``None`` where its class makes it again.
     copied: DataLoader[Any] | None = None
     notes: tuple[str, ...] = ()
 

@@ -39,19 +39,14 @@ def start_method_of(loader: Any = None, config: Config | None = None) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """A picklable ``worker_init_fn`` that sets a worker up and then calls the user's own.
+    """A picklable ``worker_init_fn`` that sets a worker up and then calls the user's own."""
 
-    Attributes:
-        user_init: The target's own ``worker_init_fn``.
-        sharing_strategy: ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
-        threads: Compute threads of torch, OpenCV, BLAS and OpenMP; ``None`` leaves them alone.
-        first: Called before everything else.
-    """
-
-    user_init: Callable[[int], Any] | None
+    user_init: Callable[[int], Any] | None  # the target's own ``worker_init_fn``
+    # ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
     sharing_strategy: str | None
+    # Compute threads of torch, OpenCV, BLAS and OpenMP; ``None`` leaves them alone.
     threads: int | None
-    first: Callable[[], object] | None = None
+    first: Callable[[], object] | None = None  # called before everything else
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before its fetcher is made."""

@@ -28,8 +28,7 @@ from dlprof.tracing.clocks import (
     process_cpu_ns,
     waited_between,
 )
-from dlprof.tracing.held import kept
-from dlprof.tracing.trace import Facts, Made
+from dlprof.tracing.trace import Facts, Made, kept
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 

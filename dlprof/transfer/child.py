@@ -22,8 +22,7 @@ from dlprof.errors import DlprofError, TargetError, UsageError
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.transfer.batches import measure_batch
-from dlprof.transfer.devices import all_at_once, measure_device
+from dlprof.transfer.copying import all_at_once, measure_batch, measure_device
 from dlprof.trial.child import as_target_error, build
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.protocol import Channel, Message, TransferRequest, describe_error

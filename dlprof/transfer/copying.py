@@ -1,20 +1,52 @@
-"""Copies of plain buffers to one device, timed: sizes x memories x modes, interleaved."""
+"""What the process that copies measures: plain buffers, the link, NUMA nodes, a batch of one's own.
+
+Copies of buffers are timed by size, memory and mode, interleaved. A batch goes over tensor by
+tensor, and all at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import math
+import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from dlprof.device.runtime import EventTimer, Runtime, Spinner, UnavailableError
-from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
+from dlprof.device.moving import apply, move, tensors_of
+from dlprof.device.runtime import (
+    EventTimer,
+    Runtime,
+    Spinner,
+    UnavailableError,
+    empty_pinned_cache,
+    identity,
+)
+from dlprof.errors import DlprofError
+from dlprof.machine.nvidia import read_link
+from dlprof.records import Estimate
+from dlprof.records.transfer import (
+    BatchTransfer,
+    CopyMode,
+    CopyTime,
+    CopyWay,
+    DeviceTransfer,
+    LinkFit,
+    LinkState,
+    Memory,
+    NumaRate,
+    TensorTransfer,
+    TogetherRate,
+    WayTime,
+)
 from dlprof.stats import median_interval
+from dlprof.trial.protocol import TransferRequest
 
 
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -243,3 +275,350 @@ def measure_copies(
         points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
         fits.append(fit(*way, points))
     return tuple(times), tuple(filter(None, fits)), {**buffers.unavailable, **missing}
+
+
+_ROUNDS = 10
+_ROUND_S = 0.02
+_ENDED = "the copies had ended before NVML answered"
+
+
+def _send(runtime: Runtime, buffers: Buffers, copies: int) -> EventTimer:
+    """Order so many copies of a whole buffer, and don't wait for them."""
+    pairs = buffers.pairs(buffers.size, "pinned", copies)
+    with EventTimer(runtime) as timer:
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+    return timer
+
+
+def _large(runtime: Runtime, most_bytes: int) -> Buffers:
+    """Buffers for large copies.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = Buffers(runtime, min(64 << 20, most_bytes))
+    if "pinned" in buffers.unavailable:
+        raise UnavailableError(buffers.unavailable["pinned"])
+    return buffers
+
+
+def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
+    return min(400, max(1, math.ceil(seconds * bytes_per_s / size)))
+
+
+def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
+    speed = buffers.size / _send(runtime, buffers, 1).seconds()
+    copies = _copies_for(_ROUND_S, speed, buffers.size)
+    sent = copies * buffers.size
+    rounds = (_send(runtime, buffers, copies) for _ in range(_ROUNDS))
+    return median_interval([sent / timer.seconds() for timer in rounds])
+
+
+def look_at_link(
+    runtime: Runtime,
+    most_bytes: int,
+    best_bytes_per_s: float,
+    read: Callable[[Callable[[], object]], LinkState],
+) -> LinkState:
+    """The link as NVML reports it while a third of a second of copies is on its way.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = _large(runtime, most_bytes)
+    copies = _copies_for(0.3, best_bytes_per_s, buffers.size)
+    flights: list[EventTimer] = []
+    state = read(lambda: flights.append(_send(runtime, buffers, copies)))
+    in_time = any(not flight.is_over() for flight in flights)
+    runtime.synchronize()
+    reasons, theory = dict(state.unavailable), state.theory_bytes_per_s
+    if theory is not None and not in_time:
+        # What NVML then reported is of an idle link, or may be.
+        theory = None
+        reasons |= dict.fromkeys(("generation", "width", "theory_bytes_per_s"), _ENDED)
+        state = dataclasses.replace(state, generation=None, width=None)
+    fraction = None if theory is None else best_bytes_per_s / theory
+    if fraction is None:
+        reasons["reached_fraction"] = reasons.get("theory_bytes_per_s", _ENDED)
+    elif fraction > 1:
+        fraction = None
+        reasons["reached_fraction"] = "the copies were faster than the link that NVML reports"
+    return dataclasses.replace(
+        state,
+        theory_bytes_per_s=theory,
+        best_bytes_per_s=best_bytes_per_s,
+        reached_fraction=fraction,
+        unavailable=reasons,
+    )
+
+
+def near_and_far(
+    runtime: Runtime, most_bytes: int, nodes: Mapping[int, Sequence[int]], near: int
+) -> tuple[NumaRate, ...]:
+    """Copies from the memory of each NUMA node that this process may run on.
+
+    Memory lies where the thread runs that touches it first, so this thread goes to each node.
+
+    Raises:
+        UnavailableError: Threads can't be placed here, fewer than two nodes are allowed, or torch
+            keeps pinned memory.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise UnavailableError("this system can't place a thread on chosen CPUs")
+    before = os.sched_getaffinity(0)
+    allowed = {node: before & set(cpus) for node, cpus in nodes.items() if before & set(cpus)}
+    if near not in allowed or len(allowed) < 2:
+        raise UnavailableError("this process may not run on both a near and a far node")
+    if not empty_pinned_cache():  # memory of another node would be handed out again
+        raise UnavailableError("this version of torch can't give pinned memory back in between")
+    rates = []
+    for node, cpus in allowed.items():
+        os.sched_setaffinity(0, cpus)
+        try:
+            empty_pinned_cache()
+            rate = _rates(runtime, _large(runtime, most_bytes))
+        finally:
+            os.sched_setaffinity(0, before)
+        rates.append(NumaRate(node=node, near=node == near, bytes_per_s=rate))
+    empty_pinned_cache()
+    return tuple(rates)
+
+
+def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[TogetherRate, ...]:
+    """Copies to each device alone, and to all of them at once.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    buffers = {name: _large(runtime, most_bytes) for name, runtime in runtimes.items()}
+    alone = {name: _rates(runtime, buffers[name]).value for name, runtime in runtimes.items()}
+    together: dict[str, list[float]] = {name: [] for name in runtimes}
+    for _ in range(_ROUNDS):
+        flights = {}
+        for name, runtime in runtimes.items():
+            size = buffers[name].size
+            copies = _copies_for(3 * _ROUND_S, alone[name], size)
+            flights[name] = copies * size, _send(runtime, buffers[name], copies)
+        for name, (sent, timer) in flights.items():
+            together[name].append(sent / timer.seconds())
+    return tuple(
+        TogetherRate(
+            device=name, alone_bytes_per_s=alone[name], together_bytes_per_s=median_interval(rates)
+        )
+        for name, rates in together.items()
+    )
+
+
+_Figure = TypeVar("_Figure")
+
+
+def measure_device(
+    name: str, runtime: Runtime, request: TransferRequest, budget_s: float
+) -> DeviceTransfer:
+    """Everything about one device that needs no target."""
+    reasons: dict[str, str] = {}
+    threads = torch.get_num_threads()
+    if not runtime.asynchronous:  # as ``memcpy`` does, and as drivers stage pageable memory
+        torch.set_num_threads(1)
+    try:
+        cells, fits, size = _copies(runtime, request, budget_s, reasons)
+    finally:
+        torch.set_num_threads(threads)
+    title, uuid = identity(runtime)
+    found = DeviceTransfer(
+        device=name, name=title, uuid=uuid, timed_by=runtime.timed_by, cells=cells, fits=fits
+    )
+    best = found.best_bytes_per_s
+    if not runtime.asynchronous or best is None:
+        why = "no copy could be measured"
+        if not runtime.asynchronous:
+            why = "the host's own memory has no link"
+        reasons |= dict.fromkeys(("link", "numa"), why)
+        return dataclasses.replace(found, unavailable=reasons)
+    link = _tried(
+        lambda: look_at_link(runtime, size, best, lambda busy: read_link(uuid, busy)),
+        "link",
+        reasons,
+    )
+    # Copies from each node's memory, where there are several and the device's is known.
+    near, nodes = request.near.get(uuid), {int(key): cpus for key, cpus in request.nodes.items()}
+    numa = None
+    if len(nodes) < 2:
+        reasons["numa"] = "the machine has one NUMA node, or the kernel reports none"
+    elif near is None:
+        reasons["numa"] = "the NUMA node of the device's slot is not known"
+    else:
+        numa = _tried(lambda: near_and_far(runtime, size, nodes, near), "numa", reasons)
+    return dataclasses.replace(found, link=link, numa=numa or (), unavailable=reasons)
+
+
+def _copies(
+    runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
+) -> tuple[tuple[CopyTime, ...], tuple[LinkFit, ...], int]:
+    """Copies of all sizes up to what the memory of both sides allows; ``reasons`` gets the rest."""
+    size = request.most_bytes
+    while True:
+        try:
+            buffers, copier = Buffers(runtime, size), Copier(runtime)
+            cells, fits, missing = measure_copies(
+                copier, buffers, budget_s=budget_s, seed=request.seed
+            )
+        except (RuntimeError, MemoryError) as error:
+            why, is_short = _first_line(error), _is_shortage(error)
+            if is_short:
+                why = reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
+            if not is_short or size <= 1 << 22:
+                reasons["copies"] = why
+                return (), (), size
+            size //= 4
+            continue
+        reasons |= missing
+        return cells, fits, size
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether memory was short: on the device, on the host, or of what may be page-locked."""
+    # As CUDA, torch and the system say it; an "illegal memory access" is none.
+    words = ("out of memory", "allocate memory", "not enough memory")
+    short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return short or any(each in str(error).lower() for each in words)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _tried(work: Callable[[], _Figure], name: str, reasons: dict[str, str]) -> _Figure | None:
+    try:
+        return work()
+    except UnavailableError as reason:
+        reasons[name] = str(reason)
+    except RuntimeError as error:  # the device's own fault, which costs this figure only
+        reasons[name] = _first_line(error)
+    return None
+
+
+_Make = Callable[[bool], Any]
+
+
+def measure_batch(load: _Make, runtime: Runtime, target: str) -> BatchTransfer:
+    """Bring one batch over in each way.
+
+    Times are from the call until the batch is there, on the caller's clock: ordering many small
+    tensors is a part of what they cost.
+
+    Raises:
+        UnavailableError: There is nothing in the batch to copy.
+    """
+    batch = load(False)
+    tensors = sorted(tensors_of(batch), key=lambda found: -found[1].nbytes)
+    if not tensors:
+        what = type(batch).__name__
+        raise UnavailableError(f"no tensor is found in the batch ({what}), so nothing is copied")
+    ways: dict[CopyWay, Any] = {"pageable": batch}
+    why = "the batch is on a device already, or a part of it"
+    if all(tensor.device.type == "cpu" for _, tensor in tensors):
+        try:
+            ways["pinned_by_caller"] = pinned(batch, runtime)
+            ways["pinned_by_loader"] = _pinned_by_loader(load)
+        except UnavailableError as reason:
+            why = str(reason)
+    wanted = ("pinned_by_caller", "pinned_by_loader")
+    unavailable = {way: why for way in wanted if way not in ways}
+    if not runtime.asynchronous:
+        unavailable["device"] = "without an accelerator this is a copy within the host's memory"
+    parts = {way: dict(tensors_of(each)) for way, each in ways.items()}
+    return BatchTransfer(
+        target=target,
+        device=str(runtime.device),
+        bytes=sum(tensor.nbytes for _, tensor in tensors),
+        tensors=tuple(
+            TensorTransfer(
+                path=path or "the batch",
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                bytes=tensor.nbytes,
+                contiguous=tensor.is_contiguous(),
+                ways=_times({w: own[path] for w, own in parts.items() if path in own}, runtime),
+            )
+            for path, tensor in tensors[:16]
+        ),
+        tensors_count=len(tensors),
+        together=_times(ways, runtime),
+        unavailable=unavailable,
+    )
+
+
+def pinned(batch: Any, runtime: Runtime) -> Any:
+    """A batch in page-locked memory, as a training loop would pin it by itself.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    return apply(batch, lambda part: _pin(part, runtime))
+
+
+def _pin(part: Any, runtime: Runtime) -> Any:
+    if isinstance(part, torch.Tensor):
+        return runtime.pin(part)
+    own = getattr(part, "pin_memory", None)
+    return own() if callable(own) else part
+
+
+def _pinned_by_loader(load: _Make) -> Any:
+    """The same batch from a loader that pins.
+
+    Raises:
+        UnavailableError: It came unpinned, or not at all.
+    """
+    try:
+        batch = load(True)
+    except DlprofError as error:  # not the target's fault: without pinning it loaded
+        raise UnavailableError(f"with pin_memory=True: {error.message.rstrip('.')}") from error
+    if not all(tensor.is_pinned() for _, tensor in tensors_of(batch)):
+        raise UnavailableError("the loader's batch came without being pinned, or only in part")
+    return batch
+
+
+def _times(ways: dict[CopyWay, Any], runtime: Runtime) -> tuple[WayTime, ...]:
+    """Each way, round after round in a new order; the first round only warms up."""
+    order = random.Random()  # the global one, a target may have seeded
+    copies: dict[CopyWay, list[float]] = {way: [] for way in ways}
+    pins: list[float] = []
+    began_s = time.perf_counter()
+    for _ in range(12 + 1):
+        for way in order.sample(list(ways), len(ways)):
+            if way == "pinned_by_caller":
+                pins.append(_timed(pinned, ways["pageable"], runtime))
+            copies[way].append(_timed(bring, ways[way], runtime))
+        # One way of one thing is measured no longer than this.
+        if time.perf_counter() - began_s > 2.0 and len(copies["pageable"]) > 1:
+            break
+    pins, warm = pins[1:] or pins, {way: times[1:] or times for way, times in copies.items()}
+    return tuple(
+        WayTime(
+            way=way,
+            copy_s=median_interval(times),
+            pin_s=median_interval(pins) if way == "pinned_by_caller" else None,
+        )
+        for way, times in warm.items()
+    )
+
+
+def bring(batch: Any, runtime: Runtime) -> Any:
+    """The batch on the device; on the CPU a copy of it, for ``to`` would do nothing."""
+    if runtime.asynchronous:
+        return move(batch, runtime.device)
+    return apply(batch, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
+
+
+def _timed(work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime) -> float:
+    runtime.synchronize()
+    began_s = time.perf_counter()
+    kept = work(batch, runtime)
+    runtime.synchronize()
+    ended_s = time.perf_counter()
+    del kept  # not before: freeing it is no part of the time
+    return ended_s - began_s

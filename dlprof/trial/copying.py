@@ -50,16 +50,12 @@ Window = Callable[[str, float], object]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is done with a batch on the device.
+    """What is done with a batch on the device."""
 
-    Attributes:
-        work: Called with the batch.
-        waits: Whether it begins when the batch has come, as a pretended step does that sleeps.
-        runs_ahead: Whether it returns before its work is done and nobody else holds it up.
-    """
-
-    work: Consumer
+    work: Consumer  # called with the batch
+    # Whether it begins when the batch has come, as a pretended step does that sleeps.
     waits: bool = False
+    # Whether it returns before its work is done and nobody else holds it up.
     runs_ahead: bool = False
 
 

@@ -24,23 +24,17 @@ _MIN_BLOCKS = 3
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Epoch:
-    """One pass over the loader, as the clock sees it while it lasts.
+    """One pass over the loader, as the clock sees it while it lasts."""
 
-    Attributes:
-        began_s: When ``iter(loader)`` was called.
-        yields_s: When each batch arrived, in order.
-        warm_up: Yields at the beginning that belong to the warm-up.
-        whole: Whether the loader came to the end of its epoch by itself; its last batch may then
-            be smaller than the others.
-        asked_s: When the consumer asked for one more batch than there was.
-        samples: Samples in each of these batches; empty where they can't be counted.
-    """
-
-    began_s: float
+    began_s: float  # when ``iter(loader)`` was called
+    # When each batch arrived, in order.
     yields_s: MutableSequence[float] = dataclasses.field(default_factory=lambda: array.array("d"))
-    warm_up: int = 0
+    warm_up: int = 0  # yields at the beginning that belong to the warm-up
+    # Whether the loader came to the end of its epoch by itself; its last batch may then be smaller
+    # than the others.
     whole: bool = False
-    asked_s: float = 0.0
+    asked_s: float = 0.0  # when the consumer asked for one more batch than there was
+    # Samples in each of these batches; empty where they can't be counted.
     samples: MutableSequence[int] = dataclasses.field(default_factory=lambda: array.array("q"))
 
     @property
@@ -56,27 +50,19 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a trial's clock says.
+    """What a trial's clock says."""
 
-    Attributes:
-        batches_per_s: The rate; without an interval where its upper end would have no bound.
-        samples_per_s: The same in samples, of which batches may hold changing numbers; ``None``
-            where they can't be counted.
-        spread: Half-width of the interval of the seconds for a sample (for a batch where samples
-            can't be counted), over their mean; ``None`` where too few blocks came to say.
-        batches: Batches that it rests on.
-        samples: Samples in these.
-        measured_s: Seconds that it rests on.
-        whole_epochs: Whether it covers whole epochs, because no steady state was reached.
-    """
-
-    batches_per_s: Estimate
+    batches_per_s: Estimate  # the rate; without an interval where its upper end would have no bound
+    # The same in samples, of which batches may hold changing numbers; ``None`` where they can't be
+    # counted.
     samples_per_s: Estimate | None
+    # Half-width of the interval of the seconds for a sample (for a batch where samples can't be
+    # counted), over their mean; ``None`` where too few blocks came to say.
     spread: float | None
-    batches: int
-    samples: int | None
-    measured_s: float
-    whole_epochs: bool
+    batches: int  # batches that it rests on
+    samples: int | None  # samples in these
+    measured_s: float  # seconds that it rests on
+    whole_epochs: bool  # whether it covers whole epochs, because no steady state was reached
 
 
 def warm_up_batches(config: Config) -> int:

@@ -74,19 +74,13 @@ BY_SIGNAL = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sign:
-    """A text by which a fault is known, the kind it shows, and the remedy.
+    """A text by which a fault is known, the kind it shows, and the remedy."""
 
-    Attributes:
-        text: What torch or the operating system says.
-        kind: The fault that it shows.
-        hint: The remedy.
-        common: Whether the user's own code may say the same of something else, such as of a file
-            that is locked or of a full disk: it then counts only where loading itself said it.
-    """
-
-    text: str
-    kind: FailureKind
-    hint: str
+    text: str  # what torch or the operating system says
+    kind: FailureKind  # the fault that it shows
+    hint: str  # the remedy
+    # Whether the user's own code may say the same of something else, such as of a file that is
+    # locked or of a full disk: it then counts only where loading itself said it.
     common: bool = False
 
 

@@ -63,23 +63,14 @@ descriptors tries for ever, and prints this each time."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """A trial from which no batch has come for too long.
+    """A trial from which no batch has come for too long."""
 
-    Attributes:
-        waited_s: For how long.
-        log: The end of what its processes wrote.
-        stacks: Where they stand, by process.
-        idle: Whether none of them used a core; ``None`` where that isn't known.
-        stopped: Processes of it that a signal has stopped.
-        full: Processes of it that have no file descriptors left.
-    """
-
-    waited_s: float
-    log: str
-    stacks: Mapping[int, Sequence[Sequence[Frame]]]
-    idle: bool | None
-    stopped: Sequence[int] = ()
-    full: Sequence[OpenFiles] = ()
+    waited_s: float  # for how long
+    log: str  # the end of what its processes wrote
+    stacks: Mapping[int, Sequence[Sequence[Frame]]]  # where they stand, by process
+    idle: bool | None  # whether none of them used a core; ``None`` where that isn't known
+    stopped: Sequence[int] = ()  # processes of it that a signal has stopped
+    full: Sequence[OpenFiles] = ()  # processes of it that have no file descriptors left
 
 
 def dropped_batch(log: str) -> Failure | None:

@@ -27,22 +27,14 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A target as the process that built it describes it.
+    """A target as the process that built it describes it."""
 
-    Attributes:
-        target: The target.
-        versions: ``torch`` and ``python``.
-        fork_hazard: Why trials can't be forked from that process; empty if they can.
-        file: Where its code is, of a check; empty for a built-in or a live object.
-        line: Its line there.
-        stray: A file of the check's other side that was imported in spite of all; empty for none.
-    """
-
-    target: Target
-    versions: dict[str, str]
-    fork_hazard: str = ""
-    file: str = ""
-    line: int | None = None
+    target: Target  # the target
+    versions: dict[str, str]  # ``torch`` and ``python``
+    fork_hazard: str = ""  # why trials can't be forked from that process; empty if they can
+    file: str = ""  # where its code is, of a check; empty for a built-in or a live object
+    line: int | None = None  # its line there
+    # A file of the check's other side that was imported in spite of all; empty for none.
     stray: str = ""
 
 

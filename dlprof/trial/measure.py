@@ -41,30 +41,22 @@ _ONE_BATCH = -math.inf
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFigures:
-    """What the clock saw.
+    """What the clock saw."""
 
-    Attributes:
-        startup_s: ``iter(loader)`` plus the first ``next()``.
-        rate: Of the window; ``None`` if too few batches came.
-        epoch_samples: Samples in a whole epoch; ``None`` where none was seen from end to end.
-        fed_workers: Workers that gave a batch; ``None`` where that was not seen.
-        transient_s: Seconds that the batches before the window took beyond what they take at the
-            steady rate; ``None`` without one.
-        wait_fraction: Share of the window spent in ``next()``.
-        epoch_turnover_s: Last batch of an epoch to the first of the next; ``None`` if not timed.
-        warnings: What people should know of the way it was measured.
-        barrier_fraction: Share of the window in which it waited for other ranks to end their step;
-            ``None`` without any.
-    """
-
-    startup_s: float
-    rate: Throughput | None
+    startup_s: float  # ``iter(loader)`` plus the first ``next()``
+    rate: Throughput | None  # of the window; ``None`` if too few batches came
+    # Samples in a whole epoch; ``None`` where none was seen from end to end.
     epoch_samples: int | None
-    fed_workers: int | None
+    fed_workers: int | None  # workers that gave a batch; ``None`` where that was not seen
+    # Seconds that the batches before the window took beyond what they take at the steady rate;
+    # ``None`` without one.
     transient_s: float | None
-    wait_fraction: float
+    wait_fraction: float  # share of the window spent in ``next()``
+    # Last batch of an epoch to the first of the next; ``None`` if not timed.
     epoch_turnover_s: float | None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what people should know of the way it was measured
+    # Share of the window in which it waited for other ranks to end their step; ``None`` without
+    # any.
     barrier_fraction: float | None = None
 
 
@@ -98,38 +90,28 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Loop:
-    """Drives a loader through epochs, writing down when each batch came.
+    """Drives a loader through epochs, writing down when each batch came."""
 
-    Attributes:
-        loader: What ``iter`` is called on, once an epoch.
-        config: What it was built with.
-        clock: Monotonic seconds.
-        consume: Called with each batch.
-        beat: Called now and then, with the time at which the last batch came.
-        confirm: Called once, after the very first batch.
-        inspect: Called with each batch that comes before the window, and its position in its epoch.
-        count: Samples in a batch; called for each one until :meth:`count_no_more`. What its
-            attribute ``earlier`` says from some batch on, if it has one, is in each before that.
-        batch: The last one.
-        wait_s: Seconds spent in ``next()``, since whoever asks has set it to 0.
-        logs: The epochs so far.
-        turnovers_s: From the last batch of an epoch to the first of the next, of each.
-        fed_workers: Workers that gave a batch; ``None`` where that was not seen.
-    """
-
-    loader: Any
-    config: Config
+    loader: Any  # what ``iter`` is called on, once an epoch
+    config: Config  # what it was built with
     _: dataclasses.KW_ONLY
-    clock: Callable[[], float]
-    consume: Callable[[Any], object] = lambda _batch: None
+    clock: Callable[[], float]  # monotonic seconds
+    consume: Callable[[Any], object] = lambda _batch: None  # called with each batch
+    # Called now and then, with the time at which the last batch came.
     beat: Callable[[float], object] = lambda _now_s: None
-    confirm: Callable[[], object] = lambda: None
+    confirm: Callable[[], object] = lambda: None  # called once, after the very first batch
+    # Called with each batch that comes before the window, and its position in its epoch.
     inspect: Callable[[int, Any], object] = lambda _position, _batch: None
+    # Samples in a batch; called for each one until :meth:`count_no_more`. What its attribute
+    # ``earlier`` says from some batch on, if it has one, is in each before that.
     count: Callable[[Any], int | None] | None = None
-    batch: Any = dataclasses.field(default=None, init=False)
+    batch: Any = dataclasses.field(default=None, init=False)  # the last one
+    # Seconds spent in ``next()``, since whoever asks has set it to 0.
     wait_s: float = dataclasses.field(default=0.0, init=False)
-    logs: list[Epoch] = dataclasses.field(default_factory=list, init=False)
+    logs: list[Epoch] = dataclasses.field(default_factory=list, init=False)  # the epochs so far
+    # From the last batch of an epoch to the first of the next, of each.
     turnovers_s: list[float] = dataclasses.field(default_factory=list, init=False)
+    # Workers that gave a batch; ``None`` where that was not seen.
     fed_workers: int | None = dataclasses.field(default=None, init=False)
     _iterator: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()), init=False)
     _recounted: bool = dataclasses.field(default=False, init=False)
@@ -314,24 +296,18 @@ def fill_s(rate: float, config: Config) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """How one configuration is measured.
+    """How one configuration is measured."""
 
-    Attributes:
-        loop: The loader under the clock, not begun.
-        gate: Ends the first epoch soon, to time the turnover.
-        window_s: Length of the measured window in seconds; longer where a round of W batches
-            takes long, up to three times.
-        turnover: Whether to time an epoch's end if none comes by itself.
-        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
-            warm-up goes on for as many as they hold.
-        ranks: Others that load at once: the window begins when all are past their warm-up.
-    """
-
-    loop: Loop
-    gate: EpochGate
+    loop: Loop  # the loader under the clock, not begun
+    gate: EpochGate  # ends the first epoch soon, to time the turnover
+    # Length of the measured window in seconds; longer where a round of W batches takes long, up to
+    # three times.
     window_s: float
-    turnover: bool = True
+    turnover: bool = True  # whether to time an epoch's end if none comes by itself
+    # Batches of an epoch that are inspected: queues fill meanwhile, so that the warm-up goes on for
+    # as many as they hold.
     inspected: int = 0
+    # Others that load at once: the window begins when all are past their warm-up.
     ranks: RankGroup | None = None
 
     def run(self, window: Callable[[str, float], object]) -> WindowFigures:

@@ -199,18 +199,14 @@ _ITS_OWN = ("worker_exception", "not_picklable", "batch_not_picklable")
 
 
 class SentBatch(NamedTuple):
-    """A batch as a worker would send it, or the smaller figures of several.
+    """A batch as a worker would send it, or the smaller figures of several."""
 
-    Attributes:
-        shared_bytes: Of tensors that go through shared memory; ``None`` if it can't be sent.
-        descriptors: Pieces of shared memory, of which each takes descriptors on its way where
-            ``file_descriptor`` is the sharing strategy; ``None`` likewise.
-        failure: Why it can't be sent.
-    """
-
+    # Of tensors that go through shared memory; ``None`` if it can't be sent.
     shared_bytes: int | None = None
+    # Pieces of shared memory, of which each takes descriptors on its way where ``file_descriptor``
+    # is the sharing strategy; ``None`` likewise.
     descriptors: int | None = None
-    failure: Failure | None = None
+    failure: Failure | None = None  # why it can't be sent
 
 
 def try_batch(*batches: object) -> SentBatch:

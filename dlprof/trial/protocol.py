@@ -31,120 +31,81 @@ _ERRORS: dict[str, type[DlprofError]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """Everything that is needed to build the target in another process.
+    """Everything that is needed to build the target in another process."""
 
-    Attributes:
-        target: What TARGET names.
-        arguments: ``--arg`` pairs.
-        shuffle: Overrides the target's own order; ``None`` keeps it.
-        seed: Seeds Python's and torch's generators before the target is built.
-        delay_s: CPU time by which each batch of a warm side is to take longer (self-test only).
-        rank: Whose share of a dataset is taken that has no sharding of its own.
-        ranks: Among how many; the process's environment says the same to the user's code.
-    """
-
-    target: TargetSpec
-    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    shuffle: bool | None = None
-    seed: int = 0
+    target: TargetSpec  # what TARGET names
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)  # ``--arg`` pairs
+    shuffle: bool | None = None  # overrides the target's own order; ``None`` keeps it
+    seed: int = 0  # seeds Python's and torch's generators before the target is built
+    # CPU time by which each batch of a warm side is to take longer (self-test only).
     delay_s: float = 0.0
-    rank: int = 0
-    ranks: int = 1
+    rank: int = 0  # whose share of a dataset is taken that has no sharding of its own
+    ranks: int = 1  # among how many; the process's environment says the same to the user's code
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """One trial, as the supervisor asks for it.
+    """One trial, as the supervisor asks for it."""
 
-    Attributes:
-        config: What to measure.
-        trial_s: Length of the measured window.
-        step_s: Length of the consumer's step; 0 for none.
-        step_spread: How steps differ, with ``step_s`` as their mean; empty where all are alike.
-        step_callable: ``module:function`` to call with each batch instead.
-        cold_cache: Evict the dataset's files from the page cache first.
-        temporary: A directory that the trial's processes may use; the supervisor removes it.
-        turnover: Time the end of an epoch, if none comes by itself.
-        probe: Instead of measuring, load a batch or two in the main process and describe them; with
-            workers, try whether they can be started.
-        weigh: Instead of that, weigh the dataset within ``trial_s``.
-        starts: Start methods by which one worker is then started; ``own`` for the loader's.
-        explain: Follow each batch through its stages; the rate is then no figure to compare.
-        device: Where batches are copied to before the step, by torch's name; ``auto`` for the
-            accelerator that torch finds.
-        copy_ahead: Copy on a side stream while the batch before is worked on.
-        step_on: Where a step of ``step_s`` passes: ``host`` (it sleeps) or ``device`` (it works).
-        rank: Whose loader this is, of those that load at once.
-        ranks: How many load at once.
-        step_barrier: Whether all of them pass each step together.
-        cpus: What each of them is bound to with its workers, by rank; free where it is empty.
-    """
-
-    config: Config
-    trial_s: float = 1.0
-    step_s: float = 0.0
+    config: Config  # what to measure
+    trial_s: float = 1.0  # length of the measured window
+    step_s: float = 0.0  # length of the consumer's step; 0 for none
+    # How steps differ, with ``step_s`` as their mean; empty where all are alike.
     step_spread: str = ""
-    step_callable: str | None = None
-    cold_cache: bool = False
-    temporary: str = ""
-    turnover: bool = True
+    step_callable: str | None = None  # ``module:function`` to call with each batch instead
+    cold_cache: bool = False  # evict the dataset's files from the page cache first
+    temporary: str = ""  # a directory that the trial's processes may use; the supervisor removes it
+    turnover: bool = True  # time the end of an epoch, if none comes by itself
+    # Instead of measuring, load a batch or two in the main process and describe them; with workers,
+    # try whether they can be started.
     probe: bool = False
-    weigh: bool = False
+    weigh: bool = False  # instead of that, weigh the dataset within ``trial_s``
+    # Start methods by which one worker is then started; ``own`` for the loader's.
     starts: tuple[str, ...] = ()
+    # Follow each batch through its stages; the rate is then no figure to compare.
     explain: bool = False
+    # Where batches are copied to before the step, by torch's name; ``auto`` for the accelerator
+    # that torch finds.
     device: str = "cpu"
-    copy_ahead: bool = False
+    copy_ahead: bool = False  # copy on a side stream while the batch before is worked on
+    # Where a step of ``step_s`` passes: ``host`` (it sleeps) or ``device`` (it works).
     step_on: str = "host"
-    rank: int = 0
-    ranks: int = 1
-    step_barrier: bool = False
+    rank: int = 0  # whose loader this is, of those that load at once
+    ranks: int = 1  # how many load at once
+    step_barrier: bool = False  # whether all of them pass each step together
+    # What each of them is bound to with its workers, by rank; free where it is empty.
     cpus: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRequest:
-    """One block of a check, as a side is asked for it.
+    """One block of a check, as a side is asked for it."""
 
-    Attributes:
-        series: ``load`` for steady loading, ``start`` for a start and the turn of an epoch.
-        batches: How many a block of loading has; those that fill the queues among them.
-        seed: Of the order and of random numbers, so that every block loads the same samples.
-        cores: What the side is held to during it, worker after worker; free where it is empty.
-    """
-
+    # ``load`` for steady loading, ``start`` for a start and the turn of an epoch.
     series: Series = "load"
-    batches: int = 0
-    seed: int = 0
+    batches: int = 0  # how many a block of loading has; those that fill the queues among them
+    seed: int = 0  # of the order and of random numbers, so that every block loads the same samples
+    # What the side is held to during it, worker after worker; free where it is empty.
     cores: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRequest:
-    """What the process that copies is to measure (``dlprof.transfer``).
+    """What the process that copies is to measure (``dlprof.transfer``)."""
 
-    Attributes:
-        device: Torch's name; ``auto`` for the accelerator that torch finds, else the CPU.
-        all_devices: Copy to all accelerators, one by one and at once.
-        most_bytes: Largest buffer.
-        budget_s: For plain buffers, over all devices.
-        nodes: CPUs of the NUMA nodes, by the node's number as text.
-        near: Nodes of the cards' slots, by NVML's UUID.
-        build: The target whose batch is copied; ``None`` for none.
-        batch_size: Of the target's batch; ``None`` keeps the target's own.
-        seed: Of the order of measuring, and of the target's own order.
-        parent: The process that asks, without which nobody wants the answer; 0 for any.
-    """
-
+    # Torch's name; ``auto`` for the accelerator that torch finds, else the CPU.
     device: str = "auto"
-    all_devices: bool = False
-    most_bytes: int = 1 << 28
-    budget_s: float = 10.0
+    all_devices: bool = False  # copy to all accelerators, one by one and at once
+    most_bytes: int = 1 << 28  # largest buffer
+    budget_s: float = 10.0  # for plain buffers, over all devices
+    # CPUs of the NUMA nodes, by the node's number as text.
     nodes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    # Nodes of the cards' slots, by NVML's UUID.
     near: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    build: BuildRequest | None = None
-    batch_size: int | None = None
-    seed: int = 0
-    parent: int = 0
+    build: BuildRequest | None = None  # the target whose batch is copied; ``None`` for none
+    batch_size: int | None = None  # of the target's batch; ``None`` keeps the target's own
+    seed: int = 0  # of the order of measuring, and of the target's own order
+    parent: int = 0  # the process that asks, without which nobody wants the answer; 0 for any
 
 
 def record_of(kind: type[_Record], values: object) -> _Record | None:

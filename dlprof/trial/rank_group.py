@@ -107,16 +107,13 @@ class RankGroup:
             if self.least is None:
                 self._threads.pthread_barrier_wait(self._address)
             else:
-                self._agree(self.least)
+                try:
+                    self._agreed = self.least([self._meeting, -self._again])
+                except ConnectionError:
+                    while True:  # until the supervisor ends this one for the one that is lost
+                        time.sleep(1.0)
             self.waited_s += time.perf_counter() - began_s
         self._steps += 1
-
-    def _agree(self, least: Callable[[list[int]], list[int]]) -> None:
-        try:
-            self._agreed = least([self._meeting, -self._again])
-        except ConnectionError:
-            while True:  # until the supervisor ends this one for the one that is lost
-                time.sleep(1.0)
 
     def fresh(self) -> list[tuple[int, int]]:
         """Marks that are new since this was last asked, by their places."""

@@ -112,14 +112,6 @@ class TrialRunner:
             DlprofError: It can't be built; says which part is wrong.
         """
         self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
-        target = self._build_here(limits)
-        for link, theirs in self._nodes.all_answer(limits.wall_s):
-            where = f"Install the same on {link.host}."
-            _refuse_version(self.versions, theirs["versions"], link.ranks[0], where)
-            target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
-        return target
-
-    def _build_here(self, limits: TrialLimits) -> Target:
         self._limits = limits
         began_s = self._clock()
         try:
@@ -128,15 +120,19 @@ class TrialRunner:
             self._say(f"{error.message} It is started again.")
             self._renew()
             built = self._build(limits.wall_s - (self._clock() - began_s))
-        self.versions = built.versions
-        self._build_s = built.target.import_s or 0.0
-        own = built.target.own_config
+        target, self.versions = built.target, built.versions
+        self._build_s = target.import_s or 0.0
+        own = target.own_config
         self._start_method = None if own is None else own.start_method
         if not isinstance(self._launchers[0], ForkLauncher):
             self.fork_safe = False
         elif built.fork_hazard:
             self._build_in_each_trial(built.fork_hazard)
-        return built.target
+        for link, theirs in self._nodes.all_answer(limits.wall_s):
+            where = f"Install the same on {link.host}."
+            _refuse_version(self.versions, theirs["versions"], link.ranks[0], where)
+            target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
+        return target
 
     def _build(self, patience_s: float) -> Built:
         """Build the target in each rank's own process, all at once; returns the first one's."""
@@ -287,12 +283,6 @@ class TrialRunner:
             if asked:
                 self._nodes.all_answer(60.0)
             yield
-
-    def run(
-        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float | None = None
-    ) -> Trial:
-        """Measure one configuration once; ``explain`` says what the arguments are."""
-        return self.explain(request, trial_id=trial_id, repetition=repetition, wall_s=wall_s)[0]
 
     def explain(
         self,

@@ -28,16 +28,11 @@ _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SidePlace:
-    """Where the code of one side lies, and what runs it.
+    """Where the code of one side lies, and what runs it."""
 
-    Attributes:
-        directory: Working directory; first on ``sys.path``.
-        python: The interpreter.
-        moved: Beginnings of ``sys.path`` entries that lie elsewhere for this side, and where.
-    """
-
-    directory: Path
-    python: str = sys.executable
+    directory: Path  # working directory; first on ``sys.path``
+    python: str = sys.executable  # the interpreter
+    # Beginnings of ``sys.path`` entries that lie elsewhere for this side, and where.
     moved: tuple[tuple[str, str], ...] = ()
 
 
@@ -46,24 +41,17 @@ class SideProcess:
     """A process that holds one built target warm and loads blocks of it.
 
     A process that fails is stood up again for the next block.
-
-    Attributes:
-        name: Which side.
-        request: How to build the target.
-        place: Where its code lies.
-        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
-            the same on both sides, whatever the working directory or the environment hold.
-        logs: Directory for what its processes write; the caller removes it after ``close``.
-        limit: The option that gives it more time for an answer.
     """
 
-    name: SideName
-    request: BuildRequest
-    place: SidePlace
+    name: SideName  # which side
+    request: BuildRequest  # how to build the target
+    place: SidePlace  # where its code lies
     _: dataclasses.KW_ONLY
+    # A directory that holds ``dlprof`` and nothing else; the code that measures is the same on both
+    # sides, whatever the working directory or the environment hold.
     library: Path
-    logs: Path
-    limit: str = "--timeout"
+    logs: Path  # directory for what its processes write; the caller removes it after ``close``
+    limit: str = "--timeout"  # the option that gives it more time for an answer
     _process: ModuleProcess | None = dataclasses.field(default=None, init=False)
     _ending: contextlib.ExitStack = dataclasses.field(
         default_factory=contextlib.ExitStack, init=False

@@ -125,20 +125,14 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
             begins_s = min(ends_s, time.monotonic() + 0.3)
             while time.monotonic() < (begins_s if log.size() == before else ends_s):
                 time.sleep(0.005)
-                if log.size() > before and not _is_writing(pid, aside):
+                # It writes while the signal is before it, or blocked by a thread that handles it.
+                writes = _has_signal(f"{pid}/status", "ShdPnd") or _blocking(pid) - aside
+                if log.size() > before and not writes:
                     break
         found[pid] = parse_stacks(log.text(before))
         if time.monotonic() >= ends_s:
             break
     return found
-
-
-def _is_writing(pid: int, aside: set[str]) -> bool:
-    """Whether a process has the signal before it, or is in the midst of its handler.
-
-    A thread blocks the signal for as long as it handles it; those ``aside`` did so before.
-    """
-    return _has_signal(f"{pid}/status", "ShdPnd") or bool(_blocking(pid) - aside)
 
 
 def _blocking(pid: int) -> set[str]:

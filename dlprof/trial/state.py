@@ -45,60 +45,36 @@ _NO_OBSERVER = "the observer gave no answer"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
-    """When a trial is ended by force.
+    """When a trial is ended by force."""
 
-    Attributes:
-        wall_s: Seconds from its start to its end.
-        stall_s: Seconds without a batch, or any other sign of progress.
-        usable_cores: Cores that it may use, to judge how disturbed it was.
-        memory_bytes: Most memory of its own; ``None`` for no limit.
-        reserve_bytes: Memory that it must leave to others.
-    """
-
-    wall_s: float
-    stall_s: float
-    usable_cores: float
-    memory_bytes: int | None = None
-    reserve_bytes: int = 0
+    wall_s: float  # seconds from its start to its end
+    stall_s: float  # seconds without a batch, or any other sign of progress
+    usable_cores: float  # cores that it may use, to judge how disturbed it was
+    memory_bytes: int | None = None  # most memory of its own; ``None`` for no limit
+    reserve_bytes: int = 0  # memory that it must leave to others
 
 
 @dataclasses.dataclass(slots=True)
 class TrialState:
-    """What is known of the running trial so far. Times are the supervisor's clock, in seconds.
+    """What is known of the running trial so far. Times are the supervisor's clock, in seconds."""
 
-    Attributes:
-        heard_s: When it last showed progress.
-        began_s: When it was started.
-        deadline_s: When it is ended, whatever it does.
-        workers: How many it has.
-        traced: Whether its batches are.
-        pid: Its first process, once it is known.
-        result: What it measured.
-        failure: What went wrong.
-        usage: What the observer saw of it.
-        samples: What it used over time; the last is of the last half second.
-        status: Exit status of its first process; ``None`` while it runs.
-        awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
-        killed: Whether it was ordered to end.
-        asked_s: Silence after which it is asked next where its workers stand.
-        stopped_s: For how long the supervisor itself was stopped during it.
-    """
-
-    heard_s: float
-    began_s: float
-    deadline_s: float
-    workers: int = 0
-    traced: bool = False
-    pid: int | None = None
-    result: Message | None = None
-    failure: Failure | None = None
-    usage: Message | None = None
+    heard_s: float  # when it last showed progress
+    began_s: float  # when it was started
+    deadline_s: float  # when it is ended, whatever it does
+    workers: int = 0  # how many it has
+    traced: bool = False  # whether its batches are
+    pid: int | None = None  # its first process, once it is known
+    result: Message | None = None  # what it measured
+    failure: Failure | None = None  # what went wrong
+    usage: Message | None = None  # what the observer saw of it
+    # What it used over time; the last is of the last half second.
     samples: list[UsageSample] = dataclasses.field(default_factory=list)
-    status: int | None = None
+    status: int | None = None  # exit status of its first process; ``None`` while it runs
+    # Since when it holds still for the observer; ``None`` if it doesn't.
     awaiting_usage_since: float | None = None
-    killed: bool = False
-    asked_s: float = 1.0
-    stopped_s: float = 0.0
+    killed: bool = False  # whether it was ordered to end
+    asked_s: float = 1.0  # silence after which it is asked next where its workers stand
+    stopped_s: float = 0.0  # for how long the supervisor itself was stopped during it
 
     def heard(self, now_s: float) -> None:
         """It has shown progress."""

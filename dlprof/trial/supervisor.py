@@ -136,28 +136,19 @@ class _Rank(TrialState):
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Supervisor:
-    """Runs trials, one at a time.
+    """Runs trials, one at a time."""
 
-    Attributes:
-        launchers: Start them: one for each rank of this node, the first of them also alone.
-        together: All that load at once, also on other nodes.
-        watcher: Observes them.
-        inbox: Where both put what they have to say.
-        directory: For the trials' logs and temporary files; the caller removes it.
-        limits: When a trial is ended.
-        left_s: What is left of that where a first attempt has spent some.
-        pulse: Called with what the machine is doing, a few times a second.
-        clock: Monotonic seconds.
-    """
-
+    # Start them: one for each rank of this node, the first of them also alone.
     launchers: Sequence[Launcher]
-    watcher: ObserverProcess
-    inbox: Inbox
-    directory: Path
-    limits: TrialLimits
-    left_s: float = math.inf
+    watcher: ObserverProcess  # observes them
+    inbox: Inbox  # where both put what they have to say
+    directory: Path  # for the trials' logs and temporary files; the caller removes it
+    limits: TrialLimits  # when a trial is ended
+    left_s: float = math.inf  # what is left of that where a first attempt has spent some
+    # Called with what the machine is doing, a few times a second.
     pulse: Callable[[Usage], object] = lambda _usage: None
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds
+    # All that load at once, also on other nodes.
     together: Ranks = dataclasses.field(default_factory=Ranks)
     _left_s: float = dataclasses.field(default=0.0, init=False)
     _elsewhere: Failure | None = dataclasses.field(default=None, init=False)

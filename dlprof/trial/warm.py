@@ -30,7 +30,7 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.records.codec import from_json
-from dlprof.tracing.spans import Span, spans
+from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
 from dlprof.trial.in_worker import add_delay, guard_worker
@@ -53,20 +53,13 @@ _clock = time.perf_counter
 
 @dataclasses.dataclass(slots=True)
 class _BlockBatches:
-    """What the consumer saw of a block's batches, in their order.
+    """What the consumer saw of a block's batches, in their order."""
 
-    Attributes:
-        times_s: When each came.
-        samples: Samples in each.
-        undisturbed: Batches that came before the queues were left to fill.
-        beyond: Batches that came after the block's.
-        memory: What was held then, as fields of a ``Block``.
-    """
-
-    times_s: list[float] = dataclasses.field(default_factory=list)
-    samples: list[int] = dataclasses.field(default_factory=list)
-    undisturbed: int = 0
-    beyond: int = 0
+    times_s: list[float] = dataclasses.field(default_factory=list)  # when each came
+    samples: list[int] = dataclasses.field(default_factory=list)  # samples in each
+    undisturbed: int = 0  # batches that came before the queues were left to fill
+    beyond: int = 0  # batches that came after the block's
+    # What was held then, as fields of a ``Block``.
     memory: Message = dataclasses.field(default_factory=dict)
 
 

@@ -108,11 +108,11 @@ class FaultBench:
         self.count += 1
         self.switch.write_text(fault)
         try:
-            return self.bench.run(
+            return self.bench.explain(
                 TrialRequest(config=tried, trial_s=trial_s),
                 trial_id=f"t{self.count:04d}",
                 repetition=0,
-            )
+            )[0]
         finally:
             self.switch.write_text("none")
 

@@ -58,7 +58,7 @@ class Sides:
     def trial(self, workers: int, prefetch: int, trial_s: float) -> Trial:
         config = Config(num_workers=workers, prefetch_factor=prefetch).canonical()
         request = TrialRequest(config=config, trial_s=trial_s)
-        trial = self.bench.run(request, trial_id="t", repetition=0)
+        trial = self.bench.explain(request, trial_id="t", repetition=0)[0]
         assert trial.outcome == "completed", trial.failure
         return trial
 

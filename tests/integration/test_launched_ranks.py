@@ -58,7 +58,7 @@ def ranks(
 def trial(runner: TrialRunner, workers: int = 0, **request: Any) -> Trial:
     config = Config(num_workers=workers).canonical()
     asked = TrialRequest(config=config, trial_s=0.3, **request)
-    return runner.run(asked, trial_id="t0001", repetition=0)
+    return runner.explain(asked, trial_id="t0001", repetition=0)[0]
 
 
 def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:

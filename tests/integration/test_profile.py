@@ -10,7 +10,7 @@ import pytest
 from schemas import conforms, run_file_conforms
 from test_sweep import TARGETS, dlprof
 
-from dlprof.records import AGE_STAGES
+from dlprof.records.stages import AGE_STAGES
 from dlprof.store import read_run
 
 QUICK = ("--trial-time", "0.2s", "--budget", "60s", "-q")

@@ -64,12 +64,12 @@ class Running:
 
     def run(self, tried: Config, *, trial_s: float = 0.1, wall_s: float | None = None) -> Trial:
         self._count += 1
-        return self.bench.run(
+        return self.bench.explain(
             TrialRequest(config=tried, trial_s=trial_s),
             trial_id=f"t{self._count:04d}",
             repetition=0,
             wall_s=wall_s,
-        )
+        )[0]
 
 
 def start(
@@ -171,7 +171,7 @@ def test_a_cache_that_could_not_be_made_cold_is_said(place: Path) -> None:
     running = start(place, "plain")
     try:
         request = TrialRequest(config=config(), trial_s=0.05, cold_cache=True)
-        trial = running.bench.run(request, trial_id="t0001", repetition=0)
+        trial = running.bench.explain(request, trial_id="t0001", repetition=0)[0]
     finally:
         running.bench.close()
 

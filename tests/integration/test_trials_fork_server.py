@@ -39,7 +39,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialRunner]:
 
 def run(bench: TrialRunner, number: int) -> Trial:
     request = TrialRequest(config=Config(num_workers=1).canonical(), trial_s=0.3)
-    return bench.run(request, trial_id=f"t{number:04d}", repetition=0)
+    return bench.explain(request, trial_id=f"t{number:04d}", repetition=0)[0]
 
 
 def has_trial(server: psutil.Process) -> bool:
@@ -115,7 +115,8 @@ def test_what_a_target_makes_in_a_trial_is_finalized(tmp_path: Path) -> None:
     try:
         made.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
         request = TrialRequest(config=Config(), trial_s=0.1)
-        assert made.run(request, trial_id="t0001", repetition=0).outcome == "completed"
+        trial, _ = made.explain(request, trial_id="t0001", repetition=0)
+        assert trial.outcome == "completed"
     finally:
         made.close()
     assert not list(Path(tempfile.gettempdir()).glob("keeps-files-*"))

@@ -35,7 +35,8 @@ from dlprof.records import (
     Usage,
     UsageSample,
 )
-from dlprof.store import RunWriter, to_json
+from dlprof.records.codec import to_json
+from dlprof.store import RunWriter
 
 _FOLDER = Path(__file__).parents[1] / "data" / "runs"
 GOLDEN = _FOLDER / "golden.dlprof.jsonl"

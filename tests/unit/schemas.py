@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 
-from dlprof.store.format import KIND, RECORD_TYPES
+from dlprof.store import KIND, RECORD_TYPES
 
 FOLDER = importlib.resources.files("dlprof") / "schema"
 

@@ -25,9 +25,10 @@ from dlprof.cli.entry import run as command
 from dlprof.engine.transfer import TransferSettings
 from dlprof.errors import DlprofError, FileError, UsageError
 from dlprof.records import Run
+from dlprof.records.codec import to_json
 from dlprof.records.transfer import Transfers
 from dlprof.settings import OPTIONS
-from dlprof.store import RunWriter, to_json
+from dlprof.store import RunWriter
 
 FUNCTIONS = ("check", "compare", "machine", "predict", "profile", "recommend", "report", "sweep")
 PROFILE = "2080ti-box"

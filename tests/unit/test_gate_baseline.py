@@ -17,17 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
-from dlprof.gate import (
-    add_entry,
-    baseline_key,
-    comparable,
-    figures_of,
-    judge_baseline,
-    key_difference,
-    make_plan,
-    parse_baseline,
-    render_entry,
-)
+from dlprof.gate import add_entry, baseline_key, comparable, figures_of, make_plan, parse_baseline
+from dlprof.gate.baseline import judge_baseline, key_difference, render_entry
 from dlprof.records import Config
 from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
 from dlprof.stats import t_quantile

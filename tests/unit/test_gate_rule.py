@@ -27,15 +27,14 @@ from hypothesis import strategies as st
 from dlprof.gate import (
     SIDES,
     checked_target,
-    judge,
     loader_difference,
     make_check,
     make_plan,
     next_look,
     order_of,
-    sights,
 )
 from dlprof.gate.plan import ALL_GATES, LOOKS
+from dlprof.gate.verdict import judge, sights
 from dlprof.gate.views import block_value
 from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config

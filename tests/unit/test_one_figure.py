@@ -20,7 +20,7 @@ from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
 from dlprof.advise.summary import summarize
-from dlprof.engine.predicting import sweep_prediction
+from dlprof.engine.sweep import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run

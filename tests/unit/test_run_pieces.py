@@ -44,8 +44,7 @@ from dlprof.records import (
 )
 from dlprof.report.export.formats import render_as
 from dlprof.report.script import script_document, script_report, verdict
-from dlprof.store import RunWriter, read_run
-from dlprof.store.format import run_file_name
+from dlprof.store import RunWriter, read_run, run_file_name
 
 
 @pytest.mark.parametrize(

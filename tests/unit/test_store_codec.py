@@ -18,6 +18,7 @@ from sample_run import (
     TRIALS,
 )
 
+from dlprof import store as run_format
 from dlprof.records import (
     Calibration,
     Config,
@@ -29,8 +30,7 @@ from dlprof.records import (
     RunHeader,
     Trial,
 )
-from dlprof.store import MismatchError, from_json, to_json
-from dlprof.store import format as run_format
+from dlprof.records.codec import MismatchError, from_json, to_json
 
 
 def test_json_has_the_contracts_shape() -> None:

@@ -27,10 +27,9 @@ from sample_run import (
     write,
 )
 
-from dlprof import records
+from dlprof import store as run_format
 from dlprof.errors import FileError
 from dlprof.records import Run
-from dlprof.store import format as run_format
 from dlprof.store import read_run
 
 
@@ -197,7 +196,7 @@ def test_joined_run_files_are_to_be_split(saved: Path) -> None:
 def test_a_huge_line_is_refused_without_reading_it_all(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlprof.store.reading.MAX_LINE_BYTES", 10_000)
+    monkeypatch.setattr("dlprof.store.MAX_LINE_BYTES", 10_000)
     saved.write_bytes(saved.read_bytes() + b'{"record": "' + b"x" * 20_000)
     with pytest.raises(FileError, match=r"Line 6 .* longer than 10000 bytes"):
         read_run(saved)
@@ -222,7 +221,7 @@ def test_an_older_version_is_brought_up_step_by_step(
 
         return migrate
 
-    monkeypatch.setattr(records, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(run_format, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(run_format, "MIGRATIONS", {1: trial_ids("b"), 2: trial_ids("c")})
     assert [trial.id for trial in read_run(saved).trials] == ["cbt0001", "cbt0002"]
 

@@ -22,9 +22,11 @@ from sample_run import (
     write,
 )
 
+from dlprof import store
 from dlprof.errors import FileError
 from dlprof.files import lock, replace_file
-from dlprof.store import RunWriter, check_output, read_run, to_json, writing
+from dlprof.records.codec import to_json
+from dlprof.store import RunWriter, check_output, read_run
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def test_nobody_goes_on_with_a_file_that_is_being_replaced(
             RunWriter.resume(path)
         replace_file(path, content)
 
-    monkeypatch.setattr(writing, "replace_file", replace_while_another_resumes)
+    monkeypatch.setattr(store, "replace_file", replace_while_another_resumes)
     with RunWriter.create(saved, HEADER, force=True) as writer:
         writer.append(TRIALS[1])
     assert read_run(saved).trials == TRIALS[1:]
@@ -121,7 +123,7 @@ def test_what_is_written_goes_into_the_file_of_that_name(
             RunWriter.create(saved, HEADER, force=True).close()
         return lock_really(descriptor, wait=wait)
 
-    monkeypatch.setattr(writing, "lock", replaced_first)
+    monkeypatch.setattr(store, "lock", replaced_first)
     with RunWriter.resume(saved) as writer:
         writer.append(TRIALS[1])
     assert not new
@@ -140,7 +142,7 @@ def test_an_empty_file_that_another_sweep_has_written_by_now_is_kept(
             write(path)
         return lock_really(descriptor, wait=wait)
 
-    monkeypatch.setattr(writing, "lock", written_first)
+    monkeypatch.setattr(store, "lock", written_first)
     with pytest.raises(FileError, match="already exists"):
         RunWriter.create(path, HEADER)
     assert read_run(path).trials == TRIALS

@@ -8,8 +8,7 @@ from typing import Any
 
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import _growing
-from dlprof.tracing.held import kept
-from dlprof.tracing.trace import Facts, Made
+from dlprof.tracing.trace import Facts, Made, kept
 
 SEEN: list[bytes] = []
 

@@ -19,10 +19,18 @@ from dlprof.device.runtime import (
 from dlprof.errors import TargetError
 from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.targets.grammar import parse_target
-from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
-from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_copies
-from dlprof.transfer.devices import all_at_once, look_at_link, measure_device, near_and_far
+from dlprof.transfer.copying import (
+    Buffers,
+    Copier,
+    all_at_once,
+    copies_per_round,
+    look_at_link,
+    measure_batch,
+    measure_copies,
+    measure_device,
+    near_and_far,
+)
 from dlprof.trial.protocol import BuildRequest, Message, TransferRequest
 
 _LATENCY_S = 10e-6
@@ -214,7 +222,7 @@ def test_nodes_are_not_compared_where_pinned_memory_is_kept(
 ) -> None:
     """The far node's buffers would be the near one's."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr("dlprof.transfer.devices.empty_pinned_cache", lambda: False)
+    monkeypatch.setattr("dlprof.transfer.copying.empty_pinned_cache", lambda: False)
     with pytest.raises(UnavailableError, match="can't give pinned memory back"):
         near_and_far(device, 1 << 16, {0: (0,), 1: (1,)}, near=1)
 
@@ -271,7 +279,7 @@ def test_a_batch_without_a_tensor_gives_no_figure(batch: Any) -> None:
 def test_what_can_not_be_pinned_is_no_figure_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = [torch.ones(2), torch.ones(2, device="meta")]
     reason = "on a device already, or a part of it"
-    monkeypatch.setattr("dlprof.transfer.batches.bring", lambda batch, _runtime: batch)
+    monkeypatch.setattr("dlprof.transfer.copying.bring", lambda batch, _runtime: batch)
     found = measure_batch(lambda _pin: batch, FakeDevice(), "mine.py:data")
     assert [way.way for way in found.together] == ["pageable"]
     assert reason in found.unavailable["pinned_by_caller"]
@@ -313,7 +321,7 @@ def test_a_batch_that_can_not_go_leaves_the_rest(
     def fail(*_: object) -> None:
         raise ValueError("this batch stays")
 
-    monkeypatch.setattr("dlprof.transfer.batches.bring", fail)
+    monkeypatch.setattr("dlprof.transfer.copying.bring", fail)
     shown: list[Message] = []
     build = BuildRequest(target=parse_target("synthetic:cpu_ms=0,shape=2x2"))
     request = TransferRequest(device="fake", most_bytes=1 << 14, budget_s=0.0, build=build)

@@ -200,13 +200,12 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
     one, now, does = traced.get(1), traced.get(view.workers), ""
-    if one is not None and now is not None and one.batches and now.batches:
+    if one and now and one.batches and now.batches:
         # Windows are short: batches that come by chance differ by the root of their number.
         chance = math.exp(1.96 * math.sqrt(1 / one.batches + 1 / now.batches))
-        rate, alone_rate = (each.batches / each.window_s for each in (now, one))
-        if alone_rate * chance >= NEAR * rate:
-            sure = "is" if alone_rate >= NEAR * rate else "may be"
-            does = f"; until then num_workers=1 {sure} as fast"
+        nearly = one.batches / one.window_s * now.window_s / now.batches / NEAR
+        if nearly * chance >= 1:
+            does = f"; until then num_workers=1 {'is' if nearly >= 1 else 'may be'} as fast"
     return Claim(
         "Workers wait for each other",
         text,

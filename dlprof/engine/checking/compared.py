@@ -32,19 +32,12 @@ NO_SUBMODULES = "without its submodules"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SidePlan(SidePlace):
-    """What one side of a check is, and where it runs.
+    """What one side of a check is, and where it runs."""
 
-    Attributes:
-        side: Which.
-        request: How its target is built.
-        root: The directory that holds all of its code: its own or one above it.
-        compared: Its name for people.
-    """
-
-    side: Side
-    request: BuildRequest
-    root: Path
-    compared: Compared
+    side: Side  # which
+    request: BuildRequest  # how its target is built
+    root: Path  # the directory that holds all of its code: its own or one above it
+    compared: Compared  # its name for people
 
 
 def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:
@@ -81,7 +74,9 @@ def both_sides(
     against = settings.against
     python = _interpreter(settings.against_python)
     if against is None and python is not None:
-        yield _other_python(settings.sweep, cwd, python)
+        change, other = working_tree(settings.sweep, cwd), Compared(name=python)
+        change = dataclasses.replace(change, compared=Compared(name=str(Path(sys.executable))))
+        yield dataclasses.replace(change, side="base", python=python, compared=other), change
         return
     git, directory = find_git(cwd), None
     commit = git.commit(against) if git is not None and against is not None else None
@@ -185,11 +180,3 @@ def _base(change: SidePlan, root: Path, python: str | None, compared: Compared) 
         moved=((str(change.root), str(root)),),
         compared=dataclasses.replace(compared, note=", ".join(notes)),
     )
-
-
-def _other_python(settings: SweepSettings, cwd: Path, python: str) -> tuple[SidePlan, SidePlan]:
-    change = dataclasses.replace(
-        working_tree(settings, cwd), compared=Compared(name=str(Path(sys.executable)))
-    )
-    base = dataclasses.replace(change, side="base", python=python, compared=Compared(name=python))
-    return base, change

@@ -15,7 +15,7 @@ from dlprof.engine.checking.git import find_git, remove_abandoned
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
-from dlprof.errors import FileError, NothingMeasuredError
+from dlprof.errors import FileError, NothingMeasuredError, read_fault
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate import (
     add_entry,
@@ -76,7 +76,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         if error.errno == errno.ENOENT:
             return ""
-        raise FileError(f"{path} can't be read: {error.strerror}", hint=_HINT) from None
+        raise read_fault(path, error, _HINT) from None
 
 
 LOAD_BLOCKS = 40
@@ -122,19 +122,12 @@ def check_baseline(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One side measured alone.
+    """One side measured alone."""
 
-    Attributes:
-        entry: As a baseline keeps it.
-        compared: The code, for people.
-        provenance: When, by what and on what, as ``Sides.provenance`` says it.
-        took_s: Wall seconds, all included.
-    """
-
-    entry: BaselineEntry
-    compared: Compared
-    provenance: Mapping[str, Any]
-    took_s: float
+    entry: BaselineEntry  # as a baseline keeps it
+    compared: Compared  # the code, for people
+    provenance: Mapping[str, Any]  # when, by what and on what, as ``Sides.provenance`` says it
+    took_s: float  # wall seconds, all included
 
 
 def measure_run(
@@ -224,11 +217,16 @@ def _figures(
         loaded += 1
     figures = figures_of(make_plan(), blocks)
     if "service.mean" not in figures:
-        raise NothingMeasuredError(
-            "The blocks took less time than the clock can resolve",
-            hint="Choose a target that does more.",
-        )
+        raise too_quick()
     return figures
+
+
+def too_quick() -> NothingMeasuredError:
+    """What to say of a target whose blocks have no length."""
+    return NothingMeasuredError(
+        "The blocks took less time than the clock can resolve",
+        hint="Choose a target that does more.",
+    )
 
 
 def _some(sides: Sides, series: Series, count: int) -> tuple[Block, ...]:

@@ -17,17 +17,11 @@ _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQuads:
-    """What was measured of one target.
+    """What was measured of one target."""
 
-    Attributes:
-        plan: The rules.
-        quads: In the order of measuring.
-        unavailable: Why a metric wasn't measured, by its name.
-    """
-
-    plan: CheckPlan
-    quads: tuple[Quad, ...]
-    unavailable: Mapping[str, str]
+    plan: CheckPlan  # the rules
+    quads: tuple[Quad, ...]  # in the order of measuring
+    unavailable: Mapping[str, str]  # why a metric wasn't measured, by its name
 
 
 def measure(

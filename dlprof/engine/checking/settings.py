@@ -25,31 +25,21 @@ after 2.6 s of loading instead of 11; benchmarks, gate_rule)."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
-    """A check's options as resolved.
+    """A check's options as resolved."""
 
-    Attributes:
-        sweep: TARGET, its arguments, at most one value of each swept setting, ``budget_s``,
-            ``timeout_s``, ``seed``, ``shuffle``.
-        against: A git ref or a directory; ``None`` for the merge base with the upstream's default
-            branch, unless ``against_python`` is given.
-        against_python: The interpreter of the environment that is compared with.
-        fail_above: What counts as slower, as a fraction of the base.
-        confidence: That code which isn't slower doesn't fail.
-        pin: Whether both sides are held to the same cores.
-        block_s: Length of a block of loading, in seconds.
-        override: Why a regression may pass; empty where none may.
-        warn_only: Whether a failure is only reported.
-    """
-
+    # TARGET, its arguments, at most one value of each swept setting, ``budget_s``, ``timeout_s``,
+    # ``seed``, ``shuffle``.
     sweep: SweepSettings
+    # A git ref or a directory; ``None`` for the merge base with the upstream's default branch,
+    # unless ``against_python`` is given.
     against: str | None = None
-    against_python: str | None = None
-    fail_above: float = THRESHOLD
-    confidence: float = CONFIDENCE
-    pin: bool = True
-    block_s: float = BLOCK_S
-    override: str = ""
-    warn_only: bool = False
+    against_python: str | None = None  # the interpreter of the environment that is compared with
+    fail_above: float = THRESHOLD  # what counts as slower, as a fraction of the base
+    confidence: float = CONFIDENCE  # that code which isn't slower doesn't fail
+    pin: bool = True  # whether both sides are held to the same cores
+    block_s: float = BLOCK_S  # length of a block of loading, in seconds
+    override: str = ""  # why a regression may pass; empty where none may
+    warn_only: bool = False  # whether a failure is only reported
 
     @property
     def source(self) -> Path | None:

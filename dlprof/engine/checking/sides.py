@@ -228,7 +228,11 @@ class Sides:
             if self.batches == before or not left:
                 break
             took = self._try_all("load")
-        self._try_starts({side: cold[side] - warm[side] for side in cold})
+        # By how much each first block took longer than a warm one, of which the budget has room
+        # for so much: else each is started once.
+        guesses = {side: max(0.0, cold[side] - warm[side]) for side in cold}
+        room = sum(guesses.values()) <= self._settings.sweep.budget_s * 0.1
+        self.starts_s = self._try_all("start") if room else guesses
 
     def _try_all(self, series: Series) -> dict[Side, float]:
         took: dict[Side, float] = {}
@@ -257,18 +261,6 @@ class Sides:
         self.block_s *= fitting / self.batches
         self.batches = fitting
 
-    def _try_starts(self, guesses: Mapping[Side, float]) -> None:
-        """Start each side once, unless there is no time for that.
-
-        By ``guesses``: how much longer each side's first block took than a warm one.
-        """
-        # Of the budget, starting both sides once may take so much.
-        longest_s = self._settings.sweep.budget_s * 0.1
-        if sum(guesses.values()) > longest_s:
-            self.starts_s = {side: max(0.0, guess) for side, guess in guesses.items()}
-        else:
-            self.starts_s = self._try_all("start")
-
     def _try(self, side: Side, series: Series) -> float:
         """Load a block that isn't judged; what it took, in seconds."""
         began_s = self._clock()
@@ -282,7 +274,10 @@ class Sides:
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
         """Measure one quad, up to the first block that fails: what follows would not count."""
-        usable = _usable_cores() if self._settings.pin and series == "load" else []
+        usable = list[int]()  # none where that isn't known
+        if self._settings.pin and series == "load":
+            with contextlib.suppress(AttributeError, OSError):
+                usable = sorted(os.sched_getaffinity(0))
         cores = cores_of([] if usable == self._refused else usable, number)
         blocks = self._up_to_failure(order, series, cores)
         if cores:  # both sides run alike: where one can't be held to them, neither is
@@ -344,14 +339,6 @@ class Sides:
         return BlockRequest(series=series, batches=self.batches, seed=self._settings.sweep.seed)
 
 
-def _usable_cores() -> list[int]:
-    """The cores that the check has now; none where that isn't known."""
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return []
-
-
 def _whole(batches: float, workers: int) -> int:
     """So many batches, or as many more as give each worker the same number of them."""
     return math.ceil(batches / workers) * workers
@@ -372,7 +359,12 @@ def open_sides(
     for plan in plans:
         prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
     with work_directory() as directory:
-        library = _library(directory)
+        library = directory / "library"  # this dlprof, and nothing that lies beside it
+        library.mkdir()
+        try:
+            (library / _PACKAGE.name).symlink_to(_PACKAGE, target_is_directory=True)
+        except OSError:  # Windows lets only some users make links
+            library = _PACKAGE.parent
         processes = {
             plan.side: SideProcess(
                 plan.side,
@@ -394,14 +386,3 @@ def open_sides(
         finally:
             for process in processes.values():
                 process.close()
-
-
-def _library(directory: Path) -> Path:
-    """A directory that holds this dlprof and nothing else, or else all that lies beside it."""
-    library = directory / "library"
-    library.mkdir()
-    try:
-        (library / _PACKAGE.name).symlink_to(_PACKAGE, target_is_directory=True)
-    except OSError:  # Windows lets only some users make links
-        return _PACKAGE.parent
-    return library

@@ -48,20 +48,15 @@ class Slice(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch of a timeline.
+    """One batch of a timeline."""
 
-    Attributes:
-        number: Within its epoch.
-        stops: The slices that an arrow follows it over: the worker's, the receiving one, the
-            consumer's step.
-        yielded_s: When the consumer got it.
-    """
-
-    number: int
+    number: int  # within its epoch
     epoch: int
     slices: tuple[Slice, ...]
+    # The slices that an arrow follows it over: the worker's, the receiving one, the consumer's
+    # step.
     stops: tuple[Slice, ...]
-    yielded_s: float | None
+    yielded_s: float | None  # when the consumer got it
 
 
 def since_first(timeline: Timeline) -> Timeline:

@@ -87,12 +87,6 @@ def headline(check: CheckReport) -> str:
     return _HEADLINES[check.state]
 
 
-def _service_views(check: CheckReport) -> list[ViewFigures]:
-    """What is known of the service time."""
-    gates = check.target.verdict.gates
-    return [view for gate in gates if gate.name == "service" for view in gate.views]
-
-
 def _slower_undecided(check: CheckReport) -> list[ViewFigures]:
     """By what the service time is surely above the base's, where its limit is what is undecided."""
     views = (
@@ -275,7 +269,8 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     rule = check.target.plan or check.target.baseline_rule
     # Each end of an interval holds as surely, over all looks.
     level = f" ({100 * rule.confidence:.10g}%)" if rule is not None else ""  # never rounded to all
-    sure, views = "", _service_views(check)
+    gates = check.target.verdict.gates
+    sure, views = "", [view for gate in gates if gate.name == "service" for view in gate.views]
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
         sure = f"of code that is right at its limits at most {share} fails by chance"

@@ -39,29 +39,22 @@ _NO_MATTER = {"model", "framework", "workflow", "output", "profiling"}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A workload, as far as one loader of one host shows it.
+    """A workload, as far as one loader of one host shows it."""
 
-    Attributes:
-        folder: Of its training files, so many of the same ``ending`` with so many samples in each.
-        record_bytes: Of a sample in its file.
-        sample_bytes: Of a sample that reaches the step: DLIO drops what it has read, and gives the
-            same tensor each time.
-        loader: Arguments of its DataLoader beside the batch size and ``shuffle``.
-        step: Its computation, as ``--step-time`` takes it; empty for none.
-        left_out: What of the file is not in it, or otherwise, one sentence each.
-    """
-
+    # Of its training files, so many of the same ``ending`` with so many samples in each.
     folder: Path
     ending: str
     files: int
     samples: int
-    record_bytes: int
+    record_bytes: int  # of a sample in its file
+    # Of a sample that reaches the step: DLIO drops what it has read, and gives the same tensor each
+    # time.
     sample_bytes: int
     batch_size: int
-    loader: Mapping[str, Any]
+    loader: Mapping[str, Any]  # arguments of its DataLoader beside the batch size and ``shuffle``
     shuffle: bool
-    step: str
-    left_out: tuple[str, ...]
+    step: str  # its computation, as ``--step-time`` takes it; empty for none
+    left_out: tuple[str, ...]  # what of the file is not in it, or otherwise, one sentence each
 
     def notes(self) -> tuple[str, ...]:
         """What is left out, and of its files."""

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from builders import machine
 
-from dlprof.attach import diagnose_training
-from dlprof.attach.diagnosis import Attached
+from dlprof.attach.diagnosis import Attached, diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
 from dlprof.machine.waits import Wait

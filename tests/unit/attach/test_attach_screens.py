@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
 
-from dlprof.attach import Attached, diagnose_training, session
+from dlprof.attach import Attached, session
+from dlprof.attach.diagnosis import diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, Seen
 from dlprof.records import Estimate

@@ -23,7 +23,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         monkeypatch.delenv(name, raising=False)
     made = Opened()
     monkeypatch.setattr("dlprof.engine.checking.history.open_sides", made)
-    monkeypatch.setattr("dlprof.engine.checking.self_test.open_sides", made)
+    monkeypatch.setattr("dlprof.engine.check.open_sides", made)
     return made
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.store.format import run_file_name
+from dlprof.store import run_file_name
 
 NOON = datetime(2026, 1, 31, 12, 0, 5)  # noqa: DTZ001 - a file's name holds local time
 

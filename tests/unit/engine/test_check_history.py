@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from check_fakes import BATCH_S, Listener, Opened, settings
 
+from dlprof.engine.check import run_self_test
 from dlprof.engine.checking.history import (
     LOAD_BLOCKS,
     check_baseline,
@@ -18,7 +19,6 @@ from dlprof.engine.checking.history import (
     measure_run,
     record_entry,
 )
-from dlprof.engine.checking.self_test import run_self_test
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry
@@ -29,7 +29,7 @@ from dlprof.trial.in_worker import DelayedCollate, add_delay
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     made = Opened()
     monkeypatch.setattr("dlprof.engine.checking.history.open_sides", made)
-    monkeypatch.setattr("dlprof.engine.checking.self_test.open_sides", made)
+    monkeypatch.setattr("dlprof.engine.check.open_sides", made)
     return made
 
 

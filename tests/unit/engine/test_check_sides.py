@@ -22,7 +22,8 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import NextLook, cores_of, judge
+from dlprof.gate import NextLook, cores_of
+from dlprof.gate.verdict import judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings

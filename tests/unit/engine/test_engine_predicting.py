@@ -7,7 +7,7 @@ import dataclasses
 from builders import config, header, machine, plan
 from predicted_runs import calibration
 
-from dlprof.engine.predicting import sweep_prediction
+from dlprof.engine.sweep import sweep_prediction
 from dlprof.records import Calibration, Run
 
 CELLS = tuple(config(workers) for workers in (0, 1, 2, 4, 8, 16, 32))

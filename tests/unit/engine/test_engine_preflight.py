@@ -10,8 +10,7 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preflight import Preflight
-from dlprof.engine.preparation import _refuse_small
+from dlprof.engine.preparation import Preflight, _refuse_small
 from dlprof.errors import TargetError
 from dlprof.records import Config, Failure
 from dlprof.settings import SweepSettings

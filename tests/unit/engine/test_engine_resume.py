@@ -11,7 +11,7 @@ import pytest
 from builders import config, run, trial
 
 from dlprof.engine import run_sweep
-from dlprof.engine.resume import resumed_settings, same_run
+from dlprof.engine.sweep import resumed_settings, same_run
 from dlprof.errors import UsageError
 from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener

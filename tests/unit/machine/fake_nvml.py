@@ -61,8 +61,8 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlDeviceGetName(self, _handle: int) -> bytes:
-        return b"NVIDIA TITAN RTX"
+    def nvmlDeviceGetName(self, _handle: int) -> str:
+        return "NVIDIA TITAN RTX"
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}"

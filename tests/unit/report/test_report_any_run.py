@@ -18,10 +18,10 @@ from profiled_runs import profiled_run
 from dlprof.advise.compare import compare
 from dlprof.errors import DlprofError
 from dlprof.records import Constraints, Run
+from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
 from dlprof.report.export.formats import render_as, run_report
-from dlprof.store import MismatchError, from_json, to_json
 
 _EXTREMES: tuple[Any, ...] = (
     0,

@@ -15,7 +15,7 @@ from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Estimate, Run, StepTimes, WatchedScript
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
-from dlprof.store.reading import read_run
+from dlprof.store import read_run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EARLIER = Path(__file__).parents[2] / "data" / "runs"

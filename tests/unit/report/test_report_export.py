@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
+from dlprof.records.codec import from_json
 from dlprof.records.trial import NumaMode
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
@@ -28,7 +29,6 @@ from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.terminal import plain_text
-from dlprof.store import from_json
 
 _MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
 _EMPTY = Run(path="", header=header())

@@ -127,8 +127,8 @@ def test_what_a_command_prints_conforms(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for side in ("history", "self_test"):  # nothing is loaded
-        monkeypatch.setattr(f"dlprof.engine.checking.{side}.open_sides", Opened())
+    for side in ("checking.history", "check"):  # nothing is loaded
+        monkeypatch.setattr(f"dlprof.engine.{side}.open_sides", Opened())
     kept = tmp_path / "kept.jsonl"
     for entry in entries([0.010, 0.011]):
         record_entry(kept, entry)

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from dlprof.records import Config
-from dlprof.targets.build import build_from_object
-from dlprof.targets.describe import describe_loader
+from dlprof.targets.build import build_from_object, describe_loader
 from dlprof.targets.epoch import EpochGate, GatedIndices
 from dlprof.targets.loader import make_loader
 

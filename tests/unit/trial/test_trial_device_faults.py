@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dlprof.transfer.devices import _is_shortage
+from dlprof.transfer.copying import _is_shortage
 from dlprof.trial.failures import classify
 
 

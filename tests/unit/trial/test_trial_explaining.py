@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from dlprof.records import Config
-from dlprof.trial.explaining import take_rested
+from dlprof.trial.child import take_rested
 
 
 class Taken:

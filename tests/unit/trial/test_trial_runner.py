@@ -140,7 +140,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
 
 
 def run(bench: TrialRunner, **details: Any) -> Trial:
-    return bench.run(REQUEST, trial_id="t0001", repetition=0, **details)
+    return bench.explain(REQUEST, trial_id="t0001", repetition=0, **details)[0]
 
 
 def test_a_trial_that_goes_well_has_all_its_time(make: Make) -> None:
