@@ -254,7 +254,7 @@ def measure_cost(target: str, ranks: int, design: Design) -> Cost:
                     config=config, trial_s=window_s, turnover=False, step_barrier=True
                 )
                 began_s = time.process_time()
-                trial = bench.run(request, trial_id=config.key, repetition=repetition)
+                trial, _ = bench.explain(request, trial_id=config.key, repetition=repetition)
                 spent.append(time.process_time() - began_s)
                 if trial.samples_per_s is None:
                     raise RuntimeError(f"a trial gave no figure: {trial.failure}")
@@ -306,17 +306,18 @@ def _cost_table(cost: Cost) -> Table:
         [each * scale for each in (statistics.median(found), *median_interval(found))]
         for found, scale in ((cost.step_s, 1e6), (cost.watching_s, 1e3))
     )
-    columns = ("ranks", "steps/s of each", "barrier, µs of CPU a step", "95 % interval")
-    columns += ("supervisor, ms of CPU a second", "95 % interval", "of the cores, %")
-    columns += ("1 % at steps/s",)
-    row = (
+    columns = (
+        *("ranks", "steps/s of each", "barrier, µs of CPU a step", "95 % interval"),
+        *("supervisor, ms of CPU a second", "95 % interval", "of the cores, %", "1 % at steps/s"),
+    )
+    row = [
         str(cost.ranks),
         format_rate(statistics.median(cost.steps_per_s)),
         *"{:.1f}|{:.1f}-{:.1f}".format(*step_us).split("|"),
         *"{:.1f}|{:.1f}-{:.1f}".format(*watching_ms).split("|"),
         f"{100 * cost.share:.2f}",
         format_rate(cost.most_steps_per_s),
-    )
+    ]
     return Table("What meeting at each step and being watched cost", columns, [row])
 
 
