@@ -248,7 +248,7 @@ def _idle(forecast: Forecast, picked: ForecastRow | None) -> str:
         return ""
     cores, used = forecast.conditions.cores, picked.prediction.cores
     more = picked.config.num_workers > cores and used < 0.9 * cores
-    return f" ({cores_text(used)} busy, so more workers than cores may pay)" if more else ""
+    return f" ({cores_text(used)} busy, so more workers may pay)" if more else ""
 
 
 def _step(forecast: Forecast) -> str:

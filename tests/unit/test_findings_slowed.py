@@ -181,3 +181,7 @@ def test_the_answer_stays_short(why: str) -> None:
     said = " ".join(text.split())
     assert ("not measured: its epochs are short" in said) is bool(why)
     assert ("with a perfect loader" in said) is not bool(why)
+    # Of its rounds alone, whose pauses fill the queues: one wait is enough beside the answer.
+    assert "is waiting" not in said
+    shown = " ".join(drawn(script_report(run), 80, verbose=True).split())
+    assert ("; in these rounds 2% of the time is waiting" in shown) is not bool(why)

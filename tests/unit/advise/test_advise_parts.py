@@ -271,7 +271,7 @@ def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
     ]
     found, reason = confidence(run(trials))
     assert found == level
-    assert reason.endswith(f"the best (95%){said}")
+    assert reason.endswith(f"the best of the 2 measured settings (95%){said}")
 
 
 def test_a_cheaper_one_that_may_be_as_fast_is_said() -> None:
@@ -280,7 +280,7 @@ def test_a_cheaper_one_that_may_be_as_fast_is_said() -> None:
     sure = [trial(W8, 400, repetition=block, usage=WAITING) for block in range(4)]
     found, reason = confidence(run([*vague, *sure]))
     assert found != "low"
-    assert reason.endswith("the best (95%); a cheaper one may be as fast")
+    assert reason.endswith("measured settings (95%); a cheaper one may be as fast")
 
 
 def test_windows_that_tell_little_are_a_doubt() -> None:

@@ -125,6 +125,24 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     assert hint in screen(forecast_report(profiled, found, named=True))
 
 
+def test_more_workers_than_cores_are_no_riddle() -> None:
+    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), "busy, so more workers may pay)"
+    found = api.predict(run, num_workers=range(17), step_time="20ms")
+    assert found.pick is not None
+    assert found.pick.num_workers > found.conditions.cores
+    assert f" 2 cores (0.6 {why}" in screen(forecast_report(run, found))
+    few = api.predict(run, num_workers=2)
+    assert why not in screen(forecast_report(run, few))
+
+
+def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> None:
+    names = ("single-box", "shared-server")
+    found = compare(*(read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in names))
+    text = screen(comparison_report(found))
+    assert len(found.parts) > text.count("█|")
+    assert text.endswith(f"Details: -v (all {len(found.parts)} parts)")
+
+
 def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
     run = read_run(EXAMPLES / "why.dlprof.jsonl")
     for text in (
