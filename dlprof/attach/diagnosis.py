@@ -320,7 +320,9 @@ def _diagnosed(
     crowd = [each for each in rest if each.code == "cpu.neighbours"]
     if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
         first = [*broken, *crowd, *direct]
-    every = (*first, *(each for each in rest if each not in first))
+    every = [*first, *(each for each in rest if each not in first)]
+    if any(each.code == "workers.unfed" for each in every):  # of more, more may be without data
+        every = [each for each in every if _asked(each) <= config.num_workers]
     findings = _by_gain(every, config.num_workers)
     return dataclasses.replace(found, findings=findings, trials=())
 
@@ -550,6 +552,12 @@ def _finding(
     )
 
 
+def _asked(finding: Finding) -> int:
+    """Workers that its fix asks for; 0 where it asks for none."""
+    fix = finding.fix
+    return 0 if fix is None else int(fix.dataloader_kwargs.get("num_workers", 0))
+
+
 def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
     """More workers before ``in_order=False`` where they surely bring more, by Amdahl's law.
 
@@ -562,8 +570,7 @@ def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
     held = min(1.0, order.cost * workers / max(1, workers - 1))
     limited, most, first = list[Finding](), PAYS * order.predicted_gain.value, None
     for each in findings:
-        asks = 0 if each.fix is None else each.fix.dataloader_kwargs.get("num_workers", 0)
-        gain = each.predicted_gain if asks > workers else None
+        gain = each.predicted_gain if _asked(each) > workers else None
         if gain is not None:
             gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
             each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one

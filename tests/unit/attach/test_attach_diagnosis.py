@@ -351,6 +351,8 @@ def test_workers_without_data_are_of_an_iterable_and_named(persist: bool) -> Non
     assert "Workers 0 and 1 gave none of 400 batches" in found.finding.explanation
     codes = [each.code for each in found.diagnosis.findings]
     assert "too_many_workers" not in codes
+    fixes = (each.fix.dataloader_kwargs for each in found.diagnosis.findings if each.fix)
+    assert not any("num_workers" in each for each in fixes)
     # Those of several loaders, or that just start, are not said to be without data.
     seen = dataclasses.replace(seen, training=training)
     assert _first(dataclasses.replace(seen, other_workers=2)) != "workers.unfed"
