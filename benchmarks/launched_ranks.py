@@ -248,7 +248,7 @@ def measure_cost(target: str, ranks: int, design: Design) -> Cost:
         print(ranks, with_s, without_s, file=sys.stderr, flush=True)
     with open_bench(target, ranks) as bench:
         for repetition in range(design.pairs):
-            spent = []
+            spent, steps_per_s = [], 0.0
             for window_s in design.watched_s:
                 request = TrialRequest(
                     config=config, trial_s=window_s, turnover=False, step_barrier=True
@@ -258,9 +258,10 @@ def measure_cost(target: str, ranks: int, design: Design) -> Cost:
                 spent.append(time.process_time() - began_s)
                 if trial.samples_per_s is None:
                     raise RuntimeError(f"a trial gave no figure: {trial.failure}")
+                steps_per_s = trial.samples_per_s.value  # of one sample each
             short_s, long_s = design.watched_s
             cost.watching_s.append((spent[1] - spent[0]) / (long_s - short_s))
-            cost.steps_per_s.append(trial.samples_per_s.value)
+            cost.steps_per_s.append(steps_per_s)
             print(target, ranks, spent, file=sys.stderr, flush=True)
     return cost
 
