@@ -50,12 +50,11 @@ class GridSearch:
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
     measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
-    costs more than one of the choice: many workers take their time to start. What the gain is shown
-    over, the user's own settings and PyTorch's default, is measured again where one disturbed trial
-    leaves that open by more than a factor of two. Where the user asks for a number of repeats,
-    every block holds all that may be the best. Within a block the order is random, but in the first
-    one by a model, where its best comes first and few workers before many, and where time may not
-    suffice: there the most important come first, and in a later block the fastest.
+    costs more than one of the choice: many workers take their time to start. Where the user asks
+    for a number of repeats, every block holds all that may be the best. Within a block the order is
+    random, but in the first one by a model, where its best comes first and few workers before many,
+    and where time may not suffice: there the most important come first, and in a later block the
+    fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -164,16 +163,9 @@ class GridSearch:
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
-        # What the gain is shown over, which one trial that was disturbed would decide alone. That
-        # it was, others or a prediction say.
-        shown = {self.plan.present, Config(batch_size=pick.batch_size)}
-        if expected is None:
-            shown &= {trial.config for trial in earlier if trial.noisy}
-        few = (c for c in seen if c in shown and belief.blocks[c.key] < self.plan.min_repeats)
-        unclear = [c for c in few if c in gaps and gaps[c].factor().is_wide]
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share or c in unclear]
+            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
         # What costs more than the choice has to promise as much, as a share of all that may come.
@@ -190,9 +182,7 @@ class GridSearch:
         # Others of the same number of workers add less: predictions of these are off alike.
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
-        chosen = [turns[0], *spread[:_RIVALS]]
-        done = {belief.groups[each.key] for each in chosen}
-        return [*chosen, *(c for c in unclear if belief.groups[c.key] not in done)]
+        return [turns[0], *spread[:_RIVALS]]
 
     def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
         """What is known of and did not fail, nor asks for as much as what did; cheapest first."""

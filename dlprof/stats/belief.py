@@ -667,33 +667,26 @@ class _Fit:
         )
 
     def _scatter(self, group: str, found: Sequence[float]) -> float:
-        """Variance of what a group's undisturbed trials leave open where they lie far apart.
+        """Variance of the mean of a group's trials where these are over a factor of two apart.
 
-        Where these are over a factor of two apart: neither drift nor a core's speed, which changes
-        by 1.8, explains that, nor three times what two of their sort differ by. There are two
-        states then, as with a page cache that fills, and which of them is the usual one isn't for
-        the majority of two or three to say. One of more is outvoted. And where a lone one gave less
-        than was predicted, by three times what both may be off: something disturbed it, or the
-        model is wrong, and only another trial says which.
+        Undisturbed ones, and 0 for others: neither drift nor a core's speed, which changes by 1.8,
+        explains that, nor three times what two of their sort differ by. There are two states then,
+        as with a page cache that fills, and which of them is the usual one isn't for the majority
+        of two or three to say. One of more is outvoted.
         """
-        numbers = self._by_group[group]
-        quiet = [n for n in numbers if not self._seen[n].noisy]
+        seen = (self._seen[n] for n in self._by_group[group] if not self._seen[n].noisy)
+        rows = (self._rows[n] for n in self._by_group[group] if not self._seen[n].noisy)
         own = sorted(
             (o.log_rate - math.fsum(found[i] * a for i, a in row.items()), o.log_sd)
-            for o, row in ((self._seen[n], self._rows[n]) for n in quiet)
+            for o, row in zip(seen, rows, strict=True)
         )
-        least = math.log(2)
-        if len(numbers) == 1 and group in self._predicted:
-            predicted = self._predicted[group].log_rate + found[_LEVEL]
-            own += [(predicted, self._claimed) for log, _ in own if log < predicted]
-            least = 0.0
         if len(own) > 3:
             middle = statistics.median(log for log, _ in own)
             own.remove(max(own, key=lambda each: abs(each[0] - middle)))
         if len(own) < 2:
             return 0.0
         (low, low_sd), *_, (high, high_sd) = own
-        apart = high - low > max(least, 3 * math.hypot(low_sd, high_sd))
+        apart = high - low > max(math.log(2), 3 * math.hypot(low_sd, high_sd))
         return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:

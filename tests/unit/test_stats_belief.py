@@ -574,24 +574,6 @@ def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() ->
     assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
 
 
-def test_a_lone_trial_that_gave_far_less_than_predicted_leaves_its_rate_open() -> None:
-    """Something disturbed it or the model is wrong: a second one says which, and so do few more."""
-    model = dataclasses.replace(
-        expected(0.08, w0=100, w1=100, w2=200, w4=400),
-        families={"w0": 0, "w1": 1, "w2": 2, "w4": 4},
-        calibrated=frozenset({1, 2}),
-    )
-    others: Table = {"w1": [100, 101], "w2": [200, 199], "w4": [400, 402]}
-    half = believe(seen({"w0": [50], **others}, 0.03), model)
-    ratio = half.ratio("w4", "w0")
-    assert ratio.is_wide
-    assert (ratio.low or 0) < 4 < ratio.value
-    for own in ([100], [50, 51], [150]):
-        assert not believe(seen({"w0": [*own], **others}, 0.03), model).ratio("w4", "w0").is_wide
-    again = believe(seen({"w0": [50, 100, 101], **others}, 0.03), model)
-    assert again.ratio("w4", "w0").value == pytest.approx(4, rel=0.1)
-
-
 def test_trials_without_an_interval_may_lie_twice_apart() -> None:
     """Each is as unsure as 30 %, so that one of ten pairs does."""
     own: Table = {"a": [100, 210], "b": [100, 210]}

@@ -282,38 +282,6 @@ def test_a_final_comparison_goes_on_until_what_was_predicted_equal_is_known_to_b
     assert all({*block} == {TWO, FOUR} for block in blocks)
 
 
-@pytest.mark.parametrize("model", [True, False])
-@pytest.mark.parametrize(
-    ("own", "noisy", "again"), [(100.0, False, False), (50.0, False, True), (50.0, True, True)]
-)
-def test_a_gain_does_not_rest_on_one_disturbed_trial_of_the_default(
-    own: float, *, noisy: bool, again: bool, model: bool
-) -> None:
-    """Others say that it was, or a model, which has it twice as fast."""
-    predicted = {NONE: 100.0, ONE: 100.0, TWO: 200.0, FOUR: 400.0, EIGHT: 400.0}
-    shown = ExpectedRates(
-        log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
-        log_sd=RELATIVE_ERROR,
-        families={each.key: each.num_workers for each in predicted},
-    )
-    search = GridSearch(plan=final_plan(led(), tuple(predicted)), expected=shown if model else None)
-    history: list[Trial] = []
-    while isinstance(found := search.propose(history), Proposal):
-        first = found.config == NONE and not found.repetition
-        history.append(
-            trial(
-                found.config,
-                own if first else predicted[found.config],
-                repetition=found.repetition,
-                noisy=first and noisy,
-                usage=Usage(own_cpu_cores=1.0, available_cpu_cores=8.0) if first else WAITING,
-            )
-        )
-    assert found == "decided"
-    repeats = sum(each.config == NONE for each in history)
-    assert repeats == (2 if again and (model or noisy) else 1)
-
-
 def test_what_is_predicted_to_be_better_joins_the_race() -> None:
     rates = {TWO: 100.0, THREE: 150.0, FOUR: 100.0, EIGHT: 50.0}
     predicted = {TWO: 105.0, THREE: 150.0, FOUR: 105.0, EIGHT: 35.0}
