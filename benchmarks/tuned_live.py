@@ -126,7 +126,8 @@ class Gate:
     def __init__(self) -> None:
         self._state = RawArray("d", 6)
         self._state[_CLOCK] = -1.0
-        self._counts = RawArray("d", 2 * _MOST_TURNS)
+        self._counts = RawArray("d", 4 * _MOST_TURNS)
+        self._last_s = 0.0  # by the training's clock, when a batch came
         # It can be read from while the gate is open; and to its end when the owner is gone.
         self._reader, self._writer = os.pipe()
 
@@ -149,9 +150,17 @@ class Gate:
         self._state[_OVER] = 1
         self.open()
 
-    def counted(self, turn: int) -> tuple[float, float]:
-        """Batches of a turn, and what they took by the training's clock."""
-        return self._counts[2 * turn], self._counts[2 * turn + 1]
+    def counted(self, turn: int, *, restart: bool = False) -> tuple[float, float]:
+        """Batches of a turn, the first of an epoch or the others, and what they took.
+
+        By the training's clock: each took what passed since the one before, of whatever epoch.
+        """
+        at = self._place(turn, restart=restart)
+        return self._counts[at], self._counts[at + 1]
+
+    @staticmethod
+    def _place(turn: int, *, restart: bool) -> int:
+        return 4 * min(turn, _MOST_TURNS - 1) + 2 * restart
 
     def set_step(self, seconds: float) -> None:
         """What each step takes from now on."""
@@ -211,11 +220,12 @@ class Gate:
                 return
             time.sleep(left_s)
 
-    def count(self, took_s: float) -> None:
+    def count(self, *, restart: bool) -> None:
         """One more batch."""
-        at = 2 * min(self.turn, _MOST_TURNS - 1)
+        now_s, at = self.clock(), self._place(self.turn, restart=restart)
         self._counts[at] += 1
-        self._counts[at + 1] += took_s
+        self._counts[at + 1] += now_s - self._last_s
+        self._last_s = now_s
 
     def tell(self, *, ready: bool, rests: bool) -> None:
         """Let the owner know."""
@@ -430,13 +440,10 @@ def _epoch(
     """One epoch; batches with other samples than were due, and the workers that there ever were."""
     iterator, disordered, count = iter(loader), 0, 0
     workers = most_workers = len(multiprocessing.active_children())
-    fill, last_s, turn = 2 * workers, gate.clock(), gate.turn
+    fill, turn = 2 * workers, gate.turn  # the first ones wait for workers and queues
     gate.tell(ready=True, rests=False)
     for count, (numbers, _) in enumerate(iterator, 1):
-        now_s = gate.clock()
-        if count > fill:  # the first ones wait for workers and queues
-            gate.count(now_s - last_s)
-        last_s = now_s
+        gate.count(restart=count <= fill)
         disordered += numbers != next(due, None)
         gate.step()
         if tuning is not None:
@@ -488,11 +495,14 @@ class Arm:
     ) -> None:
         context = multiprocessing.get_context("fork")
         self.gate, self.setting = Gate(), setting
-        self._results, theirs = context.Pipe(duplex=False)
-        given = (source, setting, (*gates, self.gate), theirs, tuned_batches)
+        self._results, self._theirs = context.Pipe(duplex=False)
+        given = (source, setting, (*gates, self.gate), self._theirs, tuned_batches)
         self._process = context.Process(target=_train, args=given)
+
+    def start(self) -> None:
+        """Start its process, held at its beginning; whoever owns it ends it from here on."""
         self._process.start()
-        theirs.close()
+        self._theirs.close()
 
     def wait_until_ready(self) -> None:
         """Until its workers were started."""
@@ -501,23 +511,25 @@ class Arm:
 
     def end(self) -> Ended | None:
         """End it, workers and all; what it says, and ``None`` where it says nothing."""
-        said = None
+        said, began = None, self._process.ident is not None
         try:
+            self._theirs.close()
             self.gate.end()
             with contextlib.suppress(EOFError):
                 said = self._results.recv() if self._results.poll(_END_S) else None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.ident or 0, signal.SIGKILL)  # its own group
-            self._process.kill()
-            self._process.join()
+            if began:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)  # its own group
+                self._process.kill()
+                self._process.join()
             self._results.close()
             self.gate.forget()
         return said
 
     @property
     def pid(self) -> int:
-        """Of its main process, and of its group."""
+        """Of its main process, and of its group; 0 before it is started."""
         return self._process.ident or 0
 
     @property
@@ -534,8 +546,11 @@ class Turn:
         phase: ``quiet``, or what had happened.
         arm: Which training.
         round: Of the phase; -1 where the tuned one went on alone.
-        batches: That came, those at an epoch's edge left out.
+        batches: That came, the first ones of an epoch left out.
         seconds: That these took, by the training's clock.
+        restart_batches: The first ones of an epoch, as many as its workers have ahead.
+        restart_s: That these took, from the last one of the epoch before.
+        whole_s: That the turn took by that clock, whether or not a batch came.
         speed: Of the cores, as dlprof's probe saw it; ``None`` where it did not.
     """
 
@@ -544,6 +559,9 @@ class Turn:
     round: int
     batches: float
     seconds: float
+    restart_batches: float
+    restart_s: float
+    whole_s: float
     speed: float | None
 
 
@@ -579,49 +597,91 @@ class Lived:
 
 
 def rates(turns: Sequence[Turn]) -> list[tuple[Turn, float]]:
-    """Batches a second in each turn that had some, at the cores' usual speed."""
-    some = [each for each in turns if each.batches and each.seconds > 0]
+    """Batches a second in each turn that had some, at the cores' usual speed.
+
+    Of one that goes on alone all batches count, and all of the time.
+    """
+    some = [
+        (turn, batches, seconds)
+        for turn in turns
+        for batches, seconds in [
+            (turn.batches, turn.seconds)
+            if turn.round >= 0
+            else (turn.batches + turn.restart_batches, turn.whole_s)
+        ]
+        if batches and seconds > 0
+    ]
     made = at_usual_speed(
         [
             {
                 # What goes on alone changes as it does: nothing there has a mean.
-                (each.phase, each.arm, -1 if each.round >= 0 else number): Shot(
-                    rate=each.batches / each.seconds, cost_s=each.seconds, speed=each.speed
+                (turn.phase, turn.arm, -1 if turn.round >= 0 else number): Shot(
+                    rate=batches / seconds, cost_s=seconds, speed=turn.speed
                 )
             }
-            for number, each in enumerate(some)
+            for number, (turn, batches, seconds) in enumerate(some)
         ]
     )
-    return [(each, rate) for each, turn in zip(some, made, strict=True) for rate in turn.values()]
+    return [
+        (each, rate) for (each, *_), one in zip(some, made, strict=True) for rate in one.values()
+    ]
 
 
 def against(turns: Sequence[Turn], other: Name, phase: str) -> tuple[float, float]:
-    """Logarithm of the tuned one's rate over another's in a phase, and its standard error."""
-    found = {
-        (turn.round, turn.arm): rate
+    """Logarithm of the tuned one's rate over another's in a phase, and its standard error.
+
+    A round in which one of the two had no batch goes with the next in which both had some: there
+    the time of both is counted. After the last of these it goes with that one. What goes together
+    counts by its rounds.
+    """
+    found = {(turn.round, turn.arm): turn for turn in turns if turn.phase == phase}
+    made = {
+        (turn.round, turn.arm): rate * turn.seconds
         for turn, rate in rates(turns)
-        if turn.phase == phase and turn.round >= 0
+        if turn.phase == phase
     }
-    logs = [
-        math.log(found[place, "tuned"] / found[place, other])
-        for place in range(1 + max((place for place, _ in found), default=-1))
-        if {(place, "tuned"), (place, other)} <= found.keys()
-    ]
-    if len(logs) < 2:
+    both: tuple[Name, Name] = ("tuned", other)
+    places = [place for place, arm in found if arm == other and (place, "tuned") in found]
+    known = [place for place in places if all((place, arm) in made for arm in both)]
+    if len(known) < 2:
         return 0.0, math.inf
-    return statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+
+    def log_rate(arm: Name, group: Sequence[int]) -> float:
+        seconds = 0.0
+        for turn in (found[place, arm] for place in group):
+            late = turn.round > known[-1] and not turn.seconds  # is counted nowhere
+            seconds += max(0.0, turn.whole_s - turn.restart_s) if late else turn.seconds
+        return math.log(math.fsum(made.get((place, arm), 0.0) for place in group) / seconds)
+
+    edges = [-1, *known[:-1], places[-1]]
+    groups = [[p for p in places if after < p <= last] for after, last in itertools.pairwise(edges)]
+    logs = [log_rate("tuned", group) - log_rate(other, group) for group in groups]
+    counts = [len(group) for group in groups]
+    mean = statistics.fmean(logs, counts)
+    spread = math.fsum((n * (log - mean)) ** 2 for n, log in zip(counts, logs, strict=True))
+    return mean, math.sqrt(spread * len(logs) / (len(logs) - 1)) / sum(counts)
+
+
+def restarts(turns: Sequence[Turn], phase: str) -> float:
+    """Share of its time that the tuned one loses to epoch restarts in the rounds of a phase.
+
+    That is what the first batches of epochs took beyond what as many of its others take.
+    """
+    own = [t for t in turns if t.phase == phase and t.arm == "tuned" and t.round >= 0]
+    whole_s, batches = math.fsum(t.whole_s for t in own), math.fsum(t.batches for t in own)
+    if not (whole_s and batches):
+        return 0.0
+    each_s = math.fsum(turn.seconds for turn in own) / batches
+    return math.fsum(t.restart_s - t.restart_batches * each_s for t in own) / whole_s
 
 
 def settling(turns: Sequence[Turn], phase: str) -> tuple[float, float]:
     """Seconds that the tuned one went on alone, and those of them that it lost on the best."""
     known = [(turn, rate) for turn, rate in rates(turns) if turn.phase == phase]
     logs = [math.log(rate) for turn, rate in known if turn.arm == "best"]
-    alone = [(turn.seconds, rate) for turn, rate in known if turn.round < 0]
-    took_s = math.fsum(seconds for seconds, _ in alone)
-    if not logs:
-        return took_s, 0.0
-    best = math.exp(statistics.fmean(logs))
-    return took_s, took_s - math.fsum(seconds * rate for seconds, rate in alone) / best
+    alone = math.fsum(turn.whole_s * rate for turn, rate in known if turn.round < 0)
+    took_s = math.fsum(t.whole_s for t in turns if t.phase == phase and t.round < 0)
+    return took_s, took_s - alone / math.exp(statistics.fmean(logs)) if logs else 0.0
 
 
 class _Stage:
@@ -631,12 +691,13 @@ class _Stage:
         self._source, self._design = source, design
         self.arms: list[Arm] = []
         self._probe = SpeedProbe()
-        self._taken: list[tuple[str, Name, int, Arm, int, float | None]] = []
+        self._taken: list[tuple[str, Name, int, Arm, int, float, float | None]] = []
 
     def start(self, setting: Setting, tuned_batches: int | None = None) -> Arm:
         """One more, held at its beginning."""
         gates = [arm.gate for arm in self.arms]
         self.arms.append(Arm(self._source, setting, gates, tuned_batches))
+        self.arms[-1].start()
         return self.arms[-1]
 
     def drop(self, arm: Arm) -> Ended:
@@ -652,9 +713,12 @@ class _Stage:
         return said
 
     def close(self) -> None:
-        """End all of them."""
-        while self.arms:
-            self.arms.pop().end()
+        """End all of them, also where one can't be, or where this is interrupted."""
+        if self.arms:
+            try:
+                self.arms.pop().end()
+            finally:
+                self.close()
 
     def go_on(self, arm: Arm, seconds: float) -> tuple[int, float | None]:
         """Let one go on for so long; the number of its turn, and the speed of the cores.
@@ -675,14 +739,16 @@ class _Stage:
 
     def take(self, phase: str, name: Name, place: int, arm: Arm) -> None:
         """The same, and it counts."""
+        began_s = arm.gate.clock()
         turn, speed = self.go_on(arm, self._design.turn_s)
-        self._taken.append((phase, name, place, arm, turn, speed))
+        self._taken.append((phase, name, place, arm, turn, arm.gate.clock() - began_s, speed))
 
     def turns(self) -> list[Turn]:
         """What counted so far."""
         found = []
-        for phase, name, place, arm, turn, speed in self._taken:
+        for phase, name, place, arm, turn, whole_s, speed in self._taken:
             batches, seconds = arm.gate.counted(turn)
+            restart_batches, restart_s = arm.gate.counted(turn, restart=True)
             found.append(
                 Turn(
                     phase=phase,
@@ -690,6 +756,9 @@ class _Stage:
                     round=place,
                     batches=batches,
                     seconds=seconds,
+                    restart_batches=restart_batches,
+                    restart_s=restart_s,
+                    whole_s=whole_s,
                     speed=speed,
                 )
             )

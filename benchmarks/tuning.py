@@ -25,7 +25,7 @@ from typing import Any
 import tuned_live
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 from torch.utils.data import DataLoader
-from tuned_live import QUIET, Lived, against, settling
+from tuned_live import QUIET, Lived, against, restarts, settling
 from tuned_world import PHASES, Training, World, statics
 
 import dlprof
@@ -304,8 +304,10 @@ class HalfHour:
     Attributes:
         world: Name of the dataset.
         phase: What happened.
-        lost: Batches that the best setting that stays had more, as a share, settling included.
-        steady: The same without that; and its standard error.
+        lost: Batches that the best setting that stays had more, as a share, settling and epoch
+            restarts included.
+        steady: The same without these; and its standard error.
+        restarts: Share of the time, settled, that epoch restarts take.
         untuned: Rate over that of the untuned twin, settled; and its standard error.
         alone_s: How long the tuned one went on alone.
         settling_s: Seconds of these that it lost on the best one.
@@ -316,6 +318,7 @@ class HalfHour:
     phase: str
     lost: float
     steady: tuple[float, float]
+    restarts: float
     untuned: tuple[float, float]
     alone_s: float
     settling_s: float
@@ -338,13 +341,15 @@ def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
             ratio, its = _together([against(each.turns, "untuned", phase) for each in some])
             alone = [settling(each.turns, phase) for each in some]
             alone_s, settling_s = (statistics.fmean(each) for each in zip(*alone, strict=True))
-            share = 1 - math.exp(log)
+            restart = statistics.fmean(restarts(each.turns, phase) for each in some)
+            steady, share = 1 - math.exp(log), 1 - math.exp(log) * (1 - restart)
             found.append(
                 HalfHour(
                     world=world,
                     phase=phase,
                     lost=(lost_s + settling_s + share * (left_s - alone_s)) / _HALF_HOUR_S,
-                    steady=(share, error),
+                    steady=(steady, error),
+                    restarts=restart,
                     untuned=(math.exp(ratio), its),
                     alone_s=alone_s,
                     settling_s=settling_s,
@@ -442,6 +447,7 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
     columns = (
         *("dataset", "what happens", "began with", "best that stays", "had in the end"),
         *("lost in half an hour, %", "lost, settled %", "standard error, %"),
+        "epoch restarts, %",
         *("over the untuned", "its standard error, %", "alone until settled, s"),
         *("lost of these, s", "turns of each"),
     )
@@ -461,6 +467,7 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
                 f"{100 * each.lost:.1f}",
                 f"{100 * each.steady[0]:.1f}",
                 f"{100 * each.steady[1]:.1f}",
+                f"{100 * each.restarts:.1f}",
                 f"{each.untuned[0]:.2f}",
                 f"{100 * each.untuned[1]:.1f}",
                 f"{'' if each.settled else '> '}{each.alone_s:.0f}",
@@ -488,8 +495,10 @@ workers and its clock, which dlprof.tune reads. Rates are those at the usual spe
 by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
 the logarithms of their ratios, turn by turn.
 The tuned one may have {tuned_live.MOST_WORKERS} workers. Its epochs take \
-{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. The \
-first batches of an epoch, which wait for workers, are left out of all figures."""
+{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned; its twins have \
+one that doesn't end. What the first batches of an epoch, which wait for workers, take beyond \
+others is apart, and in what is lost in half an hour; alone, all batches count, and all of the \
+time."""
     return text.splitlines()
 
 

@@ -8,6 +8,7 @@ import importlib
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,9 @@ def turns(live: Any, *, tuned: float = 10.0, alone: float = 5.0, noise: float = 
                     round=max(-1, place),
                     batches=rate * seconds,
                     seconds=seconds,
+                    restart_batches=0.0,
+                    restart_s=0.0,
+                    whole_s=seconds,
                     speed=None,
                 )
             )
@@ -109,7 +113,53 @@ def test_rates_of_turns_are_those_at_the_usual_speed_of_the_cores(live: Any) -> 
     assert error == pytest.approx(0.0, abs=1e-9)
 
 
-def test_turns_without_a_batch_say_nothing(live: Any) -> None:
+def test_seconds_alone_count_whether_or_not_a_batch_came(live: Any) -> None:
+    quiet = [turn for turn in turns(live) if turn.phase == live.QUIET]
+    one = next(turn for turn in quiet if turn.round < 0)
+    one = dataclasses.replace(one, whole_s=1.0, batches=0.0, seconds=0.0)
+    # The first batches of an epoch are batches, too.
+    came = dataclasses.replace(one, batches=4.0, seconds=0.5, restart_batches=6.0, restart_s=0.5)
+    alone = [*[one] * 8, came, came]
+    rounds = [turn for turn in quiet if turn.round >= 0]
+    assert live.settling([*alone, *rounds], live.QUIET) == pytest.approx((10.0, 8.0))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_rounds_without_a_tuned_batch_are_lost(live: Any, *, ends: bool) -> None:
+    """Nothing for two rounds of ten: where a batch comes after these, it took that time, too."""
+    silent = {8, 9} if ends else {3, 4}
+
+    def stalled(turn: Any) -> Any:
+        if turn.arm != "tuned" or turn.round < 0:
+            return turn
+        if turn.round in silent:
+            return dataclasses.replace(turn, batches=0.0, seconds=0.0)
+        return dataclasses.replace(turn, seconds=3.0) if turn.round - 1 in silent else turn
+
+    found = [stalled(turn) for turn in turns(live)]
+    mean, error = live.against(found, "best", live.QUIET)
+    assert mean == pytest.approx(0.3 * math.log(1 / 3))
+    assert 0.1 < error < 1
+    assert live.against(found, "untuned", live.QUIET) == (mean, error)
+
+
+def test_epoch_restarts_are_apart_and_lost(live: Any, tuning: Any) -> None:
+    def restarting(turn: Any) -> Any:
+        if turn.arm != "tuned" or turn.round != 5:
+            return turn
+        return dataclasses.replace(
+            turn, batches=4.0, seconds=0.4, restart_batches=2.0, restart_s=0.6
+        )
+
+    found = [restarting(turn) for turn in turns(live)]
+    assert live.restarts(turns(live), live.QUIET) == 0.0
+    assert live.restarts(found, live.QUIET) == pytest.approx(0.04)  # 0.6 s for 0.2 s in 10 s
+    quiet, _ = tuning.half_hours([lived(live, turns=found)])
+    assert (quiet.steady[0], quiet.restarts) == pytest.approx((0.0, 0.04))
+    assert quiet.lost == pytest.approx((10 + 0.04 * 1780) / 1800)
+
+
+def test_turns_without_a_batch_have_no_rate(live: Any) -> None:
     found = turns(live)
     found[-1] = dataclasses.replace(found[-1], batches=0.0, seconds=0.0)
     assert len(live.rates(found)) == len(found) - 1
@@ -204,6 +254,7 @@ def has_ended(pid: int) -> bool:
 def ready(live: Any, made: Any, workers: int, batches: int | None = None) -> Iterator[Any]:
     arm = live.Arm(made, Setting(workers, 2 if workers else 0), tuned_batches=batches)
     try:
+        arm.start()
         arm.wait_until_ready()
         yield arm
     finally:
@@ -239,10 +290,65 @@ def test_a_tuned_training_has_epochs_and_says_what_it_kept(
         arm.gate.open()
         until(lambda: arm.gate.counted(1)[0] >= 700)
         arm.gate.close()
+        batches, seconds = arm.gate.counted(1, restart=True)
+        assert batches >= 2
+        assert 0 < seconds <= arm.gate.clock() - arm.gate.counted(1)[1]
         said = arm.end()
         assert said.disordered == 0
         assert 1 <= said.most_workers <= live.MOST_WORKERS
         assert said.changes[0].startswith("dlprof.tune: ")
+
+
+def test_each_second_is_some_batch_s(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_MOST_TURNS", 2)
+    gate, came_s = live.Gate(), iter([0.5, 0.75, 3.0, 4.0])
+    gate.open()
+    monkeypatch.setattr(gate, "clock", lambda: next(came_s))
+    for restart in (True, False, True):
+        gate.count(restart=restart)
+    assert (gate.counted(1), gate.counted(1, restart=True)) == ((1.0, 0.25), (2.0, 2.75))
+    for _ in range(9):
+        gate.open()
+    gate.count(restart=False)  # beyond what it has room for
+    assert gate.counted(10) == (2.0, 1.25)
+    gate.forget()
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_training_is_ended_however_its_start_is_interrupted(
+    live: Any, monkeypatch: pytest.MonkeyPatch, *, began: bool
+) -> None:
+    process = multiprocessing.get_context("fork").Process
+    start = process.start
+
+    def interrupted(self: Any) -> None:
+        if began:
+            start(self)
+        raise KeyboardInterrupt
+
+    stage = live._Stage(source(live), live.QUICK)
+    monkeypatch.setattr(process, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stage.start(Setting(1, 2))
+    (arm,) = stage.arms
+    stage.close()
+    assert stage.arms == []
+    assert not arm.pid or has_ended(arm.pid)
+
+
+def test_all_trainings_are_ended_where_one_is_interrupted(live: Any) -> None:
+    ended = []
+
+    class Interrupted:
+        def end(self) -> None:
+            ended.append(self)
+            raise KeyboardInterrupt
+
+    stage = live._Stage(source(live), live.QUICK)
+    stage.arms = [Interrupted(), Interrupted()]
+    with pytest.raises(KeyboardInterrupt):
+        stage.close()
+    assert (len(ended), stage.arms) == (2, [])
 
 
 def test_samples_in_another_order_are_noticed(live: Any) -> None:
@@ -265,6 +371,7 @@ def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
     if not child:
         with contextlib.suppress(BaseException):
             arm = live.Arm(source(live), Setting(1, 2))
+            arm.start()
             arm.wait_until_ready()
             if not held:
                 arm.gate.open()
