@@ -51,6 +51,7 @@ from dlprof.records import (
     Config,
     ConfigRate,
     Constraints,
+    Estimate,
     Expected,
     Integrity,
     LeastLoss,
@@ -208,7 +209,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
         "default": [choice.default],
         "fastest": [choice.best],
         "tie": [each for each in choice.ties if each.measured],
-        "slower": [each for each in rivals if speeds.ratio(each.key, pick.key).value < NEAR],
+        "slower": [each for each in rivals if _is_slower(speeds.ratio(each.key, pick.key))],
     }
     found: dict[str, Alternative] = {}
     for relation, several in related.items():
@@ -223,6 +224,11 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     return sorted(
         found.values(), key=lambda a: (a.relation != "present", -a.speed, a.config.cost_key)
     )
+
+
+def _is_slower(ratio: Estimate) -> bool:
+    """Whether it is by more than noise: what may be as fast is said to be, beside its rate."""
+    return ratio.value < NEAR and ratio.ends[1] < 1
 
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:

@@ -205,6 +205,10 @@ def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
         unsure
     )
     assert "Fewer workers" not in claims(unsure)
+    assert "slower" not in relations(unsure).values()  # as the chart has it
+    (two,) = (rate.ratio for rate in unsure.rates if rate.config == W2)
+    assert two.value < 0.97
+    assert two.ends[1] > 1
 
 
 def test_no_workers_is_an_answer() -> None:
