@@ -98,7 +98,7 @@ def forecast_report(
 def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
-    yield "Predicted", f"for machine {where}: {_conditions(forecast)}{_idle(forecast, picked)}"
+    yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
@@ -220,10 +220,10 @@ def _resources(forecast: Forecast) -> Iterator[doc.Block]:
     )
 
 
-def _conditions(forecast: Forecast) -> str:
+def _conditions(forecast: Forecast, picked: ForecastRow | None) -> str:
     """Cores, ranks and the rest in one line; the step is beside what is waited for it."""
     where = forecast.conditions
-    cores = counted(where.cores, "core")
+    cores = counted(where.cores, "core") + _idle(forecast, picked)
     if where.neighbours:
         cores += f", {background_text(where.neighbours)}"
     if forecast.ranks > 1:
@@ -244,10 +244,13 @@ def _conditions(forecast: Forecast) -> str:
 
 def _idle(forecast: Forecast, picked: ForecastRow | None) -> str:
     """Why more workers than cores may pay: these are not busy all the time."""
-    if picked is None or forecast.ranks > 1 or picked.prediction.cores is None:
+    if picked is None or forecast.ranks > 1 or picked.prediction.bound == "cores":
         return ""
-    cores, used = forecast.conditions.cores, picked.prediction.cores
-    more = picked.config.num_workers > cores and used < 0.9 * cores
+    found = (each for each in forecast.resources if each.name == "cores")
+    cores, used = next(((each.total, picked.prediction.cores) for each in found), (0.0, None))
+    if used is None:
+        return ""
+    more = picked.config.num_workers > forecast.conditions.cores and used < 0.9 * cores
     return f" ({cores_text(used)} busy, so more workers may pay)" if more else ""
 
 
