@@ -31,7 +31,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
-        hints=doc.hint(f"Details: -v (all {counted(len(parts), 'part')})"),
+        hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')})"),
         details=tuple(_details(comparison)),
     )
 

@@ -42,6 +42,7 @@ class Text:
     """A paragraph."""
 
     words: Words
+    fewer: str = ""  # what a terminal adds where it has left out bars of a chart
 
 
 @record(frozen=True, slots=True)
@@ -273,9 +274,9 @@ def spare_between(bars: Sequence[Bar]) -> list[Bar]:
     return found
 
 
-def hint(said: str, command: str = "") -> tuple[Block, ...]:
+def hint(said: str, command: str = "", fewer: str = "") -> tuple[Block, ...]:
     """What steps back behind an answer, and the command that goes with it."""
-    lead = Text(Styled(said, "soft"))
+    lead = Text(Styled(said, "soft"), fewer)
     return (lead, Code(command, "sh")) if command else (lead,)
 
 

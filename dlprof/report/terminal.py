@@ -368,8 +368,11 @@ def _spare(block: doc.Block) -> list[doc.Bar]:
 def _with_fewer_bars(block: doc.Block) -> doc.Block | None:
     """A chart without one of its spare bars, of which nothing is said or which is in the middle.
 
-    One bar alone compares nothing, and is no chart.
+    One bar alone compares nothing, and is no chart. A text says that there are more.
     """
+    if isinstance(block, doc.Text) and block.fewer:
+        said = block.words if isinstance(block.words, tuple) else (block.words,)
+        return doc.Text((*said, doc.Styled(block.fewer, "soft")))
     spare = _spare(block)
     if not spare or not isinstance(block, doc.Chart):
         return block

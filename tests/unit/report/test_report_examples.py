@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden import drawn
@@ -135,12 +136,33 @@ def test_more_workers_than_cores_are_no_riddle() -> None:
     assert why not in screen(forecast_report(run, few))
 
 
+def test_beside_background_load_busy_cores_are_compared_with_those_available() -> None:
+    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), "busy, so more workers may pay)"
+    question: Any = {"num_workers": range(17), "assume_background": 0.9}
+    found = api.predict(run, step_time="20ms", **question)
+    others = "other processes want 0.9 cores"
+    assert f" 2 cores (0.6 {why}, {others}" in screen(forecast_report(run, found))
+    (picked,) = (row for row in found.rows if row.config == found.pick)
+    busy = dataclasses.replace(
+        picked, prediction=dataclasses.replace(picked.prediction, cores=1.7)
+    )  # of 1.8 beside the others
+    assert why not in screen(forecast_report(run, dataclasses.replace(found, rows=(busy,))))
+    limited = api.predict(run, step_time="8ms", **question)
+    (picked,) = (row for row in limited.rows if row.config == limited.pick)
+    assert picked.prediction.bound == "cores"
+    assert picked.config.num_workers > limited.conditions.cores
+    assert f" 2 cores, {others}" in screen(forecast_report(run, limited))
+
+
 def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> None:
     names = ("single-box", "shared-server")
     found = compare(*(read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in names))
     text = screen(comparison_report(found))
     assert len(found.parts) > text.count("█|")
     assert text.endswith(f"Details: -v (all {len(found.parts)} parts)")
+    for parts in (found.parts[:1], found.parts[:2]):
+        text = screen(comparison_report(dataclasses.replace(found, parts=parts)))
+        assert text.endswith("Details: -v")
 
 
 def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
