@@ -51,11 +51,12 @@ class GridSearch:
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
     measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
     costs more than one of the choice: many workers take their time to start. What a gain is shown
-    over, the user's own settings and PyTorch's default, is measured again where its only trial was
-    disturbed by others, or gave far less than all else says. Where the user asks for a number of
-    repeats, every block holds all that may be the best. Within a block the order is random, but in
-    the first one by a model, where its best comes first and few workers before many, and where time
-    may not suffice: there the most important come first, and in a later block the fastest.
+    over, the user's own settings and PyTorch's default, is measured again where others disturbed
+    its only trial, or all else says that it gave far too little, or a second one contradicts it.
+    Where the user asks for a number of repeats, every block holds all that may be the best. Within
+    a block the order is random, but in the first one by a model, where its best comes first and few
+    workers before many, and where time may not suffice: there the most important come first, and in
+    a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -164,10 +165,10 @@ class GridSearch:
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
-        # What the gain is shown over, once more where one disturbed trial would decide it alone.
+        # What the gain is shown over, again where one disturbed trial would decide it alone.
         shown = {self.plan.present, Config(batch_size=pick.batch_size)}
-        once = (c for c in seen if c in shown and belief.blocks[c.key] < self.plan.min_repeats)
-        less = [c for c in once if c in gaps and gaps[c].value < -NEAR_LOG]
+        few = (c for c in seen if c in shown and belief.blocks[c.key] < self.plan.planned_repeats)
+        less = [c for c in few if c in gaps and gaps[c].value < -NEAR_LOG]
         unclear = [c for c in less if self._is_disturbed(c, earlier, belief, gaps[c])]
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
@@ -195,18 +196,20 @@ class GridSearch:
     def _is_disturbed(
         self, config: Config, earlier: Sequence[Trial], belief: Belief, gap: Gap
     ) -> bool:
-        """Whether the only trial of one was, by what all else says.
+        """Whether what was measured of one rests on a disturbed trial, by what all else says.
 
-        Others did, and its gap to the choice is open by more than a factor of two; or the model
-        and all other trials have it faster, which say little where these prove the model wrong.
+        Others disturbed its only one, or its trials contradict each other, and its gap to the
+        choice is open by more than a factor of two; or the model and all other trials have it
+        faster than its only one, which say little where these prove the model wrong.
         """
-        if gap.factor().is_wide and any(t.noisy for t in earlier if t.config == config):
-            return True
+        wide, own = gap.factor().is_wide, [t for t in earlier if t.config == config]
+        if belief.blocks[config.key] > 1 or (wide and any(each.noisy for each in own)):
+            return wide
         rest = self._judge([trial for trial in earlier if trial.config != config])
         if rest is None or config.key not in rest.log_rates:
             return False
-        own, found = belief.log_rate(config.key), rest.log_rate(config.key)
-        apart = Gap(found.value - own.value, math.hypot(found.error, own.error), found.df)
+        it, else_ = belief.log_rate(config.key), rest.log_rate(config.key)
+        apart = Gap(else_.value - it.value, math.hypot(else_.error, it.error), else_.df)
         return apart.chance(NEAR_LOG) > PROBABILITY
 
     def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
