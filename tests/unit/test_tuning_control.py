@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.tuning.control import Control, Setting, Window, judged
+from dlprof.tuning.control import NO_WORKERS, Control, Setting, Window, judged
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 START = Setting(2, 2)
@@ -132,6 +132,17 @@ def test_twins_differ_by_their_settings_alone(worlds: Any) -> None:
     assert other.batches > ran.batches
     epochs = worlds.Training(world=world, whole_s=300, epoch_s=60).run(START)
     assert 0.9 * ran.batches < epochs.batches < ran.batches
+
+
+def test_handing_over_costs_workers_their_time_and_nothing_without_them(worlds: Any) -> None:
+    world = worlds.World(
+        cpu_s=0.001, io_s=0.0, send_s=0.009, step_s=0.001, receive_s=0.0, spread=0.0, cores=1
+    )
+    rates = []
+    for setting in (NO_WORKERS, Setting(1, 2), Setting(2, 2)):
+        training = worlds.Training(world=world, whole_s=60)
+        rates.append(training.run(setting).batches / 60)
+    assert rates == pytest.approx([500, 100, 100], rel=0.1)
 
 
 def test_a_queue_that_fills_up_is_worth_what_is_in_it(worlds: Any) -> None:
