@@ -190,6 +190,7 @@ class Control:
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
+        self._spared = 0  # workers that it does without: if any are missed, then so many
         self._last: Window | None = None
         self._again_s, self._rested_from_s, self._until_s = _AGAIN_S, 0.0, math.inf
         self._plan = self._life()
@@ -344,7 +345,8 @@ class Control:
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
+            least = workers + 1 if workers else max(1, self._spared)
+            up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
@@ -569,6 +571,7 @@ class Control:
             )
         )
         if kept:
+            self._spared = 0 if candidate.workers else self.kept.workers
             self.kept = candidate
 
     # Where nothing is to be gained.
