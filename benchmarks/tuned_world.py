@@ -35,6 +35,7 @@ class World:
     Attributes:
         cpu_s: Of a batch, in a worker.
         io_s: Waiting of a batch, in a worker.
+        send_s: CPU time of handing a batch over, in a worker; without workers there is none.
         step_s: What the training does with a batch.
         receive_s: Taking a batch in.
         cores: Cores that the workers have.
@@ -48,6 +49,7 @@ class World:
     io_s: float
     step_s: float
     receive_s: float = 0.0003
+    send_s: float = 0.0
     cores: float = 4
     beside: float = 0
     spread: float = 0.2
@@ -71,7 +73,11 @@ class World:
         """How much longer computing takes with so many workers that never rest."""
         threads = max(1, workers)
         own, _ = slowdown(
-            threads, compute_s=self.cpu_s, wait_s=self.io_s, cores=self.cores, beside=self.beside
+            threads,
+            compute_s=self.cpu_s + (self.send_s if workers else 0.0),
+            wait_s=self.io_s,
+            cores=self.cores,
+            beside=self.beside,
         )
         return own
 
@@ -169,8 +175,10 @@ class _Loader:
         """
         # All of the time of a replay is spent here.
         workers, in_flight = self._setting.workers, self._setting.in_flight
-        cpu_s, io_s = world.cpu_s * world.slowed(workers), world.io_s
-        receive_s, step_s = world.receive_s if workers else 0.0, world.step_s
+        slowed = world.slowed(workers)
+        cpu_s, io_s = world.cpu_s * slowed, world.io_s
+        receive_s, send_s = (world.receive_s, world.send_s * slowed) if workers else (0.0, 0.0)
+        step_s = world.step_s
         costs, free, ready, cores = self._costs, self._free, self._ready, int(world.cores)
         slowness, until_core_s = self._cores.slowness, self._cores.until_s
         ordered, worker, now_s = self._ordered, self._worker, self.now_s
@@ -189,8 +197,8 @@ class _Loader:
                 took_s = cost * (cpu_s * slow + io_s)
                 ordered += 1
                 made_s += took_s
-                free[worker] = start_s + took_s
-                ready.append(start_s + took_s)
+                free[worker] = start_s + took_s + send_s * slow
+                ready.append(free[worker])
                 worker = worker + 1 if worker + 1 < workers else 0
             done_s = ready.popleft()
             if done_s <= asked_s:
@@ -213,6 +221,10 @@ class Tuner(Protocol):
 
     live: bool
     settled_s: float | None
+
+    @property
+    def kept(self) -> Setting:
+        """What it goes back to."""
 
     def begin(self) -> Ask:
         """The first thing to look at."""
@@ -258,6 +270,7 @@ class _Run:
         self, training: Training, setting: Setting, control: Tuner | None, beside: Ran | None
     ) -> None:
         self._training, self._control, self._beside = training, control, beside
+        self._live = control is not None and control.live
         self._setting = setting
         self._loader = _Loader(setting, training.world, training.seed)
         self._started = setting.workers
@@ -333,14 +346,17 @@ class _Run:
         figures = (self._count, waited_s, took_s - waited_s, self._skipped, self._skipped_s)
         *took, batches = self._loader.clock
         self._loader.clock = [0.0, 0.0, 0.0]
-        fetch_s, cpu_s = (each / batches if batches else 0.0 for each in took)
-        window = Window(self._setting, *figures, receive_s=self._receive_s, fetch_s=fetch_s)
+        workers = self._setting.workers  # these are clocked, and a batch is received from them
+        fetch_s, cpu_s = (each / batches if batches and workers else 0.0 for each in took)
+        receive_s = self._receive_s if workers else 0.0
+        window = Window(self._setting, *figures, receive_s=receive_s, fetch_s=fetch_s)
         stocked = self._loader.ready() - self._ready
         self._ask = control.look(window._replace(cpu_s=cpu_s, stocked=stocked))
         wanted = self._ask.within or self._ask.setting
-        deeper = wanted.workers == self._setting.workers
-        if wanted != self._setting and (control.live or deeper):
+        deeper = wanted.workers == workers
+        if wanted != self._setting and (deeper or (control.live and wanted.workers and workers)):
             self._set(wanted)
+        control.live = self._live and control.kept.workers > 0
         self._begin(self._ask.skip)
 
 

@@ -157,8 +157,13 @@ class _Known:
         self._settings, self._at_s, self.live = settings, at_s, live
         self._total_s = 0.0
 
+    @property
+    def kept(self) -> Setting:
+        """What is best by now."""
+        return self._settings[self._total_s >= self._at_s]
+
     def begin(self) -> Ask:
-        return Ask(self._settings[self._total_s >= self._at_s], 0, 1, 1.0)
+        return Ask(self.kept, 0, 1, 1.0)
 
     def look(self, window: Window) -> Ask:
         self._total_s += window.took_s

@@ -205,10 +205,20 @@ class Speeds:
     level: float = 0.0
 
     def waits(self, candidate: Candidate) -> list[float]:
-        """Share of time that the step waits, of each trial that shows it; of quiet ones, if any."""
-        quiet = [trial for trial in candidate.trials if not trial.noisy] or candidate.trials
-        known = [self.rates[trial.id] for trial in quiet if trial.id in self.rates]
-        return [rates.wait_fraction for rates in known if rates.wait_fraction is not None]
+        """Share of time that the step waits, of each trial that shows it.
+
+        Of quiet trials, if any; others waited longer than at the rate that is believed.
+        """
+        quiet = [trial for trial in candidate.trials if not trial.noisy]
+        known = [
+            (rates.wait_fraction, rates.samples_per_s)
+            for trial in quiet or candidate.trials
+            if (rates := self.rates.get(trial.id)) and rates.wait_fraction is not None
+        ]
+        if quiet or not known:
+            return [wait for wait, _ in known]
+        believed = self.steady(candidate.key).value
+        return [max(0.0, 1 - (1 - wait) * believed / seen) for wait, seen in known]
 
     def wait_fraction(self, candidate: Candidate) -> float | None:
         """Mean share of time that the step waits; ``None`` without a step."""
@@ -913,12 +923,15 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
 def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -> Choice:
     """Choose among those that keep the limits.
 
-    What was measured is left for what was only predicted where that is likely better by over 3 %
-    than all of it.
+    What was measured is left for what was only predicted, or only seen in trials that others
+    disturbed, where that is likely better by over 3 % than all of it.
     """
     measured = [each for each in allowed if each.measured]
+    clear = [each for each in measured if not all(trial.noisy for trial in each.trials)]
+    seen = [each for each in measured if each in clear or each.config == situation.present]
+    measured = seen if clear else measured
     found = _choose(measured, allowed, situation, speeds, RISK) if measured else None
-    others = [each for each in allowed if not each.measured]
+    others = [each for each in allowed if each not in measured]
     better = [each for each in others if found is None or is_better(found, each.key)]
     if found is None or better:
         return _choose(better, allowed, situation, speeds, EVEN)

@@ -50,11 +50,13 @@ class GridSearch:
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
     measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
-    costs more than one of the choice: many workers take their time to start. Where the user asks
-    for a number of repeats, every block holds all that may be the best. Within a block the order is
-    random, but in the first one by a model, where its best comes first and few workers before many,
-    and where time may not suffice: there the most important come first, and in a later block the
-    fastest.
+    costs more than one of the choice: many workers take their time to start. What a gain is shown
+    over, the user's own settings and PyTorch's default, is measured again where others disturbed
+    its only trial, or all else says that it gave far too little, or a second one contradicts it.
+    Where the user asks for a number of repeats, every block holds all that may be the best. Within
+    a block the order is random, but in the first one by a model, where its best comes first and few
+    workers before many, and where time may not suffice: there the most important come first, and in
+    a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -163,9 +165,14 @@ class GridSearch:
         cost_s = {c: max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=lambda c: gaps[c].chance(short) / cost_s[c], reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
+        # What the gain is shown over, again where one disturbed trial would decide it alone.
+        shown = {self.plan.present, Config(batch_size=pick.batch_size)}
+        few = (c for c in seen if c in shown and belief.blocks[c.key] < self.plan.planned_repeats)
+        less = [c for c in few if c in gaps and gaps[c].value < -NEAR_LOG]
+        unclear = [c for c in less if self._is_disturbed(c, earlier, belief, gaps[c])]
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
+            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share or c in unclear]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
         # What costs more than the choice has to promise as much, as a share of all that may come.
@@ -182,7 +189,28 @@ class GridSearch:
         # Others of the same number of workers add less: predictions of these are off alike.
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
-        return [turns[0], *spread[:_RIVALS]]
+        chosen = [turns[0], *spread[:_RIVALS]]
+        done = {belief.groups[each.key] for each in chosen}
+        return [*chosen, *(c for c in unclear if belief.groups[c.key] not in done)]
+
+    def _is_disturbed(
+        self, config: Config, earlier: Sequence[Trial], belief: Belief, gap: Gap
+    ) -> bool:
+        """Whether what was measured of one rests on a disturbed trial, by what all else says.
+
+        Others disturbed its only one, or its trials contradict each other, and its gap to the
+        choice is open by more than a factor of two; or the model and all other trials have it
+        faster than its only one, which say little where these prove the model wrong.
+        """
+        wide, own = gap.factor().is_wide, [t for t in earlier if t.config == config]
+        if belief.blocks[config.key] > 1 or (wide and any(each.noisy for each in own)):
+            return wide
+        rest = self._judge([trial for trial in earlier if trial.config != config])
+        if rest is None or config.key not in rest.log_rates:
+            return False
+        it, else_ = belief.log_rate(config.key), rest.log_rate(config.key)
+        apart = Gap(else_.value - it.value, math.hypot(else_.error, it.error), else_.df)
+        return apart.chance(NEAR_LOG) > PROBABILITY
 
     def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
         """What is known of and did not fail, nor asks for as much as what did; cheapest first."""

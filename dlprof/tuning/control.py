@@ -37,7 +37,7 @@ _AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again; and as lo
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
-_SPARED = "fetching a batch costs less than receiving it"
+_SPARED = "fetching a batch takes less than having it from a worker"
 
 
 class Setting(NamedTuple):
@@ -190,6 +190,7 @@ class Control:
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before workers were parked
         self._floor = 0  # workers that were seen to be too few
+        self._spared = 0  # workers that it does without: if any are missed, then so many
         self._last: Window | None = None
         self._again_s, self._rested_from_s, self._until_s = _AGAIN_S, 0.0, math.inf
         self._plan = self._life()
@@ -202,7 +203,7 @@ class Control:
         """Take in what was seen; returns what to have from now on."""
         self.total_s += window.took_s
         self.batches += window.batches + window.skipped
-        if window.setting.workers:
+        if window.setting.workers and self.kept.workers:  # else it is known what that is against
             self._receive_s = window.receive_s or self._receive_s
         return self._plan.send(window)
 
@@ -344,7 +345,8 @@ class Control:
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            up = min(most, max(workers + 1, math.ceil(min(_HEADROOM * need, float(most)))))
+            least = workers + 1 if workers else max(1, self._spared)
+            up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
@@ -450,6 +452,12 @@ class Control:
             if gain < -_EQUAL:
                 each_s = seen.took_s / (seen.batches + seen.skipped)
                 self._count_loss(seen, each_s * math.exp(gain))
+        if NO_WORKERS in {self.kept, stays.now}:
+            if kept is (stays.now == NO_WORKERS):  # it goes on without
+                with_workers = stays.lately(max(self.kept, stays.now))
+                self._receive_s = self._handed_s(with_workers) or self._receive_s
+            elif stays.now == NO_WORKERS:
+                self._spares_workers = False
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
@@ -458,7 +466,7 @@ class Control:
         if not stays.are_enough(self.kept):
             return self.kept, "", None
         seen = stays.lately(self.kept)
-        if not self.kept.workers:  # receiving costs what is spared without workers
+        if not self.kept.workers:  # what having a batch from workers took is spared
             seen = seen._replace(receive_s=self._receive_s)
         others = stays.now.workers != self.kept.workers
         slower = others and stays.gain(self.kept, stays.now)[0] < -_MOVED
@@ -489,11 +497,44 @@ class Control:
         return self.kept, "", None
 
     def _spares(self, seen: Window) -> bool:
-        """Whether the main process may load a batch in less time than it takes one in."""
+        """Whether the main process may load a batch in less time than it has one from a worker."""
         # Workers alone are never given back here: they would be missed for an epoch.
-        spares = self._spares_workers and self.kept.workers > 0
+        if not (self._spares_workers and self.kept.workers):
+            return False
+        # More workers may share what handing over costs, while there are cores; never receiving.
+        full = self.kept.workers >= self._cores and self._is_crowded(seen)
+        no_more = (
+            full
+            or self.kept.workers >= self._most
+            or any(
+                each.before == self.kept and each.after.workers > self.kept.workers
+                for each in self.changes
+            )
+        )
+        takes_s = self._handed_s(seen) if no_more else seen.receive_s
         # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
-        return spares and 0 < 1.2 * seen.fetch_s + 1e-4 < seen.receive_s
+        return 0 < 1.2 * self._alone_s(seen) + 1e-4 < takes_s
+
+    def _is_crowded(self, seen: Window) -> bool:
+        """Whether fetching and receiving compute on all cores."""
+        receiving = seen.batches * seen.receive_s / (seen.waited_s + seen.stepped_s)
+        return _HEADROOM * (seen.busy_cores + receiving) >= self._cores
+
+    def _alone_s(self, seen: Window) -> float:
+        """What a batch takes to fetch with a core to itself."""
+        # On crowded cores, a worker that doesn't compute waits for one. For a batch from a single
+        # core that only fetches, the wait may be all that it computes: that would say nothing.
+        crowded = self._cores > 1 and self._is_crowded(seen)
+        return min(seen.fetch_s, seen.cpu_s) if crowded else seen.fetch_s
+
+    def _handed_s(self, seen: Window) -> float:
+        """What a batch takes because it comes from a worker: receiving it.
+
+        For workers that only fetch, nobody waits longer than a batch takes to fetch. Where the wait
+        is longer, all of it is for handing over: of tiny batches, or huge ones.
+        """
+        waited_s = seen.waited_s / seen.batches
+        return waited_s if 0 < self._alone_s(seen) < waited_s else seen.receive_s
 
     def _gain(self, before: Sequence[Window], after: Sequence[Window]) -> tuple[float, float]:
         """The log ratio of what a batch costs, and its standard error."""
@@ -530,6 +571,7 @@ class Control:
             )
         )
         if kept:
+            self._spared = 0 if candidate.workers else self.kept.workers
             self.kept = candidate
 
     # Where nothing is to be gained.
@@ -557,6 +599,8 @@ class Control:
         seen = yield from self._windows(NO_WORKERS, _FEWEST, seconds=_REST_S)
         gain, error = self._gain(before, seen)
         self._spares_workers = gain > -_EQUAL
+        if self._spares_workers:
+            self._receive_s = self._handed_s(_whole(before)) or self._receive_s
         self._note(NO_WORKERS, _SPARED, kept=self._spares_workers, speedup=_speedup(gain, error))
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
@@ -580,7 +624,9 @@ class Control:
         lately: deque[Window] = deque(maxlen=_REMEMBERED)
         began_s = self.total_s
         while True:
-            spared = lately and self._spares(lately[-1])  # what is compared is seen first
+            # What is compared is seen first.
+            enough = len(lately) >= _FEWEST
+            spared = enough and self._spares(_whole([*lately][-_ENOUGH:]))
             asked = NO_WORKERS if spared else self.kept  # from the next epoch on
             window = yield Ask(asked, 0, max(_FEWEST, self.kept.workers), _REST_S)
             if window.setting != self.kept:

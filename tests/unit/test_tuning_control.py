@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import random
 import statistics
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.tuning.control import Control, Setting, Window, judged
+from dlprof.tuning.control import NO_WORKERS, Control, Setting, Window, judged
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 START = Setting(2, 2)
@@ -132,6 +133,17 @@ def test_twins_differ_by_their_settings_alone(worlds: Any) -> None:
     assert other.batches > ran.batches
     epochs = worlds.Training(world=world, whole_s=300, epoch_s=60).run(START)
     assert 0.9 * ran.batches < epochs.batches < ran.batches
+
+
+def test_handing_over_costs_workers_their_time_and_nothing_without_them(worlds: Any) -> None:
+    world = worlds.World(
+        cpu_s=0.001, io_s=0.0, send_s=0.009, step_s=0.001, receive_s=0.0, spread=0.0, cores=1
+    )
+    rates = []
+    for setting in (NO_WORKERS, Setting(1, 2), Setting(2, 2)):
+        training = worlds.Training(world=world, whole_s=60)
+        rates.append(training.run(setting).batches / 60)
+    assert rates == pytest.approx([500, 100, 100], rel=0.1)
 
 
 def test_a_queue_that_fills_up_is_worth_what_is_in_it(worlds: Any) -> None:
@@ -273,7 +285,7 @@ def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() ->
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize(("alone_s", "kept"), [(0.001, True), (0.02, False)])
-def test_without_workers_where_fetching_costs_less_than_receiving(
+def test_without_workers_where_fetching_takes_less_than_receiving(
     *,
     live: bool,
     alone_s: float,
@@ -290,6 +302,104 @@ def test_without_workers_where_fetching_costs_less_than_receiving(
     assert had[2:] == 3 * [Setting(0, 0) if kept else START]
     assert control.changes[0].kept is kept
     assert len(control.changes) == 1
+
+
+HANDED = {
+    "tiny": {"cpu_s": 0.0004, "send_s": 0.004, "receive_s": 0.0003, "step_s": 0.0001},
+    "huge": {"cpu_s": 0.003, "send_s": 0.025, "receive_s": 0.002, "step_s": 0.001},
+}
+"""Loaders whose workers hand batches over for longer than they fetch them."""
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("costs", HANDED)
+def test_without_workers_where_they_hand_over_for_longer_than_they_fetch(
+    worlds: Any, costs: str, workers: int, *, live: bool
+) -> None:
+    """Eight on two cores take four times as long to fetch: most of that they wait for a core."""
+    world = worlds.World(io_s=0.0, cores=2, **HANDED[costs])
+    training = worlds.Training(world=world, whole_s=120, epoch_s=15)
+    start = Setting(workers, 2)
+    control = Control(start, 16, live=live, cores=2, spares_workers=True)
+    ran = training.run(start, control)
+    twin = training.run(start, beside=ran)
+    assert control.kept == NO_WORKERS
+    assert control.changes[-1].after == NO_WORKERS  # no workers are tried any more
+    assert control.changes[-1].at_s < 70
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+@pytest.mark.parametrize("costs", HANDED)
+def test_what_starts_without_workers_tries_them_once_where_handing_over_takes_longer(
+    worlds: Any, costs: str
+) -> None:
+    world = worlds.World(io_s=0.0, cores=2, **HANDED[costs])
+    training = worlds.Training(world=world, whole_s=200, epoch_s=15)
+    control = Control(NO_WORKERS, 16, live=False, cores=2, spares_workers=True)
+    training.run(NO_WORKERS, control)
+    assert [each.kept for each in control.changes] == [False]
+
+
+def test_workers_that_were_done_without_are_tried_again_as_many_as_they_were(worlds: Any) -> None:
+    """One at a time would be the slowest of all settings for an epoch, beside other processes."""
+    costs = {"cpu_s": 0.0004, "send_s": 0.0008, "receive_s": 0.0003, "step_s": 0.00005}
+    world = worlds.World(io_s=0.0, cores=2, **costs)
+    training = worlds.Training(
+        world=world, phase="load comes", at_s=120, whole_s=240, epoch_s=20, seed=2
+    )
+    start = Setting(8, 2)
+    control = Control(start, 16, cores=2, spares_workers=True)
+    ran = training.run(start, control)
+    twin = training.run(start, beside=ran)
+    spared, missed = control.changes[-2:]
+    assert spared.after == missed.before == NO_WORKERS
+    assert missed.at_s > training.at_s
+    assert missed.after.workers == spared.before.workers > 1
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_workers_share_handing_over_while_there_are_cores(worlds: Any, *, live: bool) -> None:
+    """Without them a batch would take 1 ms, from the first two 2.5, and from sixteen 0.3."""
+    world = worlds.World(
+        cpu_s=0.001, io_s=0.0, send_s=0.004, receive_s=0.0001, step_s=0.0001, cores=16
+    )
+    training = worlds.Training(world=world, whole_s=200, epoch_s=20)
+    control = Control(START, 32, live=live, cores=16, spares_workers=True)
+    training.run(START, control)
+    assert control.kept.workers >= 12
+    assert all(each.after.workers for each in control.changes)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("cores", [1, 2, 8])
+@pytest.mark.parametrize(("cpu_s", "io_s"), [(0.02, 0.0), (0.002, 0.02), (0.01, 0.01)])
+def test_workers_that_only_fetch_are_not_done_without(
+    worlds: Any, cpu_s: float, io_s: float, cores: int, *, live: bool
+) -> None:
+    world = worlds.World(cpu_s=cpu_s, io_s=io_s, step_s=0.002, cores=cores, slow=0.03)
+    world = dataclasses.replace(world, slow_factor=8.0, spread=0.6)
+    training = worlds.Training(world=world, whole_s=150, epoch_s=15)
+    control = Control(START, 16, live=live, cores=cores, spares_workers=True)
+    training.run(START, control)
+    assert all(each.after.workers for each in control.changes)
+
+
+def test_what_is_slower_without_workers_is_not_tried_again() -> None:
+    control = Control(START, 2, live=False, spares_workers=True)
+    had = epochs(
+        control,
+        lambda setting, _: 0.01 if setting.workers else 0.02,
+        30,
+        fetch_s=0.0005,
+        cpu_s=0.0005,
+        receive_s=0.002,
+    )
+    assert had.count(NO_WORKERS) == 1
+    assert control.kept.workers == 2
 
 
 def test_an_epoch_without_workers_is_judged_if_the_last_one_ended_before_any_was_seen() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from builders import WAITING, blocks, config, run, trial
+from builders import WAITING, blocks, config, machine, run, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
@@ -180,3 +180,32 @@ def test_fewer_workers_that_likely_starve_a_step_are_likely_slower() -> None:
     answer = recommend(run(without_step(two=3000)), Constraints(step_s=STEP_S))
     assert any("Fewer workers are likely slower" in reason.claim for reason in answer.reasons)
     assert W2 not in {other.config for other in answer.alternatives}
+
+
+def crowded(*four: float) -> Recommendation:
+    """Of a run in which others took one of two cores while four workers were tried."""
+    alone = Usage(own_cpu_cores=0.95, available_cpu_cores=2.0)
+    both = Usage(own_cpu_cores=1.95, available_cpu_cores=2.0)
+    half = Usage(own_cpu_cores=1.0, available_cpu_cores=1.0, other_cpu_cores=1.0)
+    tried = [
+        trial(W4, rate, usage=half, wait_fraction=1 - rate / 1600, noisy=True, spread=0.3)
+        for rate in four
+    ]
+    seen = [
+        *blocks({W0: [200, 201]}, usage=alone, wait_fraction=0.87),
+        *blocks({W2: [400, 390]}, usage=both, wait_fraction=0.75),
+    ]
+    return recommend(run([*seen, *tried], machine=machine(2.0), settings={"step_s": 0.02}))
+
+
+def test_what_only_disturbed_trials_show_has_to_promise_more_than_what_was_seen() -> None:
+    assert crowded(400).config == W2
+    assert crowded(800).config == W4
+
+
+def test_a_step_waits_as_long_as_the_rate_says_where_all_trials_were_disturbed() -> None:
+    answer = crowded(600, 1000)
+    assert answer.config == W4
+    assert answer.expected.wait_fraction is not None
+    fed = 1 - answer.expected.wait_fraction
+    assert fed == pytest.approx(answer.expected.samples_per_s.value / 1600, rel=1e-3)

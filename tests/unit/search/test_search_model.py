@@ -238,6 +238,7 @@ def raced(
     race: tuple[Config, ...],
     rates: Mapping[Config, float | None],
     predicted: Mapping[Config, float],
+    present: Config | None = None,
 ) -> tuple[list[list[Config]], StopReason]:
     """What the blocks of a race hold, and how it ends, of loaders that wait.
 
@@ -245,12 +246,15 @@ def raced(
         race: What the first block holds.
         rates: What all give; ``None`` for one that fails.
         predicted: What a model said of them, and of what may be measured as well.
+        present: What the user has.
     """
     shown = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
         log_sd=RELATIVE_ERROR,
+        families={each.key: each.num_workers for each in predicted},
     )
-    search = GridSearch(plan=final_plan(led(), race), expected=shown, cells=tuple(predicted))
+    final = final_plan(led(present=present), race)
+    search = GridSearch(plan=final, expected=shown, cells=tuple(predicted))
     history: list[Trial] = []
     while isinstance(found := search.propose(history), Proposal):
         rate, block = rates[found.config], found.repetition
@@ -280,6 +284,51 @@ def test_a_final_comparison_goes_on_until_what_was_predicted_equal_is_known_to_b
     assert end == "decided"
     assert len(blocks) > 1
     assert all({*block} == {TWO, FOUR} for block in blocks)
+
+
+@pytest.mark.parametrize("model", [True, False])
+@pytest.mark.parametrize(
+    ("own", "noisy", "repeats"),
+    [(100.0, False, 1), (50.0, False, 2), (45.0, False, 3), (50.0, True, 2)],
+)
+def test_a_gain_does_not_rest_on_one_disturbed_trial_of_the_default(
+    own: float, *, noisy: bool, repeats: int, model: bool
+) -> None:
+    """Others say that it was, or a model, which has it twice as fast; a third where two differ."""
+    predicted = {NONE: 100.0, ONE: 100.0, TWO: 200.0, FOUR: 400.0, EIGHT: 400.0}
+    shown = ExpectedRates(
+        log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
+        log_sd=RELATIVE_ERROR,
+        families={each.key: each.num_workers for each in predicted},
+    )
+    search = GridSearch(plan=final_plan(led(), tuple(predicted)), expected=shown if model else None)
+    history: list[Trial] = []
+    while isinstance(found := search.propose(history), Proposal):
+        first = found.config == NONE and not found.repetition
+        history.append(
+            trial(
+                found.config,
+                own if first else predicted[found.config],
+                repetition=found.repetition,
+                noisy=first and noisy,
+                usage=Usage(own_cpu_cores=1.0, available_cpu_cores=8.0) if first else WAITING,
+            )
+        )
+    assert found == "decided"
+    seen = sum(each.config == NONE for each in history)
+    assert seen == (repeats if model or noisy else 1)
+
+
+@pytest.mark.parametrize(("others", "again"), [(1.0, True), (0.1, False)])
+def test_where_others_are_as_far_from_the_model_it_is_wrong_and_not_the_trial(
+    others: float, *, again: bool
+) -> None:
+    """Eight workers, which the user has, give a tenth of what was predicted."""
+    predicted = {NONE: 400.0, ONE: 400.0, TWO: 800.0, FOUR: 1600.0, EIGHT: 1600.0}
+    rates = {NONE: 400.0, ONE: 400.0, TWO: 800 * others, FOUR: 1600 * others, EIGHT: 160.0}
+    blocks, end = raced(tuple(predicted), rates, predicted, present=EIGHT)
+    assert end == "decided"
+    assert sum(block.count(EIGHT) for block in blocks) == (2 if again else 1)
 
 
 def test_what_is_predicted_to_be_better_joins_the_race() -> None:
