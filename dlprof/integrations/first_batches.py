@@ -66,10 +66,7 @@ def looked_at(take: Take, samples: WorkerSamples) -> Take:
         except StopIteration:
             samples.over = True
             raise
-        try:
-            samples.look(next(numbers), batch)
-        except Exception:  # noqa: BLE001 - batches of the user's own class may refuse
-            samples.over = True
+        samples.look(next(numbers), batch)
         return batch
 
     return looking

@@ -177,21 +177,29 @@ def build_from_object(
     )
 
 
-def _epoch_note(dataset: object, depth: int = 0) -> tuple[str, ...]:
+def _epoch_note(dataset: object) -> tuple[str, ...]:
     """A note where a training may change the dataset for each epoch, as the user's own code has it.
 
-    Installed packages, such as timm, share the number of the epoch with workers that persist.
+    That may be a dataset within: what any of its attributes is, or its ``datasets`` hold. Installed
+    packages, such as timm, share the number of the epoch with workers that persist.
     """
-    kinds = (kind for kind in type(dataset).__mro__ if callable(vars(kind).get("set_epoch")))
-    for kind in itertools.islice(kinds, 1):
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-        if "-packages" not in file:
-            return (f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes.",)
-    held = own_attributes(dataset)
-    inner = held.get("datasets", [held.get("dataset")])
-    for each in inner if isinstance(inner, list) and depth < 8 else []:
-        if isinstance(each, Dataset) and (note := _epoch_note(each, depth + 1)):
-            return note
+    found, seen = [dataset], {id(dataset)}
+    for outer in found:  # which grows
+        held = own_attributes(outer)
+        owns = callable(own := held.get("set_epoch"))
+        kinds = (kind for kind in type(outer).__mro__ if callable(vars(kind).get("set_epoch")))
+        for kind in itertools.islice([type(outer)] if owns else kinds, 1):
+            module = getattr(own if owns else kind, "__module__", None) or ""
+            file = getattr(sys.modules.get(module), "__file__", None) or ""
+            if "-packages" not in file:
+                return (f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes.",)
+        several = held.get("datasets")
+        within = several if isinstance(several, list | tuple) else ()
+        for each in itertools.chain(held.values(), within):
+            # By its type alone, as what only stands for another may open that when it is asked.
+            if issubclass(type(each), Dataset) and id(each) not in seen:
+                seen.add(id(each))
+                found.append(each)
     return ()
 
 

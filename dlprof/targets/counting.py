@@ -193,7 +193,11 @@ class WorkerSamples:
         self._before: set[tuple[int, int]] | None = None  # in all epochs before it
 
     def look(self, position: int, batch: Any) -> None:
-        """Take note of a batch, whose position in its epoch says which worker it is from."""
+        """Take note of a batch, whose position in its epoch says which worker it is from.
+
+        Raises:
+            RuntimeError: torch says here that a worker died, and says it once.
+        """
         self.over = position + 1 >= self.batches
         if position >= self.batches:
             return
@@ -206,7 +210,9 @@ class WorkerSamples:
         turn, worker = divmod(position, self._workers)
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
-        except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
+        except Exception as error:  # arrays of objects, or of a class that is like none
+            if reports_death(error):
+                raise
             self.batches, self.over = 0, True
         # In later rounds torch goes past workers that had nothing in the first.
         last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
@@ -559,7 +565,9 @@ def _attribute(found: object, name: str) -> Any:
     """An attribute of the user's own object; ``None`` for one that it has not or won't give."""
     try:
         return getattr(found, name, None)
-    except Exception:  # noqa: BLE001 - whatever its __getattr__ raises, it says no
+    except Exception as error:  # whatever its __getattr__ raises, it says no
+        if reports_death(error):
+            raise
         return None
 
 

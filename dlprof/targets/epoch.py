@@ -175,6 +175,11 @@ class GatedIndices:
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._source, name, value)
 
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        # By default pickle refuses an object whose __class__ is another. The rest is sent as the
+        # object's state, so that a sampler may refer to the loader that refers to it.
+        return object.__new__, (GatedIndices,), vars(self)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
             raise AttributeError(name)

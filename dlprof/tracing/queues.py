@@ -205,17 +205,17 @@ def _number(item: Any) -> int | None:
 def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:
     """A copy of a loader's multiprocessing context whose queues stamp, for one iterator.
 
-    Its first queue takes batches, the others indices.
+    Its first queue takes batches, the others indices. It can be pickled, as a worker may be sent
+    the loader itself: with a ``collate_fn`` that is a method of the loader's class.
     """
     base = multiprocessing.get_context() if base is None else base
     context = copy.copy(base)
-    made = 0
-
-    def queue(*args: Any, **options: Any) -> Any:
-        nonlocal made
-        made += 1
-        inner = base.Queue(*args, **options)
-        return DataQueue(inner, hook) if made == 1 else IndexQueue(inner, hook)
-
-    vars(context)["Queue"] = queue
+    vars(context)["Queue"] = functools.partial(_stamping_queue, base, hook, [DataQueue])
     return context
+
+
+def _stamping_queue(
+    base: BaseContext, hook: Hook, first: list[type[_Queue]], *args: Any, **options: Any
+) -> _Queue:
+    inner = base.Queue(*args, **options)
+    return first.pop()(inner, hook) if first else IndexQueue(inner, hook)

@@ -11,7 +11,13 @@ from typing import Any, Self
 
 from torch.utils.data import DataLoader
 
-from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
+from dlprof.internals import (
+    ITERATOR_MAKER,
+    iterator_maker,
+    kept_iterator,
+    set_iterator_maker,
+    untraceable,
+)
 from dlprof.tracing.clocks import now_ns
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.trace import Made, Ring, Row, Trace
@@ -98,19 +104,8 @@ class Tracer:
         if kept_iterator(loader) is not None:
             self._reason = f"the loader's persistent workers were running before, {_WAIT_ONLY}"
             return
-        mine, its = weakref.ref(self), weakref.ref(loader)
-
-        def get_iterator() -> Any:
-            tracer, owner = mine(), its()
-            if tracer is None:
-                return make(owner)
-            with tracer.making(owner) as adopt:
-                iterator = make(owner)
-            adopt(iterator)
-            return iterator
-
         try:
-            set_iterator_maker(loader, get_iterator)
+            set_iterator_maker(loader, _Maker(self, loader, make))
         except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
             self._refused(loader, error)
 
@@ -233,3 +228,28 @@ class WaitingIterator:
         if name == "_iterator":
             raise AttributeError(name)
         return getattr(self._iterator, name)
+
+
+class _Maker:
+    """Makes the iterators of one loader, which a tracer follows.
+
+    A copy of the loader, as a worker is sent it with a ``collate_fn`` that is its own method, makes
+    its iterators by its class.
+    """
+
+    def __init__(self, tracer: Tracer, loader: Any, make: Callable[[Any], Any]) -> None:
+        self._tracer, self._loader = weakref.ref(tracer), weakref.ref(loader)
+        self._make = make
+
+    def __call__(self) -> Any:
+        tracer, loader = self._tracer(), self._loader()
+        if tracer is None:
+            return self._make(loader)
+        with tracer.making(loader) as adopt:
+            iterator = self._make(loader)
+        adopt(iterator)
+        return iterator
+
+    def __reduce__(self) -> Any:
+        # Of the copy this is asked before it has attributes of its own.
+        return getattr, (self._loader(), ITERATOR_MAKER)

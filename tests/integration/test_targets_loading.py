@@ -91,6 +91,15 @@ def test_a_file_target_reaches_its_workers(load: Load, method: str) -> None:
     assert not closed
 
 
+def test_a_class_that_collates_by_its_method_reaches_spawned_workers(load: Load) -> None:
+    lengths, first, attached, _ = load(
+        "user_data.py:make_own_loader", {"num_workers": 1, "start_method": "spawn"}
+    )
+    assert lengths == [4]
+    assert first == [[0, 0], [1, 1]]
+    assert attached
+
+
 @pytest.mark.parametrize("text", ["user_data.py:Endless", "synthetic:iterable=true", "synthetic"])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_an_epoch_ends_on_demand(load: Load, text: str, persistent: bool) -> None:

@@ -153,7 +153,9 @@ def test_nothing_changes(kind: str, mode: str) -> None:
     check(kind, MODES[mode])
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("iterable", "spawn"), ("chain", "forkserver")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("iterable", "spawn"), ("chain", "forkserver"), ("own collate", "spawn")]
+)
 def test_nothing_changes_with_fresh_interpreters(kind: str, mode: str) -> None:
     check(kind, SLOW_MODES[mode])
 

@@ -135,6 +135,16 @@ def collate_one(sample: Any) -> Any:
     return [torch.rand(2), sample]
 
 
+class OwnCollate(DataLoader[Any]):
+    """Makes batches by a method, so that a worker that is spawned gets the loader itself."""
+
+    def __init__(self, dataset: Dataset[Any], batch_size: int, **given: Any) -> None:
+        super().__init__(dataset, batch_size, collate_fn=self.collate, **given)
+
+    def collate(self, samples: Any) -> Any:
+        return [*collate(samples), type(self).__name__]
+
+
 Make = Callable[..., DataLoader[Any]]
 KINDS: dict[str, Make] = {
     "map": lambda **given: DataLoader(Map(), 4, shuffle=True, **given),
@@ -152,6 +162,7 @@ KINDS: dict[str, Make] = {
     "batch_size=None, collate": lambda **given: DataLoader(
         Map(), batch_size=None, sampler=[3, 1, 2, 25], collate_fn=collate_one, **given
     ),
+    "own collate": lambda **given: OwnCollate(Map(), 4, **given),
     "collate": lambda **given: DataLoader(Map(), 4, collate_fn=collate, **given),
     "__getitems__": lambda **given: DataLoader(Batched(), 4, shuffle=True, **given),
     "Subset": lambda **given: DataLoader(Subset(Map(), range(3, 20)), 4, **given),

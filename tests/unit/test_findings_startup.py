@@ -9,7 +9,8 @@ from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings import find
-from dlprof.records import Finding
+from dlprof.advise.findings.diagnosis import remedies
+from dlprof.records import EPOCH_SIGN, Finding
 
 
 def _slow_start(start_method: str | None, own: str | None = None) -> Finding:
@@ -41,6 +42,30 @@ def test_others_are(start_method: str | None, own: str | None) -> None:
     assert "by fork" in found.fix.text
     assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
     assert found.predicted_gain is not None
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_workers_that_are_not_to_outlive_an_epoch_start_by_fork(start_method: str) -> None:
+    note = f"Mixed has set_epoch: {EPOCH_SIGN} what that changes."
+    chosen = config(2, start_method=start_method)
+    seen = evidence(
+        Loader(config=chosen, fetch_cpu=0.019),
+        trial_fields={"startup_s": 3.0, "epoch_turnover_s": 3.0},
+        target_fields={"batches_per_epoch": 100, "notes": (note,)},
+    )
+    found = next(each for each in find(seen) if each.code == "startup")
+    assert found.fix is not None
+    assert "persistent_workers=True is not advised, as Mixed has set_epoch" in found.fix.text
+    assert "at every epoch" in found.explanation
+    assert not any(each.persistent_workers for each in remedies(seen))
+    if start_method == "fork":
+        assert "worker_init_fn" in found.fix.text
+        assert not found.fix.dataloader_kwargs
+        assert found.predicted_gain is None
+    else:
+        assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
+        assert found.predicted_gain is not None
+        assert found.predicted_gain.value == pytest.approx(4.0 / 1.05, rel=0.02)
 
 
 def test_the_fix_of_short_epochs_is_the_best_that_was_measured() -> None:

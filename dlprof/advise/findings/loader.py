@@ -280,17 +280,20 @@ def startup(view: Evidence) -> Claim | None:
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.script
-    forked = persist and view.start_method == "fork"  # which no start method beats
+    forked = kept == view.config  # which no start method beats
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
     if forked:
         advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
-    elif persist:
+    elif kept.persistent_workers == persist:
         advice = (
             'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), '
             "and keep what the dataset pickles small."
         )
+    if not kept.persistent_workers:
+        why = (view.target.against_persisting or "").removesuffix(".")
+        advice += f" persistent_workers=True is not advised, as {why}."
     return Claim(
         "Starting workers costs more than it saves",
         f"Starting {view.workers} workers takes {format_duration(turn_s)} "
@@ -338,10 +341,10 @@ def starting_leads(view: Evidence) -> bool:
 
 
 def kept_workers(view: Evidence) -> Config | None:
-    """Workers that persist, or that start by fork where they do; where starting costs enough."""
+    """Workers that persist, or start by fork if they do or are not to; if starting costs enough."""
     if not view.workers or turn(view)[1] < 0.15:
         return None
-    if not view.config.persistent_workers:
+    if not view.config.persistent_workers and view.target.against_persisting is None:
         return view.having(persistent_workers=True)
     return view.config if view.start_method == "fork" else view.having(start_method="fork")
 
@@ -355,13 +358,13 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     tried = measured_gain(view, kept) if whole else None
     if tried is not None:
         return tried
-    persist, script = view.config.persistent_workers, view.script
+    forked, script = view.config.persistent_workers == kept.persistent_workers, view.script
     variants = tuple(t for t in view.plain("variant") if t.config == kept)
-    left_s = 0.05 if persist else _median_turn(variants)
+    left_s = 0.05 if forked else _median_turn(variants)
     if left_s is None:
         left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
     left = share * min(1.0, left_s / max(1e-12, turn_s))
-    if script is not None and not persist:
+    if script is not None and not forked:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
     return bound(1 / max(0.02, 1 - share + left))
 

@@ -48,6 +48,23 @@ def set_offset(worker_id: int) -> None:
     info.dataset.offset = 10 * (worker_id + 1)
 
 
+class OwnLoader(DataLoader[tuple[int, int]]):
+    """Makes batches by a method, so that each worker gets the loader itself."""
+
+    def __init__(self, dataset: Dataset[tuple[int, int]], **settings: Any) -> None:
+        settings["collate_fn"] = self.rows
+        super().__init__(dataset, **settings)
+
+    def rows(self, samples: list[tuple[int, int]]) -> list[list[int]]:
+        """Collate by taking each sample as a row."""
+        return [[*sample] for sample in samples]
+
+
+def make_own_loader() -> OwnLoader:
+    """A loader of the user's own class."""
+    return OwnLoader(Numbers(), batch_size=2)
+
+
 def make_loader() -> DataLoader[tuple[int, int]]:
     """A loader as a training script has it."""
     return DataLoader(Numbers(), batch_size=2, worker_init_fn=set_offset)

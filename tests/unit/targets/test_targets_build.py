@@ -57,6 +57,14 @@ class Curriculum(Numbers):
         self.n = epoch
 
 
+class Around(Numbers):
+    """Holds others as its attributes."""
+
+    def __init__(self, **held: Any) -> None:
+        super().__init__()
+        vars(self).update(held)
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
@@ -538,8 +546,18 @@ def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
         target = build_from_object(found).target
         assert target.notes == (note,)
         assert target.against_persisting == note
-    target = build_from_object(Numbers()).target
-    assert target.against_persisting is None
+    for inner in (
+        Around(datasets=(Numbers(), Curriculum())),
+        Around(datasets=[Numbers()], dataset=Curriculum()),
+        Around(base=Subset(Curriculum(), [1])),
+    ):
+        vars(inner)["itself"] = inner
+        assert build_from_object(inner).target.against_persisting == note
+    target = build_from_object(Around(set_epoch=print)).target
+    assert target.notes == (note.replace("Curriculum", "Around"),)
+    of_a_package = Around(set_epoch=pytest.fail, base=Numbers(), datasets=[1, None])
+    for plain in (Numbers(), of_a_package):
+        assert build_from_object(plain).target.against_persisting is None
     chosen = DataLoader(Curriculum(), num_workers=1, persistent_workers=True)
     assert build_from_object(chosen).target.against_persisting is None
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
+from dlprof.integrations.first_batches import looked_at
 from dlprof.targets.counting import (
     SampleCounter,
+    WorkerSamples,
     count_bytes,
     count_tensors,
     sample_digests,
@@ -160,6 +162,11 @@ def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:
     assert count([torch.zeros(5, 3)]) == 5
 
 
+def strike(*_: object) -> None:
+    """As torch's handler of signals does, at any line of anybody's."""
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+
 @pytest.mark.parametrize(
     ("strikes", "batch_size"), [("__getitem__", 4), ("items", 4), ("items", None)]
 )
@@ -167,16 +174,31 @@ def test_the_news_of_a_workers_death_is_not_taken_for_a_batch_of_another_structu
     strikes: str, batch_size: int | None
 ) -> None:
     """Torch raises it at any line of anybody's, and once; it looks for who is gone 5 s later."""
-
-    def strike(*_: object) -> None:
-        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
-
     struck = type("Struck", (dict,), {strikes: strike})(x=torch.zeros(4, 3))
     count = SampleCounter(batch_size)
     if strikes == "__getitem__":  # where the number is known, it is looked at there alone
         assert count({"x": torch.zeros(4, 3)}) == 4
     with pytest.raises(RuntimeError, match="pid 7"):
         count(struck)
+
+
+def test_nor_for_an_object_that_has_no_such_attribute() -> None:
+    with pytest.raises(RuntimeError, match="pid 7"):
+        count_bytes(type("Struck", (), {"nbytes": property(strike), "shape": (2,)})())
+
+
+def test_nor_for_a_batch_that_cannot_be_compared() -> None:
+    struck = type("Struck", (dict,), {"items": strike})(x=torch.zeros(4, 3))
+    samples = WorkerSamples(2, lambda _: 4)
+    with pytest.raises(RuntimeError, match="pid 7"):
+        samples.look(0, struck)
+    first = iter([struck])
+    with pytest.raises(RuntimeError, match="pid 7"):
+        looked_at(lambda advance, iterator: advance(iterator), samples)(next, first)
+    refuses = type("Refuses", (), {"tolist": None, "shape": (2,), "nbytes": 8})()
+    samples.look(0, refuses)
+    assert samples.over
+    assert not samples.duplicated
 
 
 def test_samples_of_the_same_content_have_the_same_digest() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -181,12 +182,26 @@ def test_the_loader_looks_as_before() -> None:
     assert loader.sampler is own.sampler
     indices: Any = loader.batch_sampler
     assert indices.batch_size == 3
-    assert isinstance(copy.copy(indices), GatedIndices)
     unbatched, _ = gated(DataLoader(Squares(), batch_size=None, sampler=own.sampler))
     sampler: Any = unbatched.sampler
     assert sampler.set_epoch(4) == 4
     with pytest.raises(AttributeError):
         _ = sampler.nothing
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda found: pickle.loads(pickle.dumps(found))]
+)
+def test_a_loader_is_copied_and_pickled_with_its_gate(copied: Callable[[Any], Any]) -> None:
+    """As each worker that is spawned gets it, of a class that collates by its own method."""
+    sampler = EagerSampler()
+    loader, _ = gated(DataLoader(Squares(), batch_size=3, sampler=sampler))
+    vars(sampler)["loader"] = loader  # which refers to the sampler
+    indices = copied(loader).batch_sampler
+    assert type(indices) is GatedIndices
+    assert isinstance(indices, BatchSampler)
+    assert (len(indices), indices.batch_size) == (7, 3)
+    assert [len(batch) for batch in indices] == [3, 3, 3, 3, 3, 3, 2]
 
 
 def test_what_cannot_be_gated_says_why() -> None:
