@@ -657,6 +657,15 @@ def test_workers_that_are_collected_with_an_error_hear_that_they_are_to_end(
     assert not set(multiprocessing.active_children()) - before
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """What a shell runs in the background ignores Ctrl-C, and so would this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("raised_by", ["look", "steer"])
 def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
     monkeypatch: pytest.MonkeyPatch, raised_by: str
