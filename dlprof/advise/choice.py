@@ -923,15 +923,19 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
 def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -> Choice:
     """Choose among those that keep the limits.
 
-    What was measured is left for what was only predicted, or only seen in trials that others
-    disturbed, where that is likely better by over 3 % than all of it.
+    What was measured is left for what was only predicted where that is likely better by over 3 %
+    than all of it; likewise what was seen undisturbed for more workers that others disturbed in
+    all of their trials.
     """
     measured = [each for each in allowed if each.measured]
-    clear = [each for each in measured if not all(trial.noisy for trial in each.trials)]
-    seen = [each for each in measured if each in clear or each.config == situation.present]
-    measured = seen if clear else measured
     found = _choose(measured, allowed, situation, speeds, RISK) if measured else None
-    others = [each for each in allowed if each not in measured]
+    clear = [each for each in measured if not all(trial.noisy for trial in each.trials)]
+    if found is not None and clear and found.pick not in clear:
+        seen = [each for each in measured if each in clear or each.config == situation.present]
+        least = _choose(seen, allowed, situation, speeds, RISK)
+        cheaper = least.pick.config.cost_key < found.pick.config.cost_key
+        found = least if cheaper and not is_better(least, found.pick.key) else found
+    others = [each for each in allowed if not each.measured]
     better = [each for each in others if found is None or is_better(found, each.key)]
     if found is None or better:
         return _choose(better, allowed, situation, speeds, EVEN)

@@ -308,9 +308,9 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     else:
         cost = "would be slower" if surely else "would likely be slower"
         fed = "would not keep the step fed"
-    if near and rival not in choice.pool:
+    if near and choice.fed and rival not in choice.pool:
         cost = fed
-    elif near and not rival.measured:
+    elif near and (not rival.measured or rival not in choice.pool):
         return
     claim = f"Fewer workers {cost}: {rival.name} {{be}} {{fast}}{{ci}}"
     yield _compare(choice, rival, pick, claim)

@@ -209,3 +209,11 @@ def test_a_step_waits_as_long_as_the_rate_says_where_all_trials_were_disturbed()
     assert answer.expected.wait_fraction is not None
     fed = 1 - answer.expected.wait_fraction
     assert fed == pytest.approx(answer.expected.samples_per_s.value / 1600, rel=1e-3)
+
+
+def test_a_disturbance_that_a_waiting_loader_hardly_feels_costs_no_workers() -> None:
+    seen = blocks({W0: [200, 201], W4: [400, 398]}, usage=WAITING)
+    for two, chosen in ((400, W2), (390, W4)):
+        answer = recommend(run([*seen, trial(W2, two, noisy=True, usage=WAITING)]))
+        assert answer.config == chosen
+        assert not any("fed" in reason.claim for reason in answer.reasons)
