@@ -264,15 +264,19 @@ class _GatedStream(IterableDataset[Any]):
 class _Timed(Sampler[int]):
     """A sampler whose epochs are over after some time of the training's, however fast it is.
 
+    Those of twins only end with the order, but it takes them as long: without workers it is the
+    training's process that draws.
+
     Attributes:
         batches: That were drawn in this epoch.
     """
 
-    def __init__(self, gate: Gate, order: Any, batch_size: int) -> None:
-        self._gate, self._order, self._size, self.batches = gate, order, batch_size, 0
+    def __init__(self, gate: Gate, order: Any, batch_size: int, epoch_s: float) -> None:
+        self._gate, self._order, self._size, self._epoch_s = gate, order, batch_size, epoch_s
+        self.batches = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.batches, edge_s = 0, self._gate.clock() + EPOCH_S
+        self.batches, edge_s = 0, self._gate.clock() + self._epoch_s
         for place, index in enumerate(self._order):
             if place % self._size == 0:
                 if self._gate.clock() >= edge_s:
@@ -351,7 +355,12 @@ class Source:
         return RandomSampler(range(_SHUFFLED), generator=torch.Generator().manual_seed(0))
 
     def loader(
-        self, gate: Gate, setting: Setting, *, timed: bool, batches: int = _ENDLESS
+        self,
+        gate: Gate,
+        setting: Setting,
+        *,
+        epoch_s: float = math.inf,
+        batches: int = _ENDLESS,
     ) -> DataLoader[Any]:
         """Loads epochs that end after some time, or after so many batches of a stream."""
         data, size = self.make(), self.batch_size
@@ -361,7 +370,7 @@ class Source:
         return DataLoader(
             gated,
             batch_size=size,
-            sampler=None if is_stream else _Timed(gate, order, size) if timed else order,
+            sampler=None if is_stream else _Timed(gate, order, size, epoch_s),
             collate_fn=_Numbered(self.collate),
             num_workers=setting.workers,
             prefetch_factor=setting.ahead or None,
@@ -414,9 +423,9 @@ def _train(
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     tuning = None
     if tuned_batches is None:
-        loader = source.loader(gate, setting, timed=False)
+        loader = source.loader(gate, setting)
     else:
-        loader = source.loader(gate, setting, timed=True, batches=tuned_batches)
+        loader = source.loader(gate, setting, epoch_s=EPOCH_S, batches=tuned_batches)
         _share_clock(gate, source)
         tuned: Any = dlprof.tune(loader, max_workers=MOST_WORKERS)
         tuning = tuned.tuning
@@ -455,6 +464,7 @@ def _epoch(
             os._exit(1)
         if gate.is_over:
             return disordered, most_workers
+    next(due, None)  # a RandomSampler draws once more at its end, as the loader's did
     lost = loader.sampler.batches - count if isinstance(loader.sampler, _Timed) else 0
     return disordered + lost, most_workers
 
