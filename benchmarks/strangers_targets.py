@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import ctypes
 import fcntl
 import functools
 import gc
@@ -470,7 +471,11 @@ def _normalized(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def normalized_in_collate() -> Loader:
-    """The collate function normalizes large batches in double precision."""
+    """The collate function normalizes large batches in double precision.
+
+    In glibc's heap, workers that do so also grow by 8 MB a batch, which their planter didn't know.
+    """
+    ctypes.CDLL(None).mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: the only fault is the planted one
     picture = torch.from_numpy(_noise(3, 160, 160))
     return DataLoader(
         Mapped(lambda _: picture), batch_size=32, num_workers=2, collate_fn=_normalized

@@ -110,6 +110,10 @@ class TransformCost:
     share: float
 
 
+FREED = "freed memory that malloc keeps"
+"""Named among what grows: blocks of glibc's heap that are free, and too scattered to go back."""
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class WorkerCosts:
     """What one worker did in the window.
@@ -124,7 +128,7 @@ class WorkerCosts:
         pss_growth_bytes_per_batch: Slope of its private memory over its batches, warm-up left
             out; ``None`` where it could not be read or the window was too short.
         growing: Bytes a batch by which the dataset's containers grow, the most first: by the size
-            of their last entry.
+            of their last entry; and ``FREED``, which is no container.
     """
 
     worker: int

@@ -2,19 +2,24 @@
 
 And what a worker's dataset keeps: how many entries its containers have, now and then. Of that only
 attributes, the globals of the dataset's module and its caches (``functools.lru_cache``) are looked
-at, past all properties, and of each container no more than its length and its last entry.
+at, past all properties, and of each container no more than its length and its last entry. And how
+much freed memory glibc's malloc keeps, which no container shows.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import ctypes
 import dataclasses
+import functools
 import operator
 import sys
 from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dlprof.records.stages import FREED
 from dlprof.tracing.chains import parts_of
 from dlprof.tracing.clocks import MISSING
 
@@ -163,8 +168,8 @@ class Kept(NamedTuple):
 
 
 def kept(dataset: object) -> tuple[Kept, ...]:
-    """The containers that a dataset keeps, as far as a few hundred looks go."""
-    found: list[Kept] = []
+    """The containers that a dataset keeps, as far as a few hundred looks go; what malloc keeps."""
+    found: list[Kept] = [Kept(FREED, freed, 1)] if (freed := _freed_bytes()) else []
     seen: set[int] = set()
     waiting = collections.deque([("", dataset, 0), *_around(dataset)])
     looks = 0
@@ -184,6 +189,28 @@ def kept(dataset: object) -> tuple[Kept, ...]:
             inside = parts_of(value)
             waiting.extend((_joined(name, value, key), each, depth + 1) for key, each in inside)
     return tuple(found)
+
+
+class _MallInfo(ctypes.Structure):
+    """What ``mallinfo2`` gives: ten sizes in bytes, of all arenas."""
+
+    _fields_ = (("sizes", ctypes.c_size_t * 10),)
+
+
+@functools.cache
+def _mallinfo() -> Any:
+    """Of glibc since 2.33; ``None`` where there is no such function."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        function = ctypes.CDLL(None).mallinfo2
+        function.restype = _MallInfo
+        return function
+    return None
+
+
+def _freed_bytes() -> int:
+    """Bytes that were freed, and that glibc's malloc keeps; 0 where nothing says."""
+    function = _mallinfo()
+    return 0 if function is None else int(function().sizes[8])  # ``fordblks``
 
 
 def _joined(name: str, holder: object, key: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from finding_cases import Loader, codes, evidence
 from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.loader import fetched_in_threads
 from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
+from dlprof.records.stages import FREED
 
 
 def _weight(**changes: Any) -> DatasetWeight:
@@ -195,26 +197,36 @@ def test_threads_bring_what_the_blocked_time_allows() -> None:
     assert not fetched_in_threads(view, costs)
 
 
-def test_the_container_that_grows_is_named() -> None:
-    loader = Loader(fetch_cpu=0.019, rate=100.0, growth=800_000.0)
+def _growing(loader: Loader, sizes: Mapping[str, float]) -> Evidence:
+    """What is seen of a loader whose workers hold what grows by so many bytes a batch."""
     seen = evidence(loader)
-    observed = seen.observations
-    shown = next(each.explanation for each in observed if each.explanation is not None)
-    workers = tuple(
-        dataclasses.replace(each, growing={"kept": 780_000.0, "names": 10.0})
-        for each in shown.workers
-    )
+    shown = next(each.explanation for each in seen.observations if each.explanation is not None)
+    workers = tuple(dataclasses.replace(each, growing=sizes) for each in shown.workers)
     grown = dataclasses.replace(shown, workers=workers)
-    seen = dataclasses.replace(
+    return dataclasses.replace(
         seen,
         observations=tuple(
             dataclasses.replace(each, explanation=grown if each.explanation is shown else None)
-            for each in observed
+            for each in seen.observations
         ),
     )
-    found = _finding(seen, "memory.growth")
+
+
+def test_the_container_that_grows_is_named() -> None:
+    loader = Loader(fetch_cpu=0.019, rate=100.0, growth=800_000.0)
+    found = _finding(_growing(loader, {"kept": 780_000.0, "names": 10.0}), "memory.growth")
     assert found.title == "Memory of the workers grows: kept"
     assert found.fix is not None
     assert "kept" in found.fix.text
     unknown = _finding(evidence(loader), "memory.growth")
     assert "No attribute of the dataset" in unknown.explanation
+
+
+def test_freed_memory_that_malloc_keeps_is_no_fault_of_the_dataset() -> None:
+    loader = Loader(fetch_cpu=0.019, rate=100.0, growth=800_000.0)
+    found = _finding(_growing(loader, {FREED: 700_000.0}), "memory.growth")
+    assert "No object grows" in found.explanation
+    assert found.fix is not None
+    assert "MALLOC_MMAP_THRESHOLD_" in found.fix.text
+    assert found.fix.code is not None
+    assert found.fix.code.startswith("MALLOC_MMAP_THRESHOLD_=")

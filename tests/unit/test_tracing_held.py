@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import functools
 from typing import Any
 
+import pytest
+
+from dlprof.records.stages import FREED
+from dlprof.tracing import trace
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import _growing
 from dlprof.tracing.trace import Facts, Made, kept
@@ -50,6 +55,19 @@ def test_attributes_globals_and_caches_are_found() -> None:
     assert {"cache", "Leaking.shared"} <= grown
     assert any(name.endswith(".SEEN") for name in grown)
     assert any("squared (lru_cache)" in name for name in grown)
+
+
+@pytest.mark.skipif(trace._mallinfo() is None, reason="malloc isn't that of glibc 2.33 or newer")
+def test_freed_memory_that_malloc_keeps_is_counted() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    before = _entries(None)[FREED]
+    blocks = [libc.malloc(60_000) for _ in range(2000)]  # too small to be given back one by one
+    for block in blocks[::2]:
+        libc.free(block)
+    assert _entries(None)[FREED] - before > 50e6
+    for block in blocks[1::2]:
+        libc.free(block)
 
 
 def test_the_size_of_an_entry_is_that_of_the_last() -> None:

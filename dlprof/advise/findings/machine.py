@@ -21,6 +21,7 @@ from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
+from dlprof.records.stages import FREED
 from dlprof.units import format_bytes, format_duration
 
 
@@ -245,6 +246,20 @@ def growth(view: Evidence) -> Claim | None:
         return None
     grown = growing(view)
     named = next((name for name, size in grown.items() if size >= 0.2 * slope), None)
+    fix = (
+        "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
+        "index in tensors or arrays instead of Python objects."
+    )
+    code = """# one array: Python objects are copied page by page as workers count references
+self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets"""
+    if named == FREED:
+        fix = (
+            "Set MALLOC_MMAP_THRESHOLD_=1048576 in the environment: freed blocks of 1 MiB and more "
+            "then go back to the system at once. Or load jemalloc."
+        )
+        code = "MALLOC_MMAP_THRESHOLD_=1048576 python train.py"
+    elif named:
+        fix = f"Keep nothing per sample in {named}, or bound it."
     return Claim(
         "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
@@ -257,12 +272,8 @@ def growth(view: Evidence) -> Claim | None:
             "memory_available_bytes": room,
             "seconds_to_full": room / each_s,
         },
-        fix=f"Keep nothing per sample in {named}, or bound it."
-        if named
-        else "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
-        "index in tensors or arrays instead of Python objects.",
-        code="""# one array: Python objects are copied page by page as workers count references
-self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
+        fix=fix,
+        code=code,
     )
 
 
@@ -279,7 +290,10 @@ def growing(view: Evidence) -> dict[str, float]:
 
 def _what_grows(view: Evidence, named: str | None, grown: Mapping[str, float]) -> str:
     if named is not None:
-        return f"{named} grows by {format_bytes(grown[named])} a batch."
+        by = f"grows by {format_bytes(grown[named])} a batch"
+        if named == FREED:
+            return f"No object grows: {named} {by}, in pieces of its heap that fit no new batch."
+        return f"{named} {by}."
     weight = view.weight
     first = None if weight is None else weight.heaviest
     if first is not None and first.object_bytes >= at.LEAST_SEEN:
