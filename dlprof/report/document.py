@@ -8,7 +8,7 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from dlprof.records import Estimate
@@ -106,6 +106,7 @@ class Piece:
     length: float
     name: str = ""
     figure: str = ""
+    begin: float | None = None  # where it is not behind the one before it
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,9 @@ class Bar:
 
     @property
     def length(self) -> float:
-        """Of all pieces together."""
-        return sum(each.length for each in self.pieces)
+        """How far its pieces reach."""
+        ends = [each.begin + each.length for each in self.pieces if each.begin is not None]
+        return max(ends) if ends else sum(each.length for each in self.pieces)
 
     @classmethod
     def of(
@@ -144,7 +146,7 @@ class Bar:
         )
 
 
-ChartKind = Literal["bars", "signed", "share", "lanes"]
+ChartKind = Literal["bars", "signed", "share", "lanes", "timeline"]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ class Chart:
     unit: str = ""  # what the lengths are
     # ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the first
     # piece of each as a share of all; ``lanes``, pieces one after another, each with its name and
-    # figure.
+    # figure; ``timeline``, pieces where they begin, in seconds, which only a page draws.
     kind: ChartKind = "bars"
 
     def filled(self, bar: Bar) -> float:
@@ -200,18 +202,6 @@ class Plot:
     diagonal: bool = False
 
 
-@record(frozen=True, slots=True)
-class TimelineChart:
-    """What was done when, which only a page draws: lanes from top to bottom.
-
-    Each has who works there and what was done: begin and end in seconds, its name, and what it
-    belongs to.
-    """
-
-    title: str
-    lanes: Mapping[str, Sequence[tuple[float, float, str, str]]]
-
-
 @record(frozen=True, slots=True, kw_only=True)
 class Card:
     """One thing of several alike, such as a finding: how grave it is, in a word and as a tone."""
@@ -223,7 +213,7 @@ class Card:
     blocks: tuple[Block, ...] = ()
 
 
-Block = Text | FactList | Items | Code | Table | Chart | Card | Plot | TimelineChart
+Block = Text | FactList | Items | Code | Table | Chart | Card | Plot
 
 
 @record(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _hash(text: str) -> str:
 
 def _add(parent: Element, block: doc.Block) -> None:
     match block:
-        case doc.Plot() | doc.TimelineChart() | doc.Chart():
+        case doc.Plot() | doc.Chart():
             parent.append(draw(block))
         case doc.Table():
             _add_table(parent, block)

@@ -143,22 +143,25 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         yield doc.Chart(bars=tuple(bars), label="stage", unit=unit)
 
 
-def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
+def _timeline(run: Run) -> Iterator[doc.Chart]:
     """The first batches of the traced trial that is shown: workers, receiving, the consumer."""
     known = [each for each in run.timelines if each.batch]
     own = [each for each in known if run.traced and each.trial_id == run.traced.trial_id]
     for recorded in (own or known)[-1:]:
-        done: dict[tuple[int, str], list[tuple[float, float, str, str]]] = {}
-        shown = 0
-        for batch in itertools.islice(batches(since_first(recorded)), 200):
-            shown += 1
+        shown = list(itertools.islice(batches(since_first(recorded)), 200))
+        begun_s = min((s.begin_s for b in shown for s in b.slices if s.track), default=0.0)
+        done: dict[tuple[int, str], list[doc.Piece]] = {}
+        for batch in shown:
             for each in batch.slices:
                 if each.track is not None:
-                    span = (each.begin_s, each.end_s, STAGES.get(each.name, each.name))
-                    done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
-        if done:
-            title = f"{shown} of {len(recorded.batch)} batches"
-            yield doc.TimelineChart(title, {track[1]: done[track] for track in sorted(done)})
+                    lasted_s = each.end_s - each.begin_s
+                    said = f"{format_duration(lasted_s)}, batch {batch.number}"
+                    name = STAGES.get(each.name, each.name)
+                    piece = doc.Piece(lasted_s, name, said, each.begin_s - begun_s)
+                    done.setdefault(each.track, []).append(piece)
+        bars = (doc.Bar(label=track[1], pieces=tuple(done[track])) for track in sorted(done))
+        unit = f"{len(shown)} of {len(recorded.batch)} batches"
+        yield from doc.known(doc.chart(bars, unit=unit, kind="timeline"))
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
