@@ -14,7 +14,6 @@ from dlprof.records import (
     Finding,
     Headroom,
     Run,
-    TriedSetting,
     WatchedLoader,
     WatchedScript,
     own_s,
@@ -62,13 +61,24 @@ def script_document(run: Run) -> str:
 
 def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
+    bars = (
+        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
+        for each in _by_wait(run)[:4]
+        if each.batches and each.wait_fraction is not None
+    )
+    script, shortfall = run.script, list[doc.Block]()
+    if script is None or script.ending == "running":
+        none = "" if run.watched else " No loader had been seen by then."
+        shortfall.append(doc.Text(f"{_CUT_OFF}{none}"))
+    if not run.watched and script is not None:  # why none was seen
+        shortfall += doc.known(doc.items(script.notes))
     return doc.Document(
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
             *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
-            *doc.known(doc.facts(_answer(run)), _chart(run)),
-            *_shortfall(run),
+            *doc.known(doc.facts(_answer(run)), doc.chart(bars, "loader", kind="share")),
+            *shortfall,
         ),
         hints=about_file(run, more_findings(_of_speed(run))) if run.path else (),
         details=tuple(_details(run)),
@@ -79,12 +89,19 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
         yield "Data wait", doc.Styled(_data_wait(run), "strong")
-        yield from _headroom(_slowest(run.watched))
+        slowest = _slowest(run.watched)
+        if slowest.headroom is not None:
+            yield "Headroom", headroom_text(slowest.headroom)
+        elif "headroom" in slowest.unavailable:  # where it was asked for
+            yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
     shown = _of_speed(run)
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
-        workers = diagnosis.config.num_workers
-        yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
+        # What the fix can save at most: of a late rank, the wait of others.
+        late = straggler_of(run) if "rank" in shown[0].evidence else None
+        wait = _slowest(run.watched).wait_fraction if run.watched else None
+        wait = wait if late is None else waits_for_late(run, late)
+        yield from answer(shown, wait, workers=diagnosis.config.num_workers)
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -117,14 +134,6 @@ def _data_wait(run: Run) -> str:
                 f"of {which}, and {own} for its own."
             )
     return said
-
-
-def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
-    """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
-    if loader.headroom is not None:
-        yield "Headroom", headroom_text(loader.headroom)
-    elif "headroom" in loader.unavailable:
-        yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
 
 
 def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
@@ -196,14 +205,6 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     return of_it and first.code != "consumer"  # likewise
 
 
-def _wait_of(run: Run, first: Finding) -> float | None:
-    """Share of the time that a finding's fix can save at most: of a late rank, that of others."""
-    late = straggler_of(run) if "rank" in first.evidence else None
-    if late is not None:
-        return waits_for_late(run, late)
-    return _slowest(run.watched).wait_fraction if run.watched else None
-
-
 def _how_it_went(run: Run) -> str:
     name = run.header.target.spec.removeprefix(SCRIPT_SPEC)
     script = run.script
@@ -232,15 +233,6 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
     return sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
 
 
-def _chart(run: Run) -> doc.Chart | None:
-    bars = (
-        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
-        for each in _by_wait(run)[:4]
-        if each.batches and each.wait_fraction is not None
-    )
-    return doc.chart(bars, "loader", kind="share")
-
-
 def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc.Bar:
     share = loader.wait_fraction
     return doc.Bar(
@@ -255,15 +247,6 @@ def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc
     )
 
 
-def _shortfall(run: Run) -> Iterator[doc.Block]:
-    """That the process was cut off, or why no loader was seen."""
-    script = run.script
-    if script is None or script.ending == "running":
-        yield doc.Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
-    if not run.watched and script is not None:
-        yield from doc.known(doc.items(script.notes))
-
-
 def _details(run: Run) -> Iterator[doc.Section]:
     shown = _by_wait(run)[:50]
     places = Counter(each.place for each in shown)
@@ -274,7 +257,13 @@ def _details(run: Run) -> Iterator[doc.Section]:
         yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
     yield from training_sections(run)
     tried = () if run.script is None else run.script.tried
-    yield from doc.section("Tuning", doc.items(map(_tried, tried)))
+    gains = ("" if each.speedup is None else f", {gain_text(each.speedup)}" for each in tried)
+    tuned = (
+        f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting} {each.result}{gain}; "
+        f"{each.why}"
+        for each, gain in zip(tried, gains, strict=True)
+    )
+    yield from doc.section("Tuning", doc.items(tuned))
     yield from doc.section("Findings", *cards(run.findings))
     if run.traced is not None:
         several = len(run.explanations) > 1
@@ -282,15 +271,6 @@ def _details(run: Run) -> Iterator[doc.Section]:
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
     yield from doc.section("Notes", doc.items([*notes, *said]))
-
-
-def _tried(setting: TriedSetting) -> str:
-    brought = "" if setting.speedup is None else f", {gain_text(setting.speedup)}"
-    after = format_duration(setting.at_s)
-    return (
-        f"{setting.dataset}, after {after}: {setting.setting} {setting.result}{brought}; "
-        f"{setting.why}"
-    )
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
@@ -378,7 +358,7 @@ def _made(loader: WatchedLoader) -> str:
         rates.append(f"the same samples up to {loader.config.num_workers} times")
     elif loader.samples_per_s is not None:
         rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
-    return "; ".join([made, ", ".join(rates)] if rates else [made])
+    return "; ".join(filter(None, (made, ", ".join(rates))))
 
 
 def _facts(loader: WatchedLoader) -> Iterator[str]:
