@@ -76,11 +76,19 @@ def _shares(waits: Mapping[Any, int]) -> dict[str, float]:
 
 def attach_report(found: Attached) -> doc.Document:
     """Why one training waits."""
+    training, findings = found.seen.training, found.diagnosis.findings
+    more = more_findings(findings)
+    said = f"Details{more and f' ({more})'}: -v · each batch's stages, in a new run:"
     return doc.Document(
-        title=f"dlprof attach {found.seen.training.pid}",
+        title=f"dlprof attach {training.pid}",
         answer=(doc.FactList(tuple(_answer(found))),),
-        hints=tuple(_last(found)),
-        details=tuple(_details(found)),
+        hints=doc.hint(said, training.rerun or "dlprof run SCRIPT"),
+        details=(
+            *doc.section("Findings", *cards(findings)),
+            *doc.section("Use of the machine", doc.facts(_usage(found))),
+            *doc.section("Main threads", _waits(found)),
+            *doc.section("Notes", doc.items(found.diagnosis.notes)),
+        ),
     )
 
 
@@ -99,21 +107,15 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
         workers = found.diagnosis.config.num_workers
         rows = answer(found.diagnosis.findings, wait, workers=workers)
         yield from (row for row in rows if not said or row[0] != "Doubt")
-    if found.wait_fraction is not None:
-        yield "Data wait", _wait(found)
+    if (share := found.wait_fraction) is not None:
+        sure = ""
+        if share.low is not None and share.high is not None:
+            sure = f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
+        rate = found.batches_per_s
+        taken = f"{format_rate(rate)} batches/s" if rate else "no batch was taken"
+        yield "Data wait", f"{percent_text(share.value)} of the time{sure}, {taken}"
         yield "Workers", _workers(found)
     yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
-
-
-def _wait(found: Attached) -> str:
-    share = found.wait_fraction
-    if share is None:
-        return MISSING
-    text = f"{percent_text(share.value)} of the time"
-    if share.low is not None and share.high is not None:
-        text += f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
-    rate = found.batches_per_s
-    return f"{text}, {format_rate(rate)} batches/s" if rate else f"{text}, no batch was taken"
 
 
 def _workers(found: Attached) -> str:
@@ -128,21 +130,6 @@ def _workers(found: Attached) -> str:
     if found.finished_batches is not None:
         text += f", {found.finished_batches:.1f} finished batches in the queue"
     return text
-
-
-def _last(found: Attached) -> Iterator[doc.Block]:
-    more = more_findings(found.diagnosis.findings)
-    said = f"Details{more and f' ({more})'}: -v · "
-    again = found.seen.training.rerun
-    yield doc.Text(doc.Styled(f"{said}each batch's stages, in a new run:", "soft"))
-    yield doc.Code(again or "dlprof run SCRIPT", "sh")
-
-
-def _details(found: Attached) -> Iterator[doc.Section]:
-    yield from doc.section("Findings", *cards(found.diagnosis.findings))
-    yield from doc.section("Use of the machine", doc.facts(_usage(found)))
-    yield from doc.section("Main threads", _waits(found))
-    yield from doc.section("Notes", doc.items(found.diagnosis.notes))
 
 
 def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:
@@ -186,6 +173,11 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
     users = [each.seen.training.user or MISSING for each in found]
     strange = not all(each.seen.training.is_own for each in found)
     codes = [MISSING if each.finding is None else each.finding.code for each in found]
+    notes = [[*each.diagnosis.notes, "none seen"][0].partition(":")[0] for each in found]
+    said = [
+        each.finding.title if each.finding else note
+        for each, note in zip(found, notes, strict=True)
+    ]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),
@@ -195,15 +187,8 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
             doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 0),
             doc.Column("batches/s", [format_rate(each.batches_per_s) for each in found], 1),
             doc.Column("wait", [percent_text(share) for share in waits]),
-            doc.Column("bottleneck so far", [_verdict(each) for each in found], left=True),
+            doc.Column("bottleneck so far", said, left=True),
             doc.Column("code", codes, 2, left=True),
         ),
         tuple("" if code in {MISSING, "consumer"} else "warn" for code in codes),
     )
-
-
-def _verdict(found: Attached) -> str:
-    first = found.finding
-    if first is None and found.diagnosis.notes:
-        return found.diagnosis.notes[0].partition(":")[0]
-    return "none seen" if first is None else first.title
