@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.forecast import (
-    Calibrated,
-    Feed,
-    Forecast,
-    ForecastRow,
-)
+from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
@@ -359,25 +354,27 @@ def feed_text(feed: Feed) -> str:
 
 def feed_report(run: Run, feed: Feed) -> doc.Document:
     """What it takes to feed a training step."""
+    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
+    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
+    needs = ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
     return doc.Document(
         title=f"Feeding a step: {title_of(run)}",
         answer=(
             *first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
-            doc.FactList(tuple(_feed_rows(feed))),
+            doc.FactList(tuple(_feed_rows(feed, everyone))),
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
         details=(
-            *doc.section("Needs", doc.facts(_needs(feed))),
+            *doc.section("Needs", doc.facts(needs)),
             *doc.section("Assumed", doc.items(feed.notes)),
             *doc.section("Calibration", doc.Text(_calibrated(feed.calibrated))),
         ),
     )
 
 
-def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
-    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
+def _feed_rows(feed: Feed, everyone: str) -> Iterator[tuple[str, doc.Words]]:
     yield "Data wait", _fed(feed)
     each = " for each rank" if feed.ranks > 1 else ""
     yield "Workers", f"{whole_text(feed.workers)}{each}"
@@ -387,7 +384,13 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"
-    yield "Storage", _storage(feed, everyone)
+    read = feed.storage_bytes_per_s
+    if read is None:
+        yield "Storage", "not known: what batches read was not measured"
+    elif read < 1:
+        yield "Storage", "nothing: the traced batches came from the page cache, or from no file"
+    else:
+        yield "Storage", f"{format_bytes(read)}/s{everyone}"
     if feed.samples_per_s is not None:
         size = feed.batch_bytes_per_s
         moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
@@ -410,18 +413,3 @@ def _fed(feed: Feed) -> str:
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
     return f"{wait}: {loaders} it below {asked}, as receiving batches alone takes {least}"
-
-
-def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
-    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
-    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
-    yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
-
-
-def _storage(feed: Feed, everyone: str) -> str:
-    rate = feed.storage_bytes_per_s
-    if rate is None:
-        return "not known: what batches read was not measured"
-    if rate < 1:
-        return "nothing: the traced batches came from the page cache, or from no file"
-    return f"{format_bytes(rate)}/s{everyone}"

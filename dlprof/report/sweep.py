@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.recommend import with_recommendation
@@ -98,15 +97,14 @@ def sweep_report(run: Run) -> doc.Document:
             *_cut_off(run),
         ),
         hints=_last(run, None),
-        details=tuple(_details(run, None, lambda: None)),
+        details=tuple(_details(run, None, None)),
     )
 
 
 def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation."""
     present, call = run.present, run.header.target.call.checked()
-    # It is of the conditions that were measured, and takes the model many answers.
-    asked = functools.cache(lambda: asked_accelerators(run, advice))
+    asked = asked_accelerators(run, advice)
     alone = is_alone(run, advice.config, advice.rates)
     code = None if alone else doc.Code(difference(advice.config, present, call))
     return doc.Document(
@@ -156,7 +154,7 @@ def first(run: Run) -> Iterator[doc.Block]:
 
 
 def _answer(
-    run: Run, advice: Recommendation, accelerators: Callable[[], Accelerators | str | None]
+    run: Run, advice: Recommendation, accelerators: Accelerators | str | None
 ) -> Iterator[tuple[str, doc.Words]]:
     present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
@@ -171,7 +169,7 @@ def _answer(
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
-        yield from _utilization(accelerators())
+        yield from _utilization(accelerators)
         yield from what_failed(run)
         return
     if present is not None:
@@ -201,7 +199,7 @@ def _answer(
     yield from ranks
     if advice.numa_binding is not None:
         yield "NUMA binding", binding_text(advice.numa_binding)
-    yield from _utilization(accelerators())
+    yield from _utilization(accelerators)
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
@@ -414,21 +412,26 @@ def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterat
 def _details(
     run: Run,
     advice: Recommendation | None,
-    accelerators: Callable[[], Accelerators | str | None],
+    accelerators: Accelerators | str | None,
     again: str = "",
 ) -> Iterator[doc.Section]:
     rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        found = accelerators()
-        yield from accelerators_sections(None if isinstance(found, str) else found)
+        yield from accelerators_sections(None if isinstance(accelerators, str) else accelerators)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section(
             "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
         )
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
-        yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
+        names = {"present": "yours", "tie": "as fast"}
+        others = (
+            f"{names.get(other.relation, other.relation)}: {other.config.text}: "
+            f"{rate_text(other.expected.samples_per_s)}{_speed(advice, other.config, other.speed)}"
+            for other in advice.alternatives
+        )
+        yield from doc.section("Alternatives", doc.items(others))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
         there: list[doc.Block] = []
         for each in advice.measure_there:
@@ -539,10 +542,8 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
             text += f", data wait {wait_text(wait, case.expected.turnover_fraction)}"
         text += f"; {case.bound}"
         if case.best != advice.config:
-            text += f"; best there: {case.best.text}, "
-            text += rate_text(case.best_samples_per_s)
+            text += f"; best there: {case.best.text}, {rate_text(case.best_samples_per_s)}"
         yield text
-
     if (least := advice.least_loss) is not None:
         yield f"loses least in both: {least.config.text}: {_kept_of(least)}"
 
@@ -550,15 +551,6 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 def _kept_of(least: LeastLoss) -> str:
     kept = " and ".join(f"{percent_text(speed)} ({name})" for name, speed in least.speeds.items())
     return f"{kept} of the best"
-
-
-def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
-    """The present settings, the fastest, the default and ties, one line each."""
-    names = {"present": "yours", "tie": "as fast"}
-    for other in advice.alternatives:
-        rate = rate_text(other.expected.samples_per_s)
-        speed = _speed(advice, other.config, other.speed)
-        yield f"{names.get(other.relation, other.relation)}: {other.config.text}: {rate}{speed}"
 
 
 def _rules(advice: Recommendation) -> Iterator[doc.Words]:
@@ -579,29 +571,26 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
 
 def _missing(run: Run) -> Iterator[doc.Words]:
     """What failed, was skipped or left out, or was never reached."""
-    found = [*failures(run.trials, skipped=False), *failures(run.trials, skipped=True)]
-    shown, rest = found[:50], found[50:]
-    yield from shown
-    if rest:
+    found = [*_failures(run.trials)]
+    yield from found[:50]
+    if rest := found[50:]:
         yield f"{len(rest)} more that failed or were skipped"
     yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
     yield from _unreached(run)
 
 
-def failures(trials: Sequence[Trial], *, skipped: bool) -> Iterator[str]:
+def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     """Each kind of failure once for each configuration, with what to do about it.
 
-    Args:
-        trials: Of a run.
-        skipped: Whether those that can't work here and were not tried are wanted, or the others.
-            Of those, each reason comes once.
+    What can't work here and was not tried comes last, each reason once.
     """
-    groups: dict[tuple[str, str], list[tuple[Trial, Failure]]] = {}
+    groups: dict[tuple[bool, str, str], list[tuple[Trial, Failure]]] = {}
     for trial in trials:
-        if trial.failure is not None and (trial.outcome == "skipped") == skipped:
-            key = ("" if skipped else trial.config.key, trial.failure.kind)
+        if trial.failure is not None:
+            skipped = trial.outcome == "skipped"
+            key = (skipped, "" if skipped else trial.config.key, trial.failure.kind)
             groups.setdefault(key, []).append((trial, trial.failure))
-    for group in groups.values():
+    for (skipped, _, _), group in sorted(groups.items(), key=lambda found: found[0][0]):
         trial, failure = group[0]
         configs = len({each.config for each, _ in group})
         more = f" and {configs - 1} more" if configs > 1 else ""
