@@ -243,8 +243,13 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     verdict = check.target.verdict
     fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
     others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
-    if also := "; ".join(map(_figures, others)):
-        yield "Also fails", also
+    views = ((short(gate.label), gate.views[0]) for gate in others)
+    also = (
+        f"{label} {short(view.text)}"
+        + (f", limit {short(view.limit_text)}" if view.limit_text else "")
+        for label, view in views
+    )
+    yield "Also fails", "; ".join(also) or MISSING
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
         left_out.setdefault(why, []).append(label)
@@ -253,13 +258,6 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     if check.target.plan is not None and (differ := check.target.plan.loader_difference):
         yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)
-
-
-def _figures(gate: GateResult) -> str:
-    """The figures of a metric, with the limit that they are beyond."""
-    view = gate.views[0]
-    limit = f", limit {short(view.limit_text)}" if view.limit_text else ""
-    return f"{short(gate.label)} {short(view.text)}{limit}"
 
 
 def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
@@ -320,7 +318,14 @@ def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
 
 def _details(check: CheckReport) -> Iterator[doc.Section]:
     """Where it was measured, and all that the verdict rests on but the chart of the answer."""
-    yield from doc.section("Measured on", doc.facts(_place(check)))
+    place = {}
+    if check.machine is not None:
+        cores = f"{check.machine.usable_cores:g} cores"
+        place["Machine"] = f"{short(check.machine.cpu_model)}, {cores}"
+    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
+    known = [f"{name} {short(version)}" for name, version in versions.items() if version]
+    place["Versions"] = ", ".join(known) or "not known"
+    yield from doc.section("Measured on", doc.FactList((*place.items(),)))
     target, verdict, stages = check.target, check.target.verdict, _stages(check.target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
@@ -335,7 +340,6 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     found = list(rows(gates))
     if not found:
         return None
-
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
     names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
@@ -350,15 +354,6 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
         ),
         tuple(tones.get(row.state, "") for row in found),
     )
-
-
-def _place(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
-    if check.machine is not None:
-        cores = f"{check.machine.usable_cores:g} cores"
-        yield "Machine", f"{short(check.machine.cpu_model)}, {cores}"
-    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
-    known = [f"{name} {short(version)}" for name, version in versions.items() if version]
-    yield "Versions", ", ".join(known) or "not known"
 
 
 def check_document(check: CheckReport | SelfTest) -> str:
@@ -401,39 +396,31 @@ def self_test_report(test: SelfTest) -> doc.Document:
         name: f"{STATE_WORDS[run.verdict.state]} after {format_duration(run.measured_s)}"
         for name, run in (("the same code", test.same), (f"{slower} slower", test.slowed))
     }
-    reach = {
-        each.label: f"nothing: {short(each.reason)}"
-        if each.worse is None
-        else amount(each.worse, each.unit)
-        if each.unit
-        else percent(each.worse)
-        for each in test.reach
-    }
+    reach = {}
+    for each in test.reach:
+        if each.worse is None:
+            reach[each.label] = f"nothing: {short(each.reason)}"
+        else:
+            reach[each.label] = amount(each.worse, each.unit) if each.unit else percent(each.worse)
     # The smallest slowdown of the service time that fails, by how long is measured.
     sights = test.sights if len(test.sights) > 1 else ()
     shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:])
     bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
+    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
+    rows: list[tuple[str, doc.Words]] = [("Verdict", (word, ": checks on this machine"))]
+    rows.append(("Why", sentence(test.explanation)))
+    for last in test.sights[-1:]:
+        after = f"{last.quads} ABBA blocks (base, change, change, base)"
+        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"))
     return doc.Document(
         title="Self-test of dlprof check",
-        answer=doc.known(
-            doc.facts(_test_answer(test)), doc.chart(bars, "ABBA blocks", "detectable")
-        ),
+        answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),
         hints=doc.hint("Details: -v"),
         details=(
             *doc.section("Verdicts", doc.facts(verdicts.items())),
             *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
     )
-
-
-def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
-    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
-    yield "Verdict", (word, ": checks on this machine")
-    yield "Why", sentence(test.explanation)
-    if test.sights:
-        last = test.sights[-1]
-        after = f"{last.quads} ABBA blocks (base, change, change, base)"
-        yield "Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"
 
 
 def _slowdown(sight: Sight) -> str:
