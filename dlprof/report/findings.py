@@ -12,11 +12,7 @@ from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
-_SOURCES = {
-    "measured": "measured here",
-    "model": "predicted",
-    "bound": "an estimate",
-}
+_SOURCES = {"measured": "measured here", "model": "predicted", "bound": "an estimate"}
 
 _NO_FIGURES = frozenset(
     {
@@ -30,8 +26,14 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
         blocks: list[Block] = [Text(finding.explanation)]
-        if rows := tuple(_rows(finding)):
-            blocks.append(FactList(rows))
+        rows: list[tuple[str, Words]] = []
+        if evidence := evidence_text(finding.evidence):
+            rows.append(("evidence", evidence))
+        if finding.fix is not None:
+            rows.append(("fix", finding.fix.text))
+        rows += [(name.lower(), words) for name, words in _worth(finding, known_gain(finding))]
+        if rows:
+            blocks.append(FactList(tuple(rows)))
         if code := fix_code(finding.fix):
             blocks.append(Code(code))
         yield Card(
@@ -41,14 +43,6 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
             tone=_SEVERITIES[finding.severity],
             blocks=tuple(blocks),
         )
-
-
-def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
-    if evidence := evidence_text(finding.evidence):
-        yield "evidence", evidence
-    if finding.fix is not None:
-        yield "fix", finding.fix.text
-    yield from ((name.lower(), words) for name, words in _worth(finding, known_gain(finding)))
 
 
 def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:

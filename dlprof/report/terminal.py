@@ -70,12 +70,20 @@ class Screen:
         yield from lines
 
 
-def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
-    """A document as lines without color."""
-    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+def rendered(document: doc.Document, console: Console, *, verbose: bool = False) -> str:
+    """A document as a console's lines, without the blanks that Rich fills them up with.
+
+    Those to be copied may be longer than a terminal is wide, which folds them by itself.
+    """
     with console.capture() as capture:
         console.print(Screen(document, verbose=verbose), crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
+    """A document as lines without color."""
+    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    return rendered(document, console, verbose=verbose)
 
 
 class _Writer:
@@ -215,7 +223,8 @@ class _Writer:
         middle = max(map(cell_len, (chart.unit, *figures)))
         room = self._width - len(indent) - left - middle - 2 * _GAP
         room -= chart.kind == "signed"  # for the line between both sides
-        notes = _fitting_notes(notes, room - _NARROWEST_BAR - _GAP)
+        # What a longer one says last is left out.
+        notes = [_fitting_note(note, room - _NARROWEST_BAR - _GAP) for note in notes]
         behind = max(map(cell_len, notes))
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
@@ -350,15 +359,10 @@ def _shortened(label: str, most: int) -> str:
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 
-def _fitting_notes(notes: Sequence[str], most: int) -> list[str]:
-    """Notes of at most so many cells: what a longer one says last is left out."""
-    fitting = []
-    for note in notes:
-        kept = note
-        while kept and cell_len(kept) > most:
-            kept = kept.rpartition(", ")[0]
-        fitting.append(kept)
-    return fitting
+def _fitting_note(note: str, most: int) -> str:
+    while note and cell_len(note) > most:
+        note = note.rpartition(", ")[0]
+    return note
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:
