@@ -50,16 +50,12 @@ def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, doc.Card):
-            yield from _card(block, level)
+            code = f" {_code(block.code)}" if block.code else ""
+            grade = f" ({escaped(block.level)})" if block.level else ""
+            yield from _heading(block.title, level, code + grade)
+            yield from _blocks(block.blocks, level + 1)
         elif written := "\n".join(_lines(block)):
             yield written
-
-
-def _card(card: doc.Card, level: int) -> Iterator[str]:
-    code = f" {_code(card.code)}" if card.code else ""
-    grade = f" ({escaped(card.level)})" if card.level else ""
-    yield from _heading(card.title, level, code + grade)
-    yield from _blocks(card.blocks, level + 1)
 
 
 def _lines(block: doc.Block) -> Iterator[str]:
@@ -90,8 +86,11 @@ def _lines(block: doc.Block) -> Iterator[str]:
             for bar in block.bars:
                 pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
                 yield f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
-        case doc.Chart():
-            yield from _chart(block)
+        case doc.Chart(bars=[_, *_]):  # what leads to the left of 0 has its sign in the figure
+            bars = [(bar.label, bar.figure, _bar(bar, block), bar.note) for bar in block.bars]
+            shown = 4 if any(bar.note for bar in block.bars) else 3
+            head, left = (block.label, block.unit, "", ""), (True, False, True, True)
+            yield from _table(head[:shown], [row[:shown] for row in bars], left)
 
 
 def _line(words: doc.Words) -> str:
@@ -139,15 +138,6 @@ def _table(
     rule = ["---" if each else "---:" for _, each in zip(head, left, strict=False)]
     for cells in (map(escaped, head), rule, *(map(escaped, row) for row in rows)) if head else ():
         yield f"| {' | '.join(cells)} |"
-
-
-def _chart(chart: doc.Chart) -> Iterator[str]:
-    """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
-    rows = [(bar.label, bar.figure, _bar(bar, chart), bar.note) for bar in chart.bars]
-    if rows:
-        shown = 4 if any(bar.note for bar in chart.bars) else 3
-        head, left = (chart.label, chart.unit, "", ""), (True, False, True, True)
-        yield from _table(head[:shown], [row[:shown] for row in rows], left)
 
 
 def _bar(bar: doc.Bar, chart: doc.Chart) -> str:

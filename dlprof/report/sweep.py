@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
@@ -421,9 +421,7 @@ def _details(
         yield from ranks_sections(run, advice.config)
         yield from accelerators_sections(None if isinstance(accelerators, str) else accelerators)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
-        yield from doc.section(
-            "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
-        )
+        yield from doc.section("Why", doc.items(_reasons(advice)))
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
         names = {"present": "yours", "tie": "as fast"}
         others = (
@@ -522,14 +520,14 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
         yield f"a step of {step_text(asked.step_s, asked.step_spread)}"
 
 
-def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
-    proof = evidence.get("trials")
-    trials = [str(trial) for trial in proof] if isinstance(proof, list | tuple) else []
-    if not trials:
-        return claim
-    shown, rest = trials[:6], trials[6:]
-    more = f" and {len(rest)} more" if rest else ""
-    return (claim, doc.Styled(f" [{', '.join(shown)}{more}]", "soft"))
+def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
+    """Each with the trials that show it."""
+    for reason in advice.reasons:
+        proof = reason.evidence.get("trials")
+        trials = [*map(str, proof)] if isinstance(proof, list | tuple) else []
+        more = f" and {len(trials) - 6} more" if len(trials) > 6 else ""
+        shown = f" [{', '.join(trials[:6])}{more}]" if trials else ""
+        yield reason.claim, doc.Styled(shown, "soft")
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:

@@ -120,7 +120,11 @@ class _Writer:
             case doc.Chart():
                 yield from self._chart(block, indent)
             case doc.Card():
-                yield from self._card(block, indent)
+                title = [doc.Styled(block.title, "strong")]
+                title += [doc.Styled(f"  {block.code}", "soft")] if block.code else []
+                title += [doc.Styled(f"  {block.level}", block.tone)] if block.level else []
+                yield from self._hanging(indent, tuple(title))
+                yield from self.blocks(block.blocks, indent + INDENT)
             case doc.Text() | doc.FactList() | doc.Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
@@ -141,13 +145,6 @@ class _Writer:
             part.rstrip()
             yield _line(lead).append_text(part)
             lead = " " * cell_len(lead)
-
-    def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
-        title = [doc.Styled(card.title, "strong")]
-        title += [doc.Styled(f"  {card.code}", "soft")] if card.code else []
-        title += [doc.Styled(f"  {card.level}", card.tone)] if card.level else []
-        yield from self._hanging(indent, tuple(title))
-        yield from self.blocks(card.blocks, indent + INDENT)
 
     def _table(self, table: doc.Table, indent: str) -> Iterator[Line]:
         """The columns that fit; in details the others below, beside those that name the rows."""

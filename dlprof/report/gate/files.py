@@ -150,17 +150,14 @@ def render_junit(check: CheckReport) -> str:
     suite.set("time", f"{check.target.measured_s:.3f}")
     if check.started_at:
         suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+    counted = {"tests": "testcase", "failures": "failure", "skipped": "skipped"}
     for each in (suite, suites):
-        _count(each)
+        for key, tag in counted.items():
+            each.set(key, str(len(each.findall(f".//{tag}"))))
+        each.set("errors", "0")
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def _count(suite: ET.Element) -> None:
-    for key, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
-        suite.set(key, str(len(suite.findall(f".//{tag}"))))
-    suite.set("errors", "0")
 
 
 def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
