@@ -75,13 +75,13 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
     """Each rank, each node where there are several, and each number of ranks."""
     speeds = rank_speeds(run, pick)
     if len(hosts := dict.fromkeys(each.host for each in speeds)) > 1:
-        there = {host: [each for each in speeds if each.host == host] for host in hosts}
-        each_s = {host: [s.samples_per_s.value for s in each] for host, each in there.items()}
+        there = [[each for each in speeds if each.host == host] for host in hosts]
+        rates_of = [[each.samples_per_s.value for each in node] for node in there]
         of_nodes = (
             doc.Column("node", list(hosts), left=True),
-            doc.Column("ranks", [", ".join(str(s.rank) for s in each) for each in there.values()]),
-            doc.Column("samples/s", [format_rate(sum(each)) for each in each_s.values()]),
-            doc.Column("slowest rank", [format_rate(min(each)) for each in each_s.values()]),
+            doc.Column("ranks", [", ".join(str(each.rank) for each in node) for node in there]),
+            doc.Column("samples/s", [format_rate(sum(each)) for each in rates_of]),
+            doc.Column("slowest rank", [format_rate(min(each)) for each in rates_of]),
         )
         yield from doc.section(f"Nodes with {pick.text}", _table(of_nodes))
     if speeds:
