@@ -210,11 +210,7 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
 
 
 def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
-    """Write what was asked for; files that are there are replaced.
-
-    Returns:
-        Why files could not be written; the others are there all the same.
-    """
+    """Write what was asked for, over files that are there; says why some could not be written."""
     from dlprof.report.gate.files import RENDERERS
 
     unwritten = []

@@ -117,12 +117,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function: its first parameter is what every command is asked.
 
-    Args:
-        keys: Options of the table that it takes, in the order of the help.
-        once: Whether it takes one value of those that a sweep tries.
-        screen: Which options of the screen it takes.
-        cls: What kind of command.
-        more: As for ``cls``.
+    It takes options of the table by their ``keys``, in the order of the help, and of those that a
+    sweep tries one value where ``once`` is set; ``more`` is for ``cls``, the kind of command.
     """
     rows = [option_named(key) if isinstance(key, str) else key for key in keys]
 

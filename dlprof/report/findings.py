@@ -63,10 +63,8 @@ def answer(
 ) -> Iterator[tuple[str, Words]]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
-    Args:
-        findings: All of them, the cause to bet on first.
-        wait: Share of the time that the step waits, where it is known.
-        workers: How many there are now, where that is known.
+    ``wait`` is the share of the time that the step waits, ``workers`` how many there are now, where
+    they are known.
     """
     finding = next(iter(findings), None)
     if finding is None:

@@ -334,11 +334,7 @@ class _TerminalConsole(Console):
 
 
 def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
-    """The listener that suits stderr as it is.
-
-    Returns:
-        A context manager; the display is there while it is entered.
-    """
+    """The listener that suits stderr as it is, whose display is there while it is entered."""
     if quiet:
         return QuietListener()
     console = _TerminalConsole(file=sys.stderr, markup=False, highlight=False, emoji=False)

@@ -171,12 +171,9 @@ class Counts:
 
 
 def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
-    """The trace of all timelines of a run.
+    """The trace of all timelines of a run, of more than 16 the last ones.
 
-    Args:
-        run: What was measured; of more than 16 timelines the last ones count.
-        most_bytes: How long the text may become; later batches are left out, and the trace says
-            how many.
+    Batches beyond ``most_bytes`` are left out, and the trace says how many.
 
     Raises:
         UsageError: If the run has no timeline.

@@ -166,14 +166,11 @@ def _part(target: TargetCheck) -> str:
     return f"{samples:,} of {target.length:,} samples"
 
 
-def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
+def stage_lines(target: TargetCheck) -> Iterator[tuple[str, str]]:
     """Where the time went: stages by name, with a text for each."""
-    lines = []
     for stage in target.verdict.stages:
         each = "" if stage.stage == "startup" else " a sample"
-        text = f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
-        lines.append((short(stage.stage), text))
-    return lines
+        yield short(stage.stage), f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
 
 
 def advice(check: CheckReport) -> str:
