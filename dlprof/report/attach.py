@@ -120,13 +120,10 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
 
 def _workers(found: Attached) -> str:
     text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
-    states = [each.waits for each in found.seen.workers]
-    looks = sum(sum(each.values()) for each in states)
-    shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
-    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= 0.1]
-    busy.sort(key=lambda name: shares[name], reverse=True)
-    if busy:
-        text += f" ({', '.join(f'{_STATES[n]} {percent_text(shares[n])}' for n in busy)})"
+    shares = _shares({n: sum(w.waits.get(n, 0) for w in found.seen.workers) for n in WAITS})
+    most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
+    busy = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]
+    text += f" ({', '.join(busy)})" if busy else ""
     if found.finished_batches is not None:
         text += f", {found.finished_batches:.1f} finished batches in the queue"
     return text

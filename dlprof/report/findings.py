@@ -156,7 +156,8 @@ def more_findings(findings: Sequence[Finding]) -> str:
 def known_gain(finding: Finding) -> str:
     """What the fix would bring, how that is known, and by which trials."""
     gain = _gain(finding)
-    return gain and gain + _trials(finding.evidence.get("gain_trials"))
+    trials = ", ".join(listed(finding.evidence.get("gain_trials")))
+    return f"{gain} [{trials}]" if gain and trials else gain
 
 
 def _gain(finding: Finding, *, names_step: bool = True) -> str:
@@ -170,9 +171,9 @@ def _gain(finding: Finding, *, names_step: bool = True) -> str:
     return ", ".join(filter(None, said))
 
 
-def _trials(trials: object) -> str:
-    ids = [str(trial) for trial in trials] if isinstance(trials, list | tuple) else []
-    return f" [{', '.join(ids)}]" if ids else ""
+def listed(found: object) -> list[str]:
+    """What evidence lists, such as trials; a file may have anything there."""
+    return [*map(str, found)] if isinstance(found, list | tuple) else []
 
 
 def fix_code(fix: Fix | None) -> str:
@@ -191,7 +192,8 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
         for name, value in evidence.items()
         if name not in _NO_FIGURES and value is not None and not isinstance(value, Mapping)
     ]
-    return (", ".join(figures) + _trials(evidence.get("trials"))).strip()
+    trials = ", ".join(listed(evidence.get("trials")))
+    return " ".join(filter(None, (", ".join(figures), trials and f"[{trials}]")))
 
 
 _UNITS = {

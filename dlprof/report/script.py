@@ -20,7 +20,7 @@ from dlprof.records import (
 )
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
-from dlprof.report.findings import answer, cards, more_findings
+from dlprof.report.findings import answer, cards, listed, more_findings
 from dlprof.report.labels import about_file, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
@@ -183,13 +183,8 @@ def _wrong(finding: Finding) -> str:
     shown = finding.evidence
     if "unfed_ranks" in shown:
         return f"{finding.title} ({finding.code}). {finding.explanation}"
-    names = [*_names(shown.get("seen_in")), *_names(shown.get("trials")), "a loader"]
+    names = [*listed(shown.get("seen_in")), *listed(shown.get("trials")), "a loader"]
     return f"The data of {names[0]} is wrong: {finding.title} ({finding.code})."
-
-
-def _names(listed: object) -> list[str]:
-    """What evidence lists; a file may have anything there."""
-    return [str(each) for each in listed] if isinstance(listed, list | tuple) else []
 
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
@@ -200,7 +195,7 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
         return first.code.startswith(("transfer.", "step."))
     # What ranks show of a loader needs no traced batches.
     trials = () if run.diagnosis is None else run.diagnosis.trials
-    named = (*trials, *_names(first.evidence.get("seen_in")))
+    named = (*trials, *listed(first.evidence.get("seen_in")))
     of_it = not run.watched or _slowest(run.watched).name in named
     return of_it and first.code != "consumer"  # likewise
 

@@ -30,6 +30,7 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.report import document as doc
+from dlprof.report.findings import listed
 from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
@@ -523,8 +524,7 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
 def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
     """Each with the trials that show it."""
     for reason in advice.reasons:
-        proof = reason.evidence.get("trials")
-        trials = [*map(str, proof)] if isinstance(proof, list | tuple) else []
+        trials = listed(reason.evidence.get("trials"))
         more = f" and {len(trials) - 6} more" if len(trials) > 6 else ""
         shown = f" [{', '.join(trials[:6])}{more}]" if trials else ""
         yield reason.claim, doc.Styled(shown, "soft")

@@ -182,7 +182,12 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
-        if "cores_differ" not in reasons and _has_looks_left(check.target):
+        # Whether more quads could still decide a metric that is undecided.
+        gates, plan, quads = check.target.verdict.gates, check.target.plan, check.target.quads
+        undecided = {gate.name for gate in gates if gate.reason in _UNDECIDED}
+        rules = [] if plan is None else [rule for rule in plan.rules if rule.name in undecided]
+        left = any(len(readings_of(each, quads)) < each.looks[-1] for each in rules)
+        if left and "cores_differ" not in reasons:
             return "Give it more time with --budget, or use a quieter machine"
         other = "use a quieter machine, or accept more with --fail-above"
         if "cores_differ" in reasons:
@@ -191,14 +196,6 @@ def advice(check: CheckReport) -> str:
     if check.state == "no_baseline":
         return "Record runs on this machine with dlprof baseline update FILE"
     return ""
-
-
-def _has_looks_left(target: TargetCheck) -> bool:
-    """Whether more quads could still decide a metric that is undecided."""
-    undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
-    rules = () if target.plan is None else target.plan.rules
-    open_rules = (rule for rule in rules if rule.name in undecided)
-    return any(len(readings_of(each, target.quads)) < each.looks[-1] for each in open_rules)
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
