@@ -27,7 +27,6 @@ BUDGET = options.varied("budget", text="How long it may take in all.", default="
 
 _COMPARED = "Comparison"
 
-
 _file = functools.partial(options.option, panel="Files for CI")
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from dlprof.report.document import Document
 
-
 _ASCII_FORMS = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
 """For characters of dlprof's own texts, where an encoding lacks them."""
 

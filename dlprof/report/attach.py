@@ -29,7 +29,6 @@ _STATES = {
 }
 """What threads do, as people read it."""
 
-
 _FIGURES = (
     *("config", "wait_fraction", "batches_per_s", "worker_busy_fraction", "finished_batches"),
     *("confidence", "confidence_reason"),

@@ -26,7 +26,6 @@ END_TEXTS = {
 }
 """Why a sweep ended, by ``RunEnd.reason``."""
 
-
 _LIMITS = {
     "host_cpu": "host CPU",
     "main_process": "main process",

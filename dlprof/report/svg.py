@@ -17,7 +17,6 @@ _Place = Callable[[float, float], tuple[float, float]]
 _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 """Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
 
-
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
 _LETTER = 6.6
 """Mean width of a letter of 12 px."""

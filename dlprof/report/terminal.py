@@ -25,7 +25,6 @@ _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
 _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
-
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = {
     "": "",
@@ -36,7 +35,6 @@ _STYLES: Mapping[doc.Tone, str] = {
     "soft": "dim",
     "code": "cyan",
 }
-
 
 _line = functools.partial(Line, no_wrap=True, overflow="ignore")
 """A line as it is, however wide."""

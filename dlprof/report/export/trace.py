@@ -22,10 +22,8 @@ from dlprof.report.text import clean
 MOST_BYTES = 48_000_000
 """Batches beyond it are left out: viewers in a browser get slow, and a report should be small."""
 
-
 _LONGEST_NAME = 200
 _US = 1e6
-
 
 _Track = tuple[int, str]
 """Where something is drawn: its place from top to bottom, and its name."""
