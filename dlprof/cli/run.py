@@ -166,7 +166,6 @@ def _ranked(path: Path, rank: Rank | None) -> Path:
 
 
 def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
-    """Show what was seen, when all is over."""
     from dlprof.report.script import script_document, script_report
 
     if json_file is not None:

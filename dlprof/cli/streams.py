@@ -97,7 +97,6 @@ def print_report(document: Document) -> None:
 
 
 def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
-    """A document as wide and as colorful as a stream allows."""
     from rich.console import Console  # --help and --json answer without it
 
     from dlprof.report.terminal import rendered  # as above

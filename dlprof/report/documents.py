@@ -112,7 +112,6 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target(target: Mapping[str, Any]) -> dict[str, Any]:
-    """What was checked, with the metrics that did not pass."""
     gates = [gate for gate in target["verdict"]["gates"] if gate["state"] != "pass"]
     return {
         "target": target["target"],

@@ -219,7 +219,6 @@ _TERMS = {
 
 
 def _figure(name: str, value: object) -> str:
-    """A figure with its name, by the unit that the name ends with."""
     unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
     text = (name.removesuffix(unit) if unit in {"_s", "_bytes"} else name).replace("_", " ")
     for term, better in _TERMS.items():

@@ -118,7 +118,6 @@ def _answer(overview: Overview) -> Iterator[_Row]:
 
 
 def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
-    """How many cores are free, what that means for a loader, and how sure it is."""
     if neighbours.free_cores is None:
         why = neighbours.unavailable.get("busy_cores", "the system has no figures")
         yield "Free cores", f"not known: {why}"
@@ -141,7 +140,6 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
-    """Who uses how many cores, the most first, with a note."""
     for user in neighbours.users[:most]:
         yield user.user, user.cpu_cores, processes_text(user.processes)
     if rest := neighbours.users[most:]:

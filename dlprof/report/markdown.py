@@ -94,7 +94,6 @@ def _lines(block: doc.Block) -> Iterator[str]:
 
 
 def _line(words: doc.Words) -> str:
-    """A line with its tones, as far as Markdown has them."""
     pieces = [(each.tone, clean_within(each.text)) for each in doc.spans(words)]
     whole = "".join(text for _, text in pieces)
     found, at = [], 0

@@ -72,7 +72,6 @@ def _snippets(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
 
 
 def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
-    """Rates over workers, the model as lines, trials' configurations as points."""
     rates = () if advice is None else advice.rates
     measured = [each for each in rates if each.measured]
     if len({each.config.num_workers for each in rates}) < 2 or advice is None:
@@ -99,14 +98,12 @@ def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
 
 
 def _point(each: ConfigRate, x: float, advice: Recommendation | None = None) -> doc.Point:
-    """The rate of a configuration, over anything; the recommended one stands out."""
     label = f"{each.config.text}: {rate_text(each.samples_per_s)}"
     picked = advice is not None and each.config == advice.config
     return doc.Point(x, each.samples_per_s, label, "good" if picked else "")
 
 
 def _lines(run: Run) -> Iterator[doc.Series]:
-    """The best prediction by workers, a line for each prefetch factor."""
     cells = () if run.prediction is None else run.prediction.cells
     for prefetch in sorted({cell.config.prefetch_factor or 0 for cell in cells}):
         best: dict[int, doc.Point] = {}
@@ -124,7 +121,6 @@ def _lines(run: Run) -> Iterator[doc.Series]:
 
 
 def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
-    """CPU time, run-queue delay and blocked time of each stage that knows them apart."""
     bars = []
     for stage in () if traced is None else traced.stages:
         name, figure = STAGES[stage.name], format_duration(stage.mean_s)

@@ -133,7 +133,6 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
 
 
 def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
-    """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
     names = {"present": YOURS, "default": default}
@@ -166,12 +165,10 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
 
 
 def _shares(forecast: Forecast) -> bool:
-    """Whether more than one rank is asked for, or a limit that several have."""
     return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
 
 
 def _runs_out(forecast: Forecast) -> str:
-    """Which resource runs out first as ranks are added, and beyond how many."""
     found = forecast.resources[0]
     name = limit_text(found.name)
     if found.ranks is None:
@@ -399,7 +396,6 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[tuple[str, doc.Words]]:
 
 
 def _is_fed(feed: Feed) -> bool:
-    """Whether the step waits no longer than asked for."""
     asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
     return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
 

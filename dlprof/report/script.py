@@ -169,7 +169,6 @@ def headroom_text(found: Headroom) -> str:
 
 
 def _of_speed(run: Run) -> list[Finding]:
-    """The findings but for those of wrong data, which are said before all else."""
     return [each for each in run.findings if not _is_of_data(each)]
 
 
@@ -321,7 +320,6 @@ def summary_text(loader: WatchedLoader) -> str:
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
-    """One loader: what it is, how its loop's time went, and how its epochs began."""
     about = [each for each in (loader.dataset, loader.sampler) if each]
     if names_caller and loader.called_from:
         about.append(f"called from {loader.called_from}")

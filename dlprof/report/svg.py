@@ -128,7 +128,6 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Element], float]:
-    """The names with their colors, and where they end."""
     made = Element("g")
     at, top = left, _TOP
     for name, kind in kinds.items():
@@ -142,7 +141,6 @@ def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Elem
 
 
 def _draw_bars(chart: Chart, width: float) -> Element:
-    """A chart of bars; those of shares are all of one length."""
     if chart.kind == "share":
         chart = dataclasses.replace(chart, bars=tuple(map(_as_shares, chart.bars)))
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
@@ -207,7 +205,6 @@ def _bar(
 
 
 def _draw_plot(plot: Plot, width: float) -> Element:
-    """Points and lines over two axes, whiskers whole."""
     kinds = _kinds(each.name for each in plot.series)
     legend, top = _legend(kinds, _LEFT, width)
     top += 16

@@ -222,7 +222,6 @@ def perhaps_faster(
 
 
 def _speed_up(run: Run, advice: Recommendation) -> str:
-    """Over the present settings and PyTorch's default, as far as they have a rate."""
     rates = {each.config: each for each in advice.rates}
     present, pick = run.present, advice.config
     default = Config(batch_size=pick.batch_size)
@@ -354,7 +353,6 @@ def what_failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:
-    """How a sweep ended early, and the command that continues it."""
     ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
     how = "The run file ends in the middle of a record" if run.truncated else ended
     if how is None:
@@ -531,7 +529,6 @@ def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
-    """The machine with and without other processes, one line each."""
     for case in advice.cases:
         others = f" ({background_text(case.neighbours)})"
         text = f"{case.name}{others if case.neighbours else ''}: "
@@ -568,7 +565,6 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
 
 
 def _missing(run: Run) -> Iterator[doc.Words]:
-    """What failed, was skipped or left out, or was never reached."""
     found = [*_failures(run.trials)]
     yield from found[:50]
     if rest := found[50:]:
@@ -606,7 +602,6 @@ def _with_hint(failure: Failure) -> str:
 
 
 def _unreached(run: Run) -> Iterator[str]:
-    """How many configurations of the plan the sweep never came to, and why."""
     found, plan = Integrity.of(run), run.header.plan
     configs = plan.configs if plan is not None else ()
     planned = {config for config in configs if not found.is_useless(config)}
@@ -638,7 +633,6 @@ def _cost(run: Run) -> Iterator[doc.Words]:
 
 
 def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]:
-    """The commands that most likely come next, ready to paste."""
     if not run.path:
         return
     command = " ".join(filter(None, ("dlprof recommend", shlex.quote(run.path), again)))

@@ -85,8 +85,6 @@ def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> 
 
 
 class _Writer:
-    """Blocks as lines of one width."""
-
     def __init__(self, console: Console, options: ConsoleOptions, *, whole: bool = False) -> None:
         self._console = console
         self._whole = whole
@@ -137,7 +135,6 @@ class _Writer:
         return text.replace("◀", "<").replace("·", "|") if self._ascii else text
 
     def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
-        """A paragraph whose further lines begin below its first."""
         room = max(20, self._width - cell_len(lead))
         for part in self.line(words).wrap(self._console, room):
             part.rstrip()
@@ -326,7 +323,6 @@ def _is_open(code: str) -> bool:
 
 
 def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
-    """The lines of a block, each with what is in front of it."""
     match block:
         case doc.Text():
             yield "", block.words
@@ -340,7 +336,6 @@ def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, do
 
 
 def _is_apart(before: doc.Block, block: doc.Block) -> bool:
-    """Whether a blank line is between two blocks."""
     apart = (doc.Chart, doc.Table, doc.Card)
     if isinstance(before, doc.Text | doc.Code) and isinstance(block, doc.Text | doc.Code):
         return False  # a command and what introduces it

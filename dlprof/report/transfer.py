@@ -179,7 +179,6 @@ def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
 
 
 def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
-    """What else is known of a device, and what isn't."""
     for fit in device.fits:
         yield (
             f"{fit.memory} {_MODES[fit.mode]}: {seconds_text(fit.latency_s.value)} a copy, then "

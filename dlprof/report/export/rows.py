@@ -139,7 +139,6 @@ def _kind(path: str) -> Any:
 
 
 def _table(run: Run) -> dict[str, list[Any]]:
-    """The values of every column; ``None`` where there is none."""
     return {
         title: [_value(run if path.startswith("run") else trial, path) for trial in run.trials]
         for title, (path, _) in _columns().items()

@@ -190,7 +190,6 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _without_timeline(run: Run) -> UsageError:
-    """Why there is nothing to draw, by what made the run file."""
     name = run.path or "The run"
     what, hint = (
         "which only a traced trial records",
@@ -231,7 +230,6 @@ def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list
 def _names(
     run: Run, timeline: Timeline, process: int, tracks: set[_Track], left_out: int
 ) -> list[str]:
-    """What the process and its tracks are called, in their order from top to bottom."""
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
     name = clean(timeline.trial_id)
     if trial is not None:

@@ -455,7 +455,6 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
 
 
 def _by_key(history: Sequence[BaselineEntry]) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
-    """The runs of each key, oldest first, in the order of the file."""
     for key in dict.fromkeys(entry.key for entry in history):
         yield key, comparable(history, key)
 
@@ -465,7 +464,6 @@ def _name(key: BaselineKey) -> str:
 
 
 def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str, doc.Words]]:
-    """Where a kind of runs was measured, and whether there are enough of them."""
     where = f"{key.cpu_model}, {key.available_cores:g} cores, {key.os}"
     yield "Machine", short(f"{where}, Python {key.python}, torch {key.torch}")
     least = BaselineRule().least_runs
