@@ -64,23 +64,21 @@ def since_first(timeline: Timeline) -> Timeline:
     """
     columns = {name: getattr(timeline, name) for name in _COLUMNS}
     times = (at for column in columns.values() for at in column if at is not None)
-    first_s = max(-_LATEST_S, min(times, default=0.0))
-    if first_s >= 0.0:
-        return timeline
+    first_s = max(-_LATEST_S, min(0.0, min(times, default=0.0)))
     shifted: dict[str, Any] = {
-        name: tuple(None if at is None else max(0.0, at - first_s) for at in each)
+        name: tuple(None if at is None else min(_LATEST_S, max(0.0, at - first_s)) for at in each)
         for name, each in columns.items()
     }
     return dataclasses.replace(timeline, **shifted)
 
 
 def batches(timeline: Timeline) -> Iterator[Batch]:
-    """The batches of a timeline, in its order."""
+    """The batches of a timeline by ``since_first``, in its order."""
     pinned = any(at is not None for at in timeline.pinned_s)
     columns = {name: getattr(timeline, name) for name in _COLUMNS}
-    asked = sorted(at for at in map(_time, timeline.asked_s) if at is not None)
+    asked = sorted(at for at in timeline.asked_s if at is not None)
     for place, number in enumerate(timeline.batch):
-        at = {name: _time(column[place]) for name, column in columns.items() if column}
+        at = {name: column[place] for name, column in columns.items() if column}
         worker = timeline.worker[place] if timeline.worker else -1
         step_ends = _next_after(asked, at.get("yielded_s"))
         slices = tuple(_slices(at, worker, step_ends, pinned=pinned))
@@ -93,10 +91,6 @@ def batches(timeline: Timeline) -> Iterator[Batch]:
             stops=tuple(stops) if worker >= 0 else (),
             yielded_s=at.get("yielded_s"),
         )
-
-
-def _time(value: float | None) -> float | None:
-    return None if value is None else max(-_LATEST_S, min(_LATEST_S, value))
 
 
 def _slices(
