@@ -11,6 +11,7 @@ from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, ConfigRate, Estimate, Run
 from dlprof.report import document as doc
+from dlprof.report import sweep
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
@@ -34,20 +35,6 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import accelerators_sections, accelerators_text
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import (
-    YOURS,
-    alike,
-    beyond_limit,
-    certainty,
-    first,
-    gains_text,
-    if_needed,
-    is_alone,
-    nothing_yet,
-    perhaps_faster,
-    title_of,
-    what_failed,
-)
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -67,13 +54,13 @@ def forecast_report(
     unit += " a rank" if forecast.ranks > 1 else ""
     rated = []
     for row in forecast.rows:
-        notes = [*beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
-        notes += alike(row.config, forecast.pick, row.ratio)
+        notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
+        notes += sweep.alike(row.config, forecast.pick, row.ratio)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     return doc.Document(
-        title=f"Predicted: {title_of(run)}",
+        title=f"Predicted: {sweep.title_of(run)}",
         answer=(
-            *first(run),
+            *sweep.first(run),
             doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(
                 rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
@@ -104,16 +91,16 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         name = picked.name if others and len(depths) > 1 else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
-        only_one = run.prediction is None and is_alone(run, picked.config, rated)
+        only_one = run.prediction is None and sweep.is_alone(run, picked.config, rated)
         alone = only_one and picked.measured is not None and not others
         if alone:  # as recommend says it
-            yield label, nothing_yet(run, picked.config)
+            yield label, sweep.nothing_yet(run, picked.config)
         else:
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
             ratio = None if row.ratio is None else row.ratio.value
             unit = _unit(forecast.rows)
-            yield perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
+            yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         yield "Speed-up", _speed_up(forecast, picked, named=named)
@@ -127,22 +114,22 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
         yield "Utilization", accelerators_text(forecast.accelerators)
-    yield certainty(forecast)
+    yield sweep.certainty(forecast)
     if alone:
-        yield from what_failed(run)
+        yield from sweep.what_failed(run)
 
 
 def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
     pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
-    names = {"present": YOURS, "default": default}
+    names = {"present": sweep.YOURS, "default": default}
     names["recommended"] = f"the recommended {best.config.text}" if best else ""
     found: dict[Config, tuple[ConfigRate, str]] = {}
     for name, each in forecast.others.items():
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
-        gains = gains_text(compared, None if named else forecast.certificate)
-        return gains + if_needed(picked.gain_if, pick, compared[0][0].config, gains)
+        gains = sweep.gains_text(compared, None if named else forecast.certificate)
+        return gains + sweep.if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
     return f"none: that is {default}"
@@ -355,9 +342,9 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
     needs = ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
     return doc.Document(
-        title=f"Feeding a step: {title_of(run)}",
+        title=f"Feeding a step: {sweep.title_of(run)}",
         answer=(
-            *first(run),
+            *sweep.first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
             doc.FactList(tuple(_feed_rows(feed, everyone))),
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
@@ -392,7 +379,7 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[tuple[str, doc.Words]]:
         size = feed.batch_bytes_per_s
         moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
         yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
-    yield certainty(feed)
+    yield sweep.certainty(feed)
 
 
 def _is_fed(feed: Feed) -> bool:
