@@ -82,8 +82,8 @@ class Column:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it says something, or has to be there all the same."""
-        return self.keep is None or any(cell not in {"", "-"} for cell in self.cells)
+        """Whether it says something: no view has a column of nothing."""
+        return any(cell not in {"", MISSING} for cell in self.cells)
 
 
 def notes_on(columns: Iterable[Column]) -> Items | None:

@@ -478,8 +478,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
         doc.Column("", marks, 7, left=True, note=disturbed),
     )
-    shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
-    yield doc.Table(shown, tuple(_ROLES.get(role, "") for role in roles))
+    yield doc.Table(columns, tuple(_ROLES.get(role, "") for role in roles))
     if run.header.target.notes:
         yield doc.Items(run.header.target.notes)
 
