@@ -82,7 +82,7 @@ def attach_report(found: Attached) -> doc.Document:
         title=f"dlprof attach {training.pid}",
         answer=(doc.FactList(tuple(_answer(found))),),
         hints=doc.hint(said, training.rerun or "dlprof run SCRIPT"),
-        details=(
+        details=lambda: (
             *doc.section("Findings", *cards(findings)),
             *doc.section("Use of the machine", doc.facts(_usage(found))),
             *doc.section("Main threads", _waits(found)),

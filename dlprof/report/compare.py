@@ -36,7 +36,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
         hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')})"),
-        details=tuple(_details(comparison)),
+        details=lambda: _details(comparison),
     )
 
 

@@ -224,16 +224,6 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-class Later(Iterable[Section]):
-    """Sections that are filled when they are read: most screens show none of their details."""
-
-    def __init__(self, fill: Callable[[], Iterable[Section]]) -> None:
-        self._fill = fill
-
-    def __iter__(self) -> Iterator[Section]:
-        return iter(self._fill())
-
-
 @record(frozen=True, slots=True, kw_only=True)
 class Document:
     """What a command has to say."""
@@ -243,8 +233,8 @@ class Document:
     answer: tuple[Block, ...]
     # What only a terminal shows, below the answer: where the rest is, what to run next.
     hints: tuple[Block, ...] = ()
-    # All the rest: above the answer on a terminal where it is asked for, below it on a page.
-    details: Iterable[Section] = ()
+    # Fills all the rest: above the answer on a terminal where it is asked for, below it on a page.
+    details: Callable[[], Iterable[Section]] = tuple
     pictures: tuple[Section, ...] = ()  # what only a page shows, between the two
     appendix: tuple[Section, ...] = ()  # what only a page shows, below all
 

@@ -50,7 +50,7 @@ def machine_report(overview: Overview) -> doc.Document:
         title=title,
         answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, used, "cores")),
         hints=doc.hint(f"{name} · details: -v"),
-        details=(
+        details=lambda: (
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
             doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
         ),

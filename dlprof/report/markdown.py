@@ -28,7 +28,7 @@ _LONGEST_BAR = 20
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
     """The document: its title, its answer, and its details; no text in it acts."""
     found = [*_heading(document.title, level), *_blocks(document.answer, level + 1)]
-    for section in document.details:
+    for section in document.details():
         found += [*_heading(section.title, level + 1), *_blocks(section.blocks, level + 2)]
     return "\n\n".join(found) + "\n"
 

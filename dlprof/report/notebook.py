@@ -39,5 +39,5 @@ def _document(shown: Recommendation | Comparison) -> doc.Document:
     return doc.Document(
         title="recommended settings",
         answer=doc.known(doc.facts(rows), doc.Code(difference(shown.config, None))),
-        details=tuple(doc.section("Why", doc.items(each.claim for each in shown.reasons))),
+        details=lambda: doc.section("Why", doc.items(each.claim for each in shown.reasons)),
     )

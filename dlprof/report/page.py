@@ -37,7 +37,7 @@ def to_html(document: doc.Document) -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    for section in (*document.pictures, *document.details, *document.appendix):
+    for section in (*document.pictures, *document.details(), *document.appendix):
         SubElement(body, "h2").text = clean(section.title)
         for block in section.blocks:
             _add(body, block)

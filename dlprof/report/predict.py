@@ -67,7 +67,7 @@ def forecast_report(
             ),
         ),
         hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),
-        details=(
+        details=lambda: (
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
             *accelerators_sections(forecast.accelerators),
@@ -340,7 +340,7 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
     """What it takes to feed a training step."""
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
-    needs = ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
+    needs = [(n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None]
     return doc.Document(
         title=f"Feeding a step: {sweep.title_of(run)}",
         answer=(
@@ -350,7 +350,7 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
-        details=(
+        details=lambda: (
             *doc.section("Needs", doc.facts(needs)),
             *doc.section("Assumed", doc.items(feed.notes)),
             *doc.section("Calibration", doc.Text(_calibrated(feed.calibrated))),

@@ -71,7 +71,7 @@ def profile_report(run: Run) -> doc.Document:
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run),
-        details=tuple(_details(run, diagnosis, traced, measured)),
+        details=lambda: _details(run, diagnosis, traced, measured),
     )
 
 

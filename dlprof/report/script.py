@@ -81,7 +81,7 @@ def script_report(run: Run) -> doc.Document:
             *shortfall,
         ),
         hints=about_file(run, more_findings(_of_speed(run))) if run.path else (),
-        details=tuple(_details(run)),
+        details=lambda: _details(run),
     )
 
 

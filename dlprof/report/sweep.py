@@ -98,7 +98,7 @@ def sweep_report(run: Run) -> doc.Document:
             *_cut_off(run),
         ),
         hints=_last(run, None),
-        details=tuple(_details(run, None, None)),
+        details=lambda: _details(run, None, None),
     )
 
 
@@ -117,7 +117,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             *_cut_off(run),
         ),
         hints=_last(run, advice),
-        details=doc.Later(lambda: _details(run, advice, asked, again)),
+        details=lambda: _details(run, advice, asked, again),
     )
 
 

@@ -51,7 +51,7 @@ class Screen:
         writer = _Writer(console, options)
         if self._verbose:
             details = _Writer(console, options, whole=True)
-            for section in self._document.details:
+            for section in self._document.details():
                 yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()

@@ -44,7 +44,7 @@ def transfer_report(found: Transfers) -> doc.Document:
             *doc.known(doc.facts(_answer(found)), *map(_chart, found.devices[:1])),
         ),
         hints=hints,
-        details=tuple(_details(found)),
+        details=lambda: _details(found),
     )
 
 

@@ -213,7 +213,7 @@ def check_report(check: CheckReport) -> doc.Document:
         title=f"{state_word(check)}: {headline(check)}",
         answer=doc.known(doc.facts(_answer(check)), _pictured(check.target)),
         hints=doc.hint(f"Details: -v{term}"),
-        details=doc.Later(lambda: _details(check)),
+        details=lambda: _details(check),
     )
 
 
@@ -410,7 +410,7 @@ def self_test_report(test: SelfTest) -> doc.Document:
         title="Self-test of dlprof check",
         answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),
         hints=doc.hint("Details: -v"),
-        details=(
+        details=lambda: (
             *doc.section("Verdicts", doc.facts(verdicts.items())),
             *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
@@ -447,7 +447,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
         title=f"Baseline {short(name)}",
         answer=(doc.FactList(tuple(rows)), *chart),
         hints=doc.hint("Details: -v"),
-        details=tuple(
+        details=lambda: (
             doc.Section(_name(key), (doc.FactList(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
             for key, runs in kinds
         ),

@@ -185,7 +185,7 @@ MARKER = "<!-- dlprof check -->"
 def render_summary(check: CheckReport | DlprofError) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
     whole = fault_report(check) if isinstance(check, DlprofError) else check_report(check)
-    head = to_markdown(dataclasses.replace(whole, details=()), level=2)
+    head = to_markdown(dataclasses.replace(whole, details=tuple), level=2)
     return head + _details(whole, MOST_SUMMARY_BYTES - len(head.encode()))
 
 
@@ -208,7 +208,7 @@ def render_comment(check: CheckReport) -> str:
 
 def _details(whole: Document, most_bytes: int) -> str:
     """The details, where the place takes them: texts of the user's can be long."""
-    parts = (Document(title=each.title, answer=each.blocks) for each in whole.details)
+    parts = (Document(title=each.title, answer=each.blocks) for each in whole.details())
     text = "".join(f"\n{to_markdown(part, level=3)}" for part in parts)
     more = "\nThe details are in the JSON document.\n"
     return text if len(text.encode()) <= most_bytes else more
