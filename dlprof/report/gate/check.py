@@ -426,37 +426,35 @@ _METRIC = "service.mean"
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
     """What ``dlprof baseline show --json`` prints of a file and all its entries."""
-    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
+    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history).items()]
     return json_document(file=name, keys=keys)
 
 
 def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document:
     """The latest run beside those it can be compared with; the details have all kinds of runs."""
-    kinds = list(_by_key(history))
+    kinds = _by_key(history)
     of = f" of {counted(len(kinds), 'kind')}" if len(kinds) > 1 else ""
-    rows: list[tuple[str, doc.Words]] = [
-        ("Baseline", f"{short(name)}: {counted(len(history), 'run')}{of}")
-    ]
-    chart: list[doc.Text | doc.Chart] = []
-    if history:
-        key = history[-1].key
-        runs = comparable(history, key)
-        rows += [("Latest", _name(key)), *_kind(key, runs)]
-        chart = list(_runs_chart(runs, MOST_BARS))
+    said = f"{short(name)}: {counted(len(history), 'run')}{of}"
+    rows: list[tuple[str, doc.Words]] = [("Baseline", said)]
+    chart: tuple[doc.Block, ...] = ()
+    for latest in history[-1:]:
+        runs = kinds[latest.key]
+        rows += [("Latest", _name(latest.key)), *_kind(latest.key, runs)]
+        chart = _runs_chart(runs, MOST_BARS)
     return doc.Document(
         title=f"Baseline {short(name)}",
         answer=(doc.FactList(tuple(rows)), *chart),
         hints=doc.hint("Details: -v"),
         details=lambda: (
             doc.Section(_name(key), (doc.FactList(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
-            for key, runs in kinds
+            for key, runs in kinds.items()
         ),
     )
 
 
-def _by_key(history: Sequence[BaselineEntry]) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
-    for key in dict.fromkeys(entry.key for entry in history):
-        yield key, comparable(history, key)
+def _by_key(history: Sequence[BaselineEntry]) -> dict[BaselineKey, list[BaselineEntry]]:
+    keys = dict.fromkeys(entry.key for entry in history)  # each once: a history may be long
+    return {key: comparable(history, key) for key in keys}
 
 
 def _name(key: BaselineKey) -> str:
@@ -472,16 +470,16 @@ def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str
         yield "Missing", doc.Styled(f"{more} needed before a run can be judged", "warn")
 
 
-def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
+def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> tuple[doc.Block, ...]:
     """Service time of the last runs, each against the median of all."""
     figures = [each.figures[_METRIC] for each in runs if _METRIC in each.figures]
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
     said = f"Service time, against the median of {counted(len(figures), 'run')}"
     said += f"; {counted(left_out, 'earlier run')} not shown" if left_out else ""
-    yield doc.Text(doc.Styled(said, "soft"))
     bars = tuple(_bar(run, middle) for run in runs[left_out:])
-    yield doc.Chart(label="run", unit="a sample", bars=bars)
+    chart = doc.Chart(label="run", unit="a sample", bars=bars)
+    return doc.Text(doc.Styled(said, "soft")), chart
 
 
 def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
