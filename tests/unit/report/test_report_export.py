@@ -75,6 +75,7 @@ def test_a_column_that_says_nothing_is_in_no_view() -> None:
     columns = (
         Column("pid", ["7"]),
         Column("wait", ["-"], 1, note="share of the time."),
+        Column("barrier", [""]),
         Column("cores", ["2.0"], 0),
     )
     document = Document(title="t", answer=(Table(columns),))
@@ -82,6 +83,7 @@ def test_a_column_that_says_nothing_is_in_no_view() -> None:
         body = text.partition("</style>")[2].partition("<script>")[0] or text
         assert "cores" in body
         assert "wait" not in body
+        assert "barrier" not in body
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:
