@@ -124,7 +124,10 @@ def command(
 
     def decorate(function: Callable[..., None]) -> Command:
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        made = [each.default(each.name, _kind_of(each.annotation)) for each in own]
+        made = []
+        for each in own:  # of ``Path | None`` and ``tuple[Path, ...]``, ``Path`` is read
+            kinds = get_args(each.annotation) or (each.annotation,)
+            made.append(each.default(each.name, next(kind for kind in _READ if kind in kinds)))
         words = [each for each in made if isinstance(each, Argument)]
         options = [each for each in made if not isinstance(each, Argument)]
 
@@ -152,12 +155,6 @@ def command(
         )
 
     return decorate
-
-
-def _kind_of(annotation: Any) -> type:
-    """The type that is read: of ``Path | None`` and ``tuple[Path, ...]``, ``Path``."""
-    kinds = get_args(annotation) or (annotation,)
-    return next(kind for kind in _READ if kind in kinds)
 
 
 def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:

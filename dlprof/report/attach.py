@@ -113,19 +113,15 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
         rate = found.batches_per_s
         taken = f"{format_rate(rate)} batches/s" if rate else "no batch was taken"
         yield "Data wait", f"{percent_text(share.value)} of the time{sure}, {taken}"
-        yield "Workers", _workers(found)
+        busy = f"busy {percent_text(found.worker_busy_fraction)} of the time"
+        shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
+        most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
+        doing = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]
+        busy += f" ({', '.join(doing)})" if doing else ""
+        if found.finished_batches is not None:
+            busy += f", {found.finished_batches:.1f} finished batches in the queue"
+        yield "Workers", busy
     yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
-
-
-def _workers(found: Attached) -> str:
-    text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
-    shares = _shares({n: sum(w.waits.get(n, 0) for w in found.seen.workers) for n in WAITS})
-    most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
-    busy = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]
-    text += f" ({', '.join(busy)})" if busy else ""
-    if found.finished_batches is not None:
-        text += f", {found.finished_batches:.1f} finished batches in the queue"
-    return text
 
 
 def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:

@@ -141,8 +141,6 @@ def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Elem
 
 
 def _draw_bars(chart: Chart, width: float) -> Element:
-    if chart.kind == "share":
-        chart = dataclasses.replace(chart, bars=tuple(map(_as_shares, chart.bars)))
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     rows = _ROW * len(chart.bars)
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
@@ -156,7 +154,9 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     legend, top = _legend(kinds, left, width)
     svg = _picture(width, top + _TOP + rows + _ROW)
     svg.extend(legend)
+    shares = chart.kind == "share"  # whose bars are all of one length
     ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
+    ends = [0.0, 1.0] if shares else ends
     low, high = min(ends), max(ends)
     scale = (right - left) / (high - low) if high > low else 0.0
     zero = left - low * scale
@@ -172,15 +172,10 @@ def _draw_bars(chart: Chart, width: float) -> Element:
         tone = bar.tone
         if chart.kind == "signed":
             tone = tone or ("bad" if bar.length < 0 else "good")
-        _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, scale, middle)
+        by = scale / (bar.length or 1.0) if shares else scale
+        _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, by, middle)
         _label(svg, behind[place], right + 10, middle + 4)
     return svg
-
-
-def _as_shares(bar: Bar) -> Bar:
-    whole = bar.length or 1.0
-    pieces = (dataclasses.replace(each, length=each.length / whole) for each in bar.pieces)
-    return dataclasses.replace(bar, pieces=tuple(pieces))
 
 
 def _bar(

@@ -434,7 +434,11 @@ def _details(
         for each in advice.measure_there:
             there += (doc.Text(each.what), doc.Code(each.command, "sh"))
         yield from doc.section("Measure there to be sure", *there)
-    yield from doc.section("Not measured", doc.items(_missing(run)))
+    failed = [*_failures(run.trials)]
+    missing = [*failed[:50], *_unreached(run)]
+    if len(failed) > 50:
+        missing.insert(50, f"{len(failed) - 50} more that failed or were skipped")
+    yield from doc.section("Not measured", doc.items(missing))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
         yield from doc.section("Next", *_next_steps(run, advice.constraints, again))
@@ -563,15 +567,6 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
     return "" if unclear else f", {ratio_text(ratio)}"
 
 
-def _missing(run: Run) -> Iterator[doc.Words]:
-    found = [*_failures(run.trials)]
-    yield from found[:50]
-    if rest := found[50:]:
-        yield f"{len(rest)} more that failed or were skipped"
-    yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
-    yield from _unreached(run)
-
-
 def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     """Each kind of failure once for each configuration, with what to do about it.
 
@@ -601,6 +596,8 @@ def _with_hint(failure: Failure) -> str:
 
 
 def _unreached(run: Run) -> Iterator[str]:
+    """What was left out, and how many configurations the sweep never came to."""
+    yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
     found, plan = Integrity.of(run), run.header.plan
     configs = plan.configs if plan is not None else ()
     planned = {config for config in configs if not found.is_useless(config)}
