@@ -76,7 +76,7 @@ def script_report(run: Run) -> doc.Document:
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
-            *(doc.Text(doc.Styled(text, "bad")) for text in _wrong(run)),
+            *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
             *doc.known(doc.facts(_answer(run)), doc.chart(bars, "loader", kind="share")),
             *shortfall,
         ),
@@ -178,14 +178,12 @@ def _is_of_data(finding: Finding) -> bool:
     return finding.code.startswith("data.") or "unfed_ranks" in finding.evidence
 
 
-def _wrong(run: Run) -> Iterator[str]:
-    for finding in filter(_is_of_data, run.findings):
-        shown, text = finding.evidence, f"{finding.title} ({finding.code})."
-        names = [*listed(shown.get("seen_in")), *listed(shown.get("trials")), "a loader"]
-        unfed = "unfed_ranks" in shown
-        yield (
-            f"{text} {finding.explanation}" if unfed else f"The data of {names[0]} is wrong: {text}"
-        )
+def _wrong(finding: Finding) -> str:
+    shown, text = finding.evidence, f"{finding.title} ({finding.code})."
+    if "unfed_ranks" in shown:
+        return f"{text} {finding.explanation}"
+    names = [*listed(shown.get("seen_in")), *listed(shown.get("trials")), "a loader"]
+    return f"The data of {names[0]} is wrong: {text}"
 
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
