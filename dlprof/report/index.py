@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
@@ -15,8 +16,6 @@ from dlprof.report.labels import interval_text, value_text
 from dlprof.report.sweep import is_alone
 from dlprof.report.text import shortened
 from dlprof.units import MISSING
-
-_SUFFIXES = (".dlprof.jsonl", ".jsonl")
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
@@ -35,8 +34,7 @@ def page_names(runs: Sequence[Path], index: str) -> list[str]:
 
 def run_name(path: PurePath) -> str:
     """A run file's name without its ending."""
-    suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), "")
-    return path.name.removesuffix(suffix) or "run"
+    return re.sub(r"(\.dlprof)?\.jsonl\Z", "", path.name) or "run"
 
 
 def index_row(run: Run) -> tuple[str, ...]:
