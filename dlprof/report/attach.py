@@ -91,7 +91,7 @@ def attach_report(found: Attached) -> doc.Document:
     )
 
 
-def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
+def _answer(found: Attached) -> Iterator[doc.Row]:
     seen = found.seen
     training = seen.training
     whose = "" if training.is_own else f" of {training.user}"
@@ -124,7 +124,7 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
     yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
 
 
-def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:
+def _usage(found: Attached) -> Iterator[doc.Row]:
     usage, seen = found.usage, found.seen
     yield "cores", used_text(usage)
     if usage.run_queue_wait_fraction is not None:

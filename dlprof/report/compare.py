@@ -48,7 +48,7 @@ def _names(comparison: Comparison) -> list[str]:
     return files if places[0] == places[1] else places
 
 
-def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
+def _sides(comparison: Comparison) -> Iterator[doc.Row]:
     sides = (comparison.a, comparison.b)
     alike = sides[0].config == sides[1].config
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):

@@ -30,6 +30,9 @@ class Styled:
 Words = str | Styled | tuple[str | Styled, ...]
 """A line of text, or several pieces of one."""
 
+Row = tuple[str, Words]
+"""A short label, and the line behind it."""
+
 
 def spans(words: Words) -> tuple[Styled, ...]:
     """The pieces of a line."""
@@ -49,7 +52,7 @@ class Text:
 class FactList:
     """Short labels, each with a line behind it."""
 
-    rows: tuple[tuple[str, Words], ...]
+    rows: tuple[Row, ...]
 
 
 @record(frozen=True, slots=True)
@@ -277,7 +280,7 @@ def items(found: Iterable[Words]) -> Items | None:
     return Items(known) if known else None
 
 
-def facts(rows: Iterable[tuple[str, Words]]) -> FactList | None:
+def facts(rows: Iterable[Row]) -> FactList | None:
     """Labels and lines, those without a figure left out; ``None`` without any."""
     known = tuple(row for row in rows if row[1] != MISSING)
     return FactList(known) if known else None

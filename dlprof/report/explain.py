@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import UsageError
-from dlprof.report.document import Document, FactList, Styled, Text, Words
+from dlprof.report.document import Document, FactList, Row, Styled, Text
 from dlprof.report.documents import json_document
 from dlprof.units import quoted
 
@@ -57,7 +57,7 @@ def explain_document(code: str | None) -> str:
 
 def codes_report() -> Document:
     """All codes, one line each."""
-    rows: tuple[tuple[str, Words], ...] = tuple(explained_codes().items())
+    rows: tuple[Row, ...] = tuple(explained_codes().items())
     return Document(title="Findings", answer=(Text(Styled("Findings", "strong")), FactList(rows)))
 
 

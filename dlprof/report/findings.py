@@ -7,7 +7,7 @@ from typing import Any
 
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
-from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
+from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
@@ -26,7 +26,7 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
         blocks: list[Block] = [Text(finding.explanation)]
-        rows: list[tuple[str, Words]] = []
+        rows: list[Row] = []
         if evidence := evidence_text(finding.evidence):
             rows.append(("evidence", evidence))
         if finding.fix is not None:
@@ -45,7 +45,7 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
         )
 
 
-def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
+def _worth(finding: Finding, gain: str) -> Iterator[Row]:
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:
@@ -60,7 +60,7 @@ def answer(
     wait: float | None = None,
     *,
     workers: int | None = None,
-) -> Iterator[tuple[str, Words]]:
+) -> Iterator[Row]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
     ``wait`` is the share of the time that the step waits, ``workers`` how many there are now, where

@@ -271,7 +271,7 @@ def _trials(run: Run) -> Iterator[doc.Block]:
         yield doc.Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
 
 
-def _facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _facts(run: Run) -> Iterator[doc.Row]:
     header, machine = run.header, run.header.machine
     versions = {
         "dlprof": header.dlprof_version,

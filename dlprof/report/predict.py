@@ -77,7 +77,7 @@ def forecast_report(
     )
 
 
-def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
+def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
@@ -358,7 +358,7 @@ def feed_report(run: Run, feed: Feed) -> doc.Document:
     )
 
 
-def _feed_rows(feed: Feed, everyone: str) -> Iterator[tuple[str, doc.Words]]:
+def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     yield "Data wait", _fed(feed)
     each = " for each rank" if feed.ranks > 1 else ""
     yield "Workers", f"{whole_text(feed.workers)}{each}"

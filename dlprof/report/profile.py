@@ -77,7 +77,7 @@ def profile_report(run: Run) -> doc.Document:
 
 def _answer(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, measured: Trial | None
-) -> Iterator[tuple[str, doc.Words]]:
+) -> Iterator[doc.Row]:
     row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
@@ -184,7 +184,7 @@ def _without(found: Sequence[WithoutPart], rate: Estimate, unit: str) -> Iterato
 _IF_FREE = "predicted, if that part took no time and all else stayed as it is."
 
 
-def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
+def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[doc.Row]:
     if trial is not None:
         usage = trial.node_usage  # what others used is seen of the whole machine
         yield f"cores{', all ranks of a machine' if len(trial.ranks) > 1 else ''}", used_text(usage)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Accelerators
 
 
-def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
+def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.Row]:
     """All ranks together and the slowest, whose rate is that of their configuration, in a line."""
     speeds = rank_speeds(run, pick)
     if not speeds or rate is None:
@@ -204,7 +204,7 @@ def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
         yield from doc.section("One more accelerator, predicted", doc.Table(columns))
 
 
-def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def training_facts(run: Run) -> Iterator[doc.Row]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
     script = run.script
     if script is None or len(script.ranks) < 2:

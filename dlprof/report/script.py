@@ -85,7 +85,7 @@ def script_report(run: Run) -> doc.Document:
     )
 
 
-def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _answer(run: Run) -> Iterator[doc.Row]:
     yield "Script", _how_it_went(run)
     if run.watched:
         yield "Data wait", doc.Styled(_data_wait(run), "strong")
@@ -136,7 +136,7 @@ def _data_wait(run: Run) -> str:
     return said
 
 
-def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _to_gain(run: Run) -> Iterator[doc.Row]:
     """How sure it is that nothing is to be gained: no loader saves more than the wait for data."""
     script = run.script
     wait = None if script is None else script.wait_fraction

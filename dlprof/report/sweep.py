@@ -142,7 +142,7 @@ def title_of(run: Run) -> str:
     return f"{run.header.target.spec} on {run.header.machine.hostname}"
 
 
-def certainty(found: Recommendation | Answer) -> tuple[str, doc.Words]:
+def certainty(found: Recommendation | Answer) -> doc.Row:
     """How sure an answer is, and why no surer."""
     level = found.confidence
     return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
@@ -156,7 +156,7 @@ def first(run: Run) -> Iterator[doc.Block]:
 
 def _answer(
     run: Run, advice: Recommendation, accelerators: Accelerators | str | None
-) -> Iterator[tuple[str, doc.Words]]:
+) -> Iterator[doc.Row]:
     present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
     faster = [
@@ -255,7 +255,7 @@ def if_needed(gain_if: str, pick: Config, other: Config, gains: str) -> str:
     return f", if {gain_if}" if gain_if and more else ""
 
 
-def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:
+def _utilization(found: Accelerators | str | None) -> Iterator[doc.Row]:
     if found is not None:
         why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
         yield "Utilization", why
@@ -342,7 +342,7 @@ def _wait(advice: Recommendation, wait: float) -> str:
     return ": ".join(filter(None, (text, fed)))
 
 
-def what_failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
+def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
     """What failed and what to do, unless that is said; what gives wrong data is said first."""
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
@@ -487,7 +487,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         yield doc.Items(run.header.target.notes)
 
 
-def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+def expected_of(advice: Recommendation) -> Iterator[doc.Row]:
     """What the recommended settings give and take."""
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)

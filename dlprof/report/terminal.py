@@ -322,7 +322,7 @@ def _is_open(code: str) -> bool:
     return opened > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
-def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
+def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[doc.Row]:
     match block:
         case doc.Text():
             yield "", block.words

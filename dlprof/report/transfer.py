@@ -48,7 +48,7 @@ def transfer_report(found: Transfers) -> doc.Document:
     )
 
 
-def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
+def _answer(found: Transfers) -> Iterator[doc.Row]:
     yield from _pinning(found)
     for device in found.devices[:1]:
         yield from _of_device(device, found.batch)
@@ -62,7 +62,7 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
             yield "Not measured", f"{key.replace('_', ' ')}: {why}"
 
 
-def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
+def _pinning(found: Transfers) -> Iterator[doc.Row]:
     if found.accelerator is None:
         yield "Recommended", doc.Styled("pin_memory=False", "strong")
         yield "Speed-up", "none from pinning: there is no accelerator to copy to"
@@ -84,9 +84,7 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     yield "Certainty", f"{sure} for the copy alone: a sweep measures what training gains"
 
 
-def _of_device(
-    device: DeviceTransfer, batch: BatchTransfer | None
-) -> Iterator[tuple[str, doc.Words]]:
+def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[doc.Row]:
     cells = device.best_way
     if device.device == "cpu" and batch is not None and batch.together:
         time = seconds_text(batch.together[0].copy_s.value)

@@ -226,7 +226,7 @@ def fault_report(fault: DlprofError) -> doc.Document:
     )
 
 
-def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
+def _answer(check: CheckReport) -> Iterator[doc.Row]:
     yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
@@ -254,7 +254,7 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     yield from _certainty(check)
 
 
-def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
+def _certainty(check: CheckReport) -> Iterator[doc.Row]:
     """What a pass excludes, or how seldom such a failure is a false alarm; how long it took."""
     bound, took_s = check.target.verdict.error_bound, check.target.measured_s
     took = f"took {format_duration(took_s)}" if took_s else ""
@@ -401,7 +401,7 @@ def self_test_report(test: SelfTest) -> doc.Document:
     shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:])
     bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
     word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
-    rows: list[tuple[str, doc.Words]] = [("Verdict", (word, ": checks on this machine"))]
+    rows: list[doc.Row] = [("Verdict", (word, ": checks on this machine"))]
     rows.append(("Why", sentence(test.explanation)))
     for last in test.sights[-1:]:
         after = f"{last.quads} ABBA blocks (base, change, change, base)"
@@ -435,7 +435,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document
     kinds = _by_key(history)
     of = f" of {counted(len(kinds), 'kind')}" if len(kinds) > 1 else ""
     said = f"{short(name)}: {counted(len(history), 'run')}{of}"
-    rows: list[tuple[str, doc.Words]] = [("Baseline", said)]
+    rows: list[doc.Row] = [("Baseline", said)]
     chart: tuple[doc.Block, ...] = ()
     for latest in history[-1:]:
         runs = kinds[latest.key]
@@ -461,7 +461,7 @@ def _name(key: BaselineKey) -> str:
     return f"{short(key.target)}, {short(key.config)}"
 
 
-def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str, doc.Words]]:
+def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[doc.Row]:
     where = f"{key.cpu_model}, {key.available_cores:g} cores, {key.os}"
     yield "Machine", short(f"{where}, Python {key.python}, torch {key.torch}")
     least = BaselineRule().least_runs
