@@ -56,10 +56,7 @@ def _worth(finding: Finding, gain: str) -> Iterator[Row]:
 
 
 def answer(
-    findings: Sequence[Finding],
-    wait: float | None = None,
-    *,
-    workers: int | None = None,
+    findings: Sequence[Finding], wait: float | None = None, *, workers: int | None = None
 ) -> Iterator[Row]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 

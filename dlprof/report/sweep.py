@@ -85,37 +85,27 @@ _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
 def sweep_report(run: Run) -> doc.Document:
     """What a sweep found, or what there is of it."""
     run = with_recommendation(run)
-    advice = run.recommendation
-    if advice is not None:
-        return recommendation_report(run, advice)
-    failed = next((t.failure for t in run.trials if t.failure and t.outcome != "skipped"), None)
-    why = "no configuration was measured" if failed is None else _with_hint(failed)
-    return doc.Document(
-        title=title_of(run),
-        answer=(
-            *first(run),
-            doc.FactList((("Recommended", f"nothing: {why}"), *what_failed(run, said=why))),
-            *_cut_off(run),
-        ),
-        hints=_last(run, None),
-        details=lambda: _details(run, None, None),
-    )
+    return recommendation_report(run, run.recommendation)
 
 
-def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
-    """A recommendation."""
-    present, call = run.present, run.header.target.call.checked()
-    asked = asked_accelerators(run, advice)
-    alone = is_alone(run, advice.config, advice.rates)
-    code = None if alone else doc.Code(difference(advice.config, present, call))
+def recommendation_report(
+    run: Run, advice: Recommendation | None, *, again: str = ""
+) -> doc.Document:
+    """A recommendation, or why there is none."""
+    chart = code = asked = None
+    if advice is None:
+        failed = next((t.failure for t in run.trials if t.failure and t.outcome != "skipped"), None)
+        why = "no configuration was measured" if failed is None else _with_hint(failed)
+        rows = (("Recommended", f"nothing: {why}"), *what_failed(run, said=why))
+    else:
+        asked = asked_accelerators(run, advice)
+        rows, chart = tuple(_answer(run, advice, asked)), _chart(run, advice)
+        if not is_alone(run, advice.config, advice.rates):
+            call = run.header.target.call.checked()
+            code = doc.Code(difference(advice.config, run.present, call))
     return doc.Document(
         title=title_of(run),
-        answer=(
-            *first(run),
-            doc.FactList(tuple(_answer(run, advice, asked))),
-            *doc.known(_chart(run, advice), code),
-            *_cut_off(run),
-        ),
+        answer=(*first(run), doc.FactList(rows), *doc.known(chart, code), *_cut_off(run)),
         hints=_last(run, advice),
         details=lambda: _details(run, advice, asked, again),
     )
