@@ -88,9 +88,9 @@ def _lines(block: doc.Block) -> Iterator[str]:
                 yield f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
         case doc.Chart(bars=[_, *_]):  # what leads to the left of 0 has its sign in the figure
             bars = [(bar.label, bar.figure, _bar(bar, block), bar.note) for bar in block.bars]
-            shown = 4 if any(bar.note for bar in block.bars) else 3
+            wide = 4 if any(bar.note for bar in block.bars) else 3
             head, left = (block.label, block.unit, "", ""), (True, False, True, True)
-            yield from _table(head[:shown], [row[:shown] for row in bars], left)
+            yield from _table(head[:wide], [row[:wide] for row in bars], left)
 
 
 def _line(words: doc.Words) -> str:

@@ -155,9 +155,10 @@ def _timeline(run: Run) -> Iterator[doc.Chart]:
                     name = STAGES.get(each.name, each.name)
                     piece = doc.Piece(lasted_s, name, said, each.begin_s - begun_s)
                     done.setdefault(each.track, []).append(piece)
-        bars = (doc.Bar(label=track[1], pieces=tuple(done[track])) for track in sorted(done))
-        unit = f"{len(shown)} of {len(recorded.batch)} batches"
-        yield from doc.known(doc.chart(bars, unit=unit, kind="timeline"))
+        bars = [doc.Bar(label=track[1], pieces=tuple(done[track])) for track in sorted(done)]
+        if bars:
+            unit = f"{len(shown)} of {len(recorded.batch)} batches"
+            yield doc.Chart(bars=tuple(bars), unit=unit, kind="timeline")
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
