@@ -517,8 +517,8 @@ def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
     for reason in advice.reasons:
         trials = listed(reason.evidence.get("trials"))
         more = f" and {len(trials) - 6} more" if len(trials) > 6 else ""
-        shown = f" [{', '.join(trials[:6])}{more}]" if trials else ""
-        yield reason.claim, doc.Styled(shown, "soft")
+        shown = doc.Styled(f" [{', '.join(trials[:6])}{more}]", "soft")
+        yield (reason.claim, shown) if trials else reason.claim
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:

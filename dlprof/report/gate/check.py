@@ -477,18 +477,16 @@ def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> tuple[doc.Block, ..
     left_out = max(0, len(runs) - most)
     said = f"Service time, against the median of {counted(len(figures), 'run')}"
     said += f"; {counted(left_out, 'earlier run')} not shown" if left_out else ""
-    bars = tuple(_bar(run, middle) for run in runs[left_out:])
-    chart = doc.Chart(label="run", unit="a sample", bars=bars)
+    bars = []
+    for run in runs[left_out:]:
+        # To the minute.
+        when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
+        value = run.figures.get(_METRIC)
+        if value is None:
+            note = f"no service time {commit}".rstrip()
+            bars.append(doc.Bar(label=when, pieces=(), figure=MISSING, note=note))
+        else:
+            against = f"{percent(value / middle - 1)} {commit}".strip()
+            bars.append(doc.Bar.of(when, value, seconds_text(value), against))
+    chart = doc.Chart(label="run", unit="a sample", bars=tuple(bars))
     return doc.Text(doc.Styled(said, "soft")), chart
-
-
-def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
-    # To the minute.
-    when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
-    if _METRIC not in run.figures:
-        return doc.Bar(
-            label=when, pieces=(), figure=MISSING, note=f"no service time {commit}".rstrip()
-        )
-    value = run.figures[_METRIC]
-    against = f"{percent(value / middle - 1)} {commit}".strip()
-    return doc.Bar.of(when, value, seconds_text(value), against)

@@ -62,7 +62,8 @@ def render_bencher(check: CheckReport) -> str:
         measures[slug] = {key: value * scale for key, value in ends.items() if value is not None}
         if gate.name == "wall" and figure.value > 0:
             measures["throughput"] = {"value": 1 / figure.value}
-    return _json({target_name(check): measures} if measures else {})
+    found = {target_name(check): measures} if measures else {}
+    return json.dumps(found, allow_nan=False, indent=2)
 
 
 def render_benchmark_action(check: CheckReport) -> str:
@@ -83,11 +84,7 @@ def render_benchmark_action(check: CheckReport) -> str:
             arm = max(figure.value - figure.low, figure.high - figure.value)
             entry["range"] = f"± {arm * scale:.6g}"
         found.append(entry)
-    return _json(found)
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json.dumps(found, allow_nan=False, indent=2)
 
 
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
