@@ -91,11 +91,9 @@ def ratio_text(ratio: float | None) -> str:
 def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> str:
     """What a change brings, or costs; a bound where that is too noisy, or that there is no gain.
 
-    Args:
-        gain: The speed of one over that of the other.
-        over: What the other is called.
-        loss: By which share it is slower at most (95%), if a certificate has it: one bound says
-            more than the lower of an interval's two.
+    ``gain`` is the speed of one over that of the other, which is called ``over``; ``loss`` by which
+    share it is slower at most (95%), if a certificate has it: one bound says more than the lower of
+    an interval's two.
     """
     behind, than = (f" {word} {over}" if over else "" for word in ("over", "than"))
     if gain.low is None or gain.high is None:
