@@ -127,11 +127,7 @@ class TransferOptions(TypedDict, total=False):
 def _spelled(
     *options: type,
 ) -> Callable[[Callable[_Parameters, _Answer]], Callable[_Parameters, _Answer]]:
-    """Refuse keywords that a function doesn't have, and name the nearest that it has.
-
-    Args:
-        options: The typed dictionaries that its keywords are from, beside its own.
-    """
+    """Refuse keywords that neither a function nor its ``options`` have, and name the nearest."""
 
     def decorate(function: Callable[_Parameters, _Answer]) -> Callable[_Parameters, _Answer]:
         parameters = inspect.signature(function).parameters.values()
@@ -492,13 +488,7 @@ def predict(
 
 
 def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: str = "") -> Any:
-    """What :func:`predict` answers.
-
-    Args:
-        run: The run.
-        given: The options, as far as they are given.
-        feed: What it takes to keep the step fed, instead of what configurations give.
-        prefix: What options begin with where they are named: ``--`` on the command line.
+    """What :func:`predict` answers; ``prefix`` is ``--`` where the command line names options.
 
     Raises:
         DlprofError: As for :func:`predict`.

@@ -25,7 +25,12 @@ def attach(
     It is watched from outside: nothing is injected, and it isn't slowed down. Where that can't say
     enough, `dlprof run` follows each batch from the start of a run.
     """
-    number = _number(pid)
+    if not (pid.isascii() and pid.isdigit() and 0 < int(pid[:20]) < 1 << 31):
+        raise UsageError(
+            f"{quoted(pid)} is not the id of a process",
+            hint="`dlprof top` lists the trainings on this machine.",
+        )
+    number = int(pid)
     watched_s = check_seconds(seconds)
     from dlprof.attach import attach as watch
     from dlprof.report.attach import attach_report, figures_of
@@ -48,12 +53,3 @@ def check_seconds(seconds: float) -> float:
             f"--seconds {seconds:g} is no time to watch for", hint="Give 0.5 to 86400 seconds."
         )
     return seconds
-
-
-def _number(pid: str) -> int:
-    if not (pid.isascii() and pid.isdigit() and 0 < int(pid[:20]) < 1 << 31):
-        raise UsageError(
-            f"{quoted(pid)} is not the id of a process",
-            hint="`dlprof top` lists the trainings on this machine.",
-        )
-    return int(pid)

@@ -15,7 +15,7 @@ from dlprof.settings.options import SWEPT
 from dlprof.units import counted
 
 if TYPE_CHECKING:
-    from dlprof.records.gate import BaselineEntry, CheckReport
+    from dlprof.records.gate import BaselineEntry
 
 baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
@@ -97,7 +97,17 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
 
 def _taken(document: Path) -> BaselineEntry:
     """The run that the document of a check holds; warns of a doubtful one."""
-    check = _read(document)
+    from dlprof.files import check_plain
+    from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
+
+    try:
+        check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
+        text = document.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
+        why = why or "is no document of a check: it isn't text"
+        raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
+    check = read_check(text, str(document))
     entry = check.target.recordable
     if entry is None:
         raise FileError(
@@ -117,20 +127,6 @@ def _taken(document: Path) -> BaselineEntry:
     for doubt in doubts:
         sys.stderr.write(f"dlprof: warning: {document} {doubt}\n")
     return entry
-
-
-def _read(document: Path) -> CheckReport:
-    from dlprof.files import check_plain
-    from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
-
-    try:
-        check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
-        text = document.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
-        why = why or "is no document of a check: it isn't text"
-        raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
-    return read_check(text, str(document))
 
 
 baseline.add_command(update)

@@ -27,7 +27,6 @@ BUDGET = options.varied("budget", text="How long it may take in all.", default="
 
 _COMPARED = "Comparison"
 
-
 _file = functools.partial(options.option, panel="Files for CI")
 
 
@@ -210,11 +209,7 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
 
 
 def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
-    """Write what was asked for; files that are there are replaced.
-
-    Returns:
-        Why files could not be written; the others are there all the same.
-    """
+    """Write what was asked for, over files that are there; says why some could not be written."""
     from dlprof.report.gate.files import RENDERERS
 
     unwritten = []

@@ -112,7 +112,6 @@ def _flags(arguments: Sequence[str]) -> set[str]:
 
 
 def _commands(group: click.Group, name: str = "dlprof") -> Iterator[tuple[str, click.Command]]:
-    """All commands, by what is typed for them."""
     context = click.Context(group)
     for word in group.list_commands(context):
         command = group.get_command(context, word)

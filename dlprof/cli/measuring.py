@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlprof.cli import BEGAN_S
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
     from dlprof.cli.options import Asked
     from dlprof.records import Run
     from dlprof.report.live import QuietListener
+    from dlprof.settings import SweepSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -55,6 +58,17 @@ def leave_interrupted(run: Run, message: str, *, as_json: bool, hint: str = "") 
         if as_json:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED)
         raise InterruptedSweepError(message, hint=hint)
+
+
+def measured(asked: Asked, settings: SweepSettings, measure: Callable[..., Run]) -> Run | None:
+    """What a measurement gave, by all ranks that a launcher started; ``None`` but in the first."""
+    from dlprof.engine.ranks import gather_ranks
+
+    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
+        if ranks is None:
+            return None
+        with listening(asked) as listener:
+            return measure(settings, listener=listener, began_s=BEGAN_S.get(), ranks=ranks)
 
 
 @contextlib.contextmanager

@@ -117,18 +117,17 @@ def command(
 ) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function: its first parameter is what every command is asked.
 
-    Args:
-        keys: Options of the table that it takes, in the order of the help.
-        once: Whether it takes one value of those that a sweep tries.
-        screen: Which options of the screen it takes.
-        cls: What kind of command.
-        more: As for ``cls``.
+    It takes options of the table by their ``keys``, in the order of the help, and of those that a
+    sweep tries one value where ``once`` is set; ``more`` is for ``cls``, the kind of command.
     """
     rows = [option_named(key) if isinstance(key, str) else key for key in keys]
 
     def decorate(function: Callable[..., None]) -> Command:
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        made = [each.default(each.name, _kind_of(each.annotation)) for each in own]
+        made = []
+        for each in own:  # of ``Path | None`` and ``tuple[Path, ...]``, ``Path`` is read
+            kinds = get_args(each.annotation) or (each.annotation,)
+            made.append(each.default(each.name, next(kind for kind in _READ if kind in kinds)))
         words = [each for each in made if isinstance(each, Argument)]
         options = [each for each in made if not isinstance(each, Argument)]
 
@@ -156,12 +155,6 @@ def command(
         )
 
     return decorate
-
-
-def _kind_of(annotation: Any) -> type:
-    """The type that is read: of ``Path | None`` and ``tuple[Path, ...]``, ``Path``."""
-    kinds = get_args(annotation) or (annotation,)
-    return next(kind for kind in _READ if kind in kinds)
 
 
 def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dlprof.cli import BEGAN_S, options
-from dlprof.cli.measuring import leave_interrupted, listening, run_path
+from dlprof.cli import options
+from dlprof.cli.measuring import leave_interrupted, measured, run_path
 from dlprof.errors import NothingMeasuredError
 from dlprof.settings.options import SWEPT
 
@@ -52,23 +51,12 @@ def profile(
     """
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
-    from dlprof.engine.ranks import gather_ranks
 
     settings = for_one(*options.resolve(asked.given, config))
     path = run_path(output, settings.target)
-    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
-        if ranks is None:  # the first rank of all has measured this one
-            return
-        with listening(asked) as listener:
-            run = run_profile(
-                settings,
-                output=path,
-                listener=listener,
-                force=force,
-                began_s=BEGAN_S.get(),
-                ranks=ranks,
-            )
-    show(asked, run, path)
+    run = measured(asked, settings, functools.partial(run_profile, output=path, force=force))
+    if run is not None:
+        show(asked, run, path)
 
 
 def show(asked: options.Asked, run: Run, path: Path) -> None:

@@ -15,7 +15,6 @@ from dlprof.settings.options import ELSEWHERE_PANEL, LIMITED, PLACE
 if TYPE_CHECKING:
     from dlprof.records import Recommendation, Run
 
-
 FORMATS = ("text", "python", "toml", "json", "lightning", "torchrun", "sbatch", "kubernetes")
 
 

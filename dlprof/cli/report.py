@@ -60,7 +60,6 @@ def report(
 def _index(
     runs: Sequence[Path], written_as: str, output: Path | None, *, force: bool, quiet: bool
 ) -> None:
-    """A table of several runs, with their pages beside it where it is one."""
     from dlprof.report.index import index_report, index_row, page_names
     from dlprof.store import read_run
 

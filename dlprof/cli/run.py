@@ -17,8 +17,7 @@ from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from dlprof.integrations.ranks import Rank
-    from dlprof.records import Run, RunHeader
-    from dlprof.store import RunWriter
+    from dlprof.records import Run
 
 
 class _ScriptCommand(Command):
@@ -104,7 +103,7 @@ def run(  # noqa: PLR0913 - one for each option
     from dlprof.integrations.running import ScriptRun, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.machine.launchers import job_moment, launcher_of
-    from dlprof.store import check_output, run_file_name
+    from dlprof.store import RunWriter, check_output, run_file_name
 
     rank = read_rank(os.environ)
     if headroom and rank is not None and rank.world_size > 1:
@@ -142,7 +141,14 @@ def run(  # noqa: PLR0913 - one for each option
     )
 
     def begin() -> RunWriter | None:
-        writer = _open(path, header, force=force, named=output is not None)
+        try:
+            writer = RunWriter.create(path, header, force=force)
+        except FileError as error:
+            if output is not None:
+                raise
+            # Where only the default one can't be written, the script runs without.
+            click.echo(f"dlprof: No run file is written: {error.message}.", err=True)
+            writer = None
         # An earlier document could be taken for that of a script that dies.
         if document is not None and document.is_file() and not document.is_symlink():
             with contextlib.suppress(OSError):  # it is said where the report can't be written
@@ -159,21 +165,7 @@ def _ranked(path: Path, rank: Rank | None) -> Path:
     return (path if rank is None else rank.file(path)).absolute()
 
 
-def _open(path: Path, header: RunHeader, *, force: bool, named: bool) -> RunWriter | None:
-    """The run file; where only the default one can't be written, the script runs without."""
-    from dlprof.store import RunWriter
-
-    try:
-        return RunWriter.create(path, header, force=force)
-    except FileError as error:
-        if named:
-            raise
-        click.echo(f"dlprof: No run file is written: {error.message}.", err=True)
-        return None
-
-
 def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
-    """Show what was seen, when all is over."""
     from dlprof.report.script import script_document, script_report
 
     if json_file is not None:

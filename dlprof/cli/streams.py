@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from dlprof.report.document import Document
 
-
 _ASCII_FORMS = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
 """For characters of dlprof's own texts, where an encoding lacks them."""
 
@@ -98,10 +97,9 @@ def print_report(document: Document) -> None:
 
 
 def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
-    """A document as wide and as colorful as a stream allows."""
     from rich.console import Console  # --help and --json answer without it
 
-    from dlprof.report.terminal import Screen  # as above
+    from dlprof.report.terminal import rendered  # as above
 
     there = Console(file=stream, markup=False, highlight=False, emoji=False)
     # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
@@ -118,11 +116,7 @@ def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> s
         highlight=False,
         emoji=False,
     )
-    with console.capture() as capture:
-        # Lines to be copied may be longer than the terminal is wide, which folds them by itself.
-        console.print(Screen(document, verbose=verbose), crop=False)
-    # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return rendered(document, console, verbose=verbose)
 
 
 def _encoding(stream: TextIO) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
+import functools
 from pathlib import Path
 
-from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import leave_interrupted, listening, run_path
+from dlprof.cli import options, streams
+from dlprof.cli.measuring import leave_interrupted, measured, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
@@ -63,32 +62,22 @@ def sweep(
         return
     path = run_path(output, settings.target, resume=resume)
     from dlprof.engine import run_sweep
-    from dlprof.engine.ranks import gather_ranks
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
     from dlprof.settings import by_key
     from dlprof.units import counted
 
-    with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
-        if ranks is None:  # the first rank of all has measured this one
-            return
-        with listening(asked) as listener:
-            run = run_sweep(
-                settings,
-                output=path,
-                listener=listener,
-                resume=resume,
-                force=force,
-                # What a resumed run can't silently ignore.
-                given=frozenset(by_key()[key].field for key in asked.given),
-                began_s=BEGAN_S.get(),
-                ranks=ranks,
-            )
-        # The file by the name that the user knows it by; the engine has made it absolute.
-        named = dataclasses.replace(run, path=str(path))
-        asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
-        leave_interrupted(
-            run,
-            f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
-            as_json=asked.as_json,
-        )
+    # What a resumed run can't silently ignore.
+    given = frozenset(by_key()[key].field for key in asked.given)
+    sweeping = functools.partial(run_sweep, output=path, resume=resume, force=force, given=given)
+    run = measured(asked, settings, sweeping)
+    if run is None:
+        return
+    # The file by the name that the user knows it by; the engine has made it absolute.
+    named = dataclasses.replace(run, path=str(path))
+    asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
+    leave_interrupted(
+        run,
+        f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
+        as_json=asked.as_json,
+    )

@@ -29,7 +29,6 @@ _STATES = {
 }
 """What threads do, as people read it."""
 
-
 _FIGURES = (
     *("config", "wait_fraction", "batches_per_s", "worker_busy_fraction", "finished_batches"),
     *("confidence", "confidence_reason"),
@@ -76,15 +75,23 @@ def _shares(waits: Mapping[Any, int]) -> dict[str, float]:
 
 def attach_report(found: Attached) -> doc.Document:
     """Why one training waits."""
+    training, findings = found.seen.training, found.diagnosis.findings
+    more = more_findings(findings)
+    said = f"Details{more and f' ({more})'}: -v · each batch's stages, in a new run:"
     return doc.Document(
-        title=f"dlprof attach {found.seen.training.pid}",
+        title=f"dlprof attach {training.pid}",
         answer=(doc.FactList(tuple(_answer(found))),),
-        hints=tuple(_last(found)),
-        details=tuple(_details(found)),
+        hints=doc.hint(said, training.rerun or "dlprof run SCRIPT"),
+        details=lambda: (
+            *doc.section("Findings", *cards(findings)),
+            *doc.section("Use of the machine", doc.facts(_usage(found))),
+            *doc.section("Main threads", _waits(found)),
+            *doc.section("Notes", doc.items(found.diagnosis.notes)),
+        ),
     )
 
 
-def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
+def _answer(found: Attached) -> Iterator[doc.Row]:
     seen = found.seen
     training = seen.training
     whose = "" if training.is_own else f" of {training.user}"
@@ -99,53 +106,25 @@ def _answer(found: Attached) -> Iterator[tuple[str, doc.Words]]:
         workers = found.diagnosis.config.num_workers
         rows = answer(found.diagnosis.findings, wait, workers=workers)
         yield from (row for row in rows if not said or row[0] != "Doubt")
-    if found.wait_fraction is not None:
-        yield "Data wait", _wait(found)
-        yield "Workers", _workers(found)
+    if (share := found.wait_fraction) is not None:
+        sure = ""
+        if share.low is not None and share.high is not None:
+            sure = f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
+        rate = found.batches_per_s
+        taken = f"{format_rate(rate)} batches/s" if rate else "no batch was taken"
+        yield "Data wait", f"{percent_text(share.value)} of the time{sure}, {taken}"
+        busy = f"busy {percent_text(found.worker_busy_fraction)} of the time"
+        shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
+        most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
+        doing = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]
+        busy += f" ({', '.join(doing)})" if doing else ""
+        if found.finished_batches is not None:
+            busy += f", {found.finished_batches:.1f} finished batches in the queue"
+        yield "Workers", busy
     yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
 
 
-def _wait(found: Attached) -> str:
-    share = found.wait_fraction
-    if share is None:
-        return MISSING
-    text = f"{percent_text(share.value)} of the time"
-    if share.low is not None and share.high is not None:
-        text += f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
-    rate = found.batches_per_s
-    return f"{text}, {format_rate(rate)} batches/s" if rate else f"{text}, no batch was taken"
-
-
-def _workers(found: Attached) -> str:
-    text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
-    states = [each.waits for each in found.seen.workers]
-    looks = sum(sum(each.values()) for each in states)
-    shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
-    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= 0.1]
-    busy.sort(key=lambda name: shares[name], reverse=True)
-    if busy:
-        text += f" ({', '.join(f'{_STATES[n]} {percent_text(shares[n])}' for n in busy)})"
-    if found.finished_batches is not None:
-        text += f", {found.finished_batches:.1f} finished batches in the queue"
-    return text
-
-
-def _last(found: Attached) -> Iterator[doc.Block]:
-    more = more_findings(found.diagnosis.findings)
-    said = f"Details{more and f' ({more})'}: -v · "
-    again = found.seen.training.rerun
-    yield doc.Text(doc.Styled(f"{said}each batch's stages, in a new run:", "soft"))
-    yield doc.Code(again or "dlprof run SCRIPT", "sh")
-
-
-def _details(found: Attached) -> Iterator[doc.Section]:
-    yield from doc.section("Findings", *cards(found.diagnosis.findings))
-    yield from doc.section("Use of the machine", doc.facts(_usage(found)))
-    yield from doc.section("Main threads", _waits(found))
-    yield from doc.section("Notes", doc.items(found.diagnosis.notes))
-
-
-def _usage(found: Attached) -> Iterator[tuple[str, doc.Words]]:
+def _usage(found: Attached) -> Iterator[doc.Row]:
     usage, seen = found.usage, found.seen
     yield "cores", used_text(usage)
     if usage.run_queue_wait_fraction is not None:
@@ -186,6 +165,11 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
     users = [each.seen.training.user or MISSING for each in found]
     strange = not all(each.seen.training.is_own for each in found)
     codes = [MISSING if each.finding is None else each.finding.code for each in found]
+    notes = [[*each.diagnosis.notes, "none seen"][0].partition(":")[0] for each in found]
+    said = [
+        each.finding.title if each.finding else note
+        for each, note in zip(found, notes, strict=True)
+    ]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),
@@ -195,15 +179,8 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
             doc.Column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 0),
             doc.Column("batches/s", [format_rate(each.batches_per_s) for each in found], 1),
             doc.Column("wait", [percent_text(share) for share in waits]),
-            doc.Column("bottleneck so far", [_verdict(each) for each in found], left=True),
+            doc.Column("bottleneck so far", said, left=True),
             doc.Column("code", codes, 2, left=True),
         ),
         tuple("" if code in {MISSING, "consumer"} else "warn" for code in codes),
     )
-
-
-def _verdict(found: Attached) -> str:
-    first = found.finding
-    if first is None and found.diagnosis.notes:
-        return found.diagnosis.notes[0].partition(":")[0]
-    return "none seen" if first is None else first.title

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from dlprof.advise.compare import Comparison, Part
+from dlprof.advise.compare import Comparison
 from dlprof.advise.wording import disturbed_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
@@ -20,8 +20,12 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
-    # unexplained last.
-    bars = [_bar(part) for part in parts]
+    # unexplained last; what reads as no factor has no bar, however small the others are.
+    factors = [_factor_text(part.factor) for part in parts]
+    bars = [
+        doc.Bar.of(part.title, 0.0 if factor == "1.00x" else part.log_ratio, factor)
+        for part, factor in zip(parts, factors, strict=True)
+    ]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
         title=" and ".join(_names(comparison)),
@@ -32,14 +36,8 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
         hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')})"),
-        details=tuple(_details(comparison)),
+        details=lambda: _details(comparison),
     )
-
-
-def _bar(part: Part) -> doc.Bar:
-    """What reads as no factor has no bar, however small the others are."""
-    text = _factor_text(part.factor)
-    return doc.Bar.of(part.title, 0.0 if text == "1.00x" else part.log_ratio, text)
 
 
 def _names(comparison: Comparison) -> list[str]:
@@ -50,7 +48,7 @@ def _names(comparison: Comparison) -> list[str]:
     return files if places[0] == places[1] else places
 
 
-def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
+def _sides(comparison: Comparison) -> Iterator[doc.Row]:
     sides = (comparison.a, comparison.b)
     alike = sides[0].config == sides[1].config
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):
@@ -76,38 +74,25 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
         name: f"{side.cpu_model}, {side.config.text}, {PurePath(side.run_file).name}"
         for name, side in (("A", comparison.a), ("B", comparison.b))
     }
-    yield from doc.section(
-        "Compared", doc.FactList((*sides.items(), ("pairs", comparison.pairing)))
-    )
-    yield from doc.section("Parts of the difference", _table(comparison))
-    yield from doc.section(
-        "What each part rests on",
-        doc.items(
-            f"{part.title}: {part.explanation}"
-            for part in comparison.parts
-            if part.code != "remainder"
-        ),
-    )
-    unknown = (f"{title}: {why}" for title, why in comparison.unknown.items())
-    yield from doc.section(
-        "Not recorded in these runs (counted as unexplained)", doc.items(unknown)
-    )
-    yield from doc.section("Doubts", doc.items(comparison.doubts))
-
-
-def _table(comparison: Comparison) -> doc.Table:
-    """The parts, whose factors multiply to the whole and whose logarithms add up to it."""
+    compared = doc.FactList((*sides.items(), ("pairs", comparison.pairing)))
+    yield from doc.section("Compared", compared)
+    # The factors of the parts multiply to the whole, and their logarithms add up to it.
     parts, whole = comparison.parts, comparison.ratio
     factors = [*(part.factor for part in parts), whole]
     logs = [*(part.log_ratio.value for part in parts), math.log(whole.value)]
-    return doc.Table(
-        (
-            doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
-            doc.Column("factor", [_factor_text(each) for each in factors]),
-            doc.Column("95% CI", [interval_text(each, end_text) for each in factors], 2),
-            doc.Column("log", [f"{log:+.3f}" for log in logs], 1),
-        )
+    columns = (
+        doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
+        doc.Column("factor", [_factor_text(each) for each in factors]),
+        doc.Column("95% CI", [interval_text(each, end_text) for each in factors], 2),
+        doc.Column("log", [f"{log:+.3f}" for log in logs], 1),
     )
+    yield from doc.section("Parts of the difference", doc.Table(columns))
+    known = (f"{part.title}: {part.explanation}" for part in parts if part.code != "remainder")
+    yield from doc.section("What each part rests on", doc.items(known))
+    unknown = (f"{title}: {why}" for title, why in comparison.unknown.items())
+    title = "Not recorded in these runs (counted as unexplained)"
+    yield from doc.section(title, doc.items(unknown))
+    yield from doc.section("Doubts", doc.items(comparison.doubts))
 
 
 def _factor_text(factor: Estimate) -> str:

@@ -8,7 +8,7 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from dlprof.records import Estimate
@@ -30,6 +30,9 @@ class Styled:
 Words = str | Styled | tuple[str | Styled, ...]
 """A line of text, or several pieces of one."""
 
+Row = tuple[str, Words]
+"""A short label, and the line behind it."""
+
 
 def spans(words: Words) -> tuple[Styled, ...]:
     """The pieces of a line."""
@@ -49,7 +52,7 @@ class Text:
 class FactList:
     """Short labels, each with a line behind it."""
 
-    rows: tuple[tuple[str, Words], ...]
+    rows: tuple[Row, ...]
 
 
 @record(frozen=True, slots=True)
@@ -82,8 +85,8 @@ class Column:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it says something, or has to be there all the same."""
-        return self.keep is None or any(cell not in {"", "-"} for cell in self.cells)
+        """Whether it says something: no view has a column of nothing."""
+        return any(cell not in {"", MISSING} for cell in self.cells)
 
 
 def notes_on(columns: Iterable[Column]) -> Items | None:
@@ -106,6 +109,7 @@ class Piece:
     length: float
     name: str = ""
     figure: str = ""
+    begin: float | None = None  # where it is not behind the one before it
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -124,8 +128,9 @@ class Bar:
 
     @property
     def length(self) -> float:
-        """Of all pieces together."""
-        return sum(each.length for each in self.pieces)
+        """How far its pieces reach."""
+        ends = [each.begin + each.length for each in self.pieces if each.begin is not None]
+        return max(ends) if ends else sum(each.length for each in self.pieces)
 
     @classmethod
     def of(
@@ -144,7 +149,7 @@ class Bar:
         )
 
 
-ChartKind = Literal["bars", "signed", "share", "lanes"]
+ChartKind = Literal["bars", "signed", "share", "lanes", "timeline"]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -156,7 +161,7 @@ class Chart:
     unit: str = ""  # what the lengths are
     # ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the first
     # piece of each as a share of all; ``lanes``, pieces one after another, each with its name and
-    # figure.
+    # figure; ``timeline``, pieces where they begin, in seconds, which only a page draws.
     kind: ChartKind = "bars"
 
     def filled(self, bar: Bar) -> float:
@@ -200,18 +205,6 @@ class Plot:
     diagonal: bool = False
 
 
-@record(frozen=True, slots=True)
-class TimelineChart:
-    """What was done when, which only a page draws: lanes from top to bottom.
-
-    Each has who works there and what was done: begin and end in seconds, its name, and what it
-    belongs to.
-    """
-
-    title: str
-    lanes: Mapping[str, Sequence[tuple[float, float, str, str]]]
-
-
 @record(frozen=True, slots=True, kw_only=True)
 class Card:
     """One thing of several alike, such as a finding: how grave it is, in a word and as a tone."""
@@ -223,7 +216,7 @@ class Card:
     blocks: tuple[Block, ...] = ()
 
 
-Block = Text | FactList | Items | Code | Table | Chart | Card | Plot | TimelineChart
+Block = Text | FactList | Items | Code | Table | Chart | Card | Plot
 
 
 @record(frozen=True, slots=True)
@@ -232,16 +225,6 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
-
-
-class Later(Iterable[Section]):
-    """Sections that are filled when they are read: most screens show none of their details."""
-
-    def __init__(self, fill: Callable[[], Iterable[Section]]) -> None:
-        self._fill = fill
-
-    def __iter__(self) -> Iterator[Section]:
-        return iter(self._fill())
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -253,8 +236,8 @@ class Document:
     answer: tuple[Block, ...]
     # What only a terminal shows, below the answer: where the rest is, what to run next.
     hints: tuple[Block, ...] = ()
-    # All the rest: above the answer on a terminal where it is asked for, below it on a page.
-    details: Iterable[Section] = ()
+    # Fills all the rest: above the answer on a terminal where it is asked for, below it on a page.
+    details: Callable[[], Iterable[Section]] = tuple
     pictures: tuple[Section, ...] = ()  # what only a page shows, between the two
     appendix: tuple[Section, ...] = ()  # what only a page shows, below all
 
@@ -297,7 +280,7 @@ def items(found: Iterable[Words]) -> Items | None:
     return Items(known) if known else None
 
 
-def facts(rows: Iterable[tuple[str, Words]]) -> FactList | None:
+def facts(rows: Iterable[Row]) -> FactList | None:
     """Labels and lines, those without a figure left out; ``None`` without any."""
     known = tuple(row for row in rows if row[1] != MISSING)
     return FactList(known) if known else None

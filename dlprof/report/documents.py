@@ -54,14 +54,10 @@ def sweep_document(run: Run) -> str:
 
 def profile_document(run: Run, fault: DlprofError | None = None) -> str:
     """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file."""
-    diagnosis = run.diagnosis
+    none = {"config": None, "findings": (), "stalls": None, "without": (), "notes": ()}
     return json_document(
         **_about(run),
-        config=diagnosis.config if diagnosis is not None else None,
-        findings=diagnosis.findings if diagnosis is not None else (),
-        stalls=diagnosis.stalls if diagnosis is not None else None,
-        without=diagnosis.without if diagnosis is not None else (),
-        notes=diagnosis.notes if diagnosis is not None else (),
+        **{name: getattr(run.diagnosis, name, without) for name, without in none.items()},
         explanations=[dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations],
         trials=run.trials,
         **_end(run),
@@ -112,7 +108,6 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target(target: Mapping[str, Any]) -> dict[str, Any]:
-    """What was checked, with the metrics that did not pass."""
     gates = [gate for gate in target["verdict"]["gates"] if gate["state"] != "pass"]
     return {
         "target": target["target"],

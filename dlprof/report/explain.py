@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import UsageError
-from dlprof.report.document import Document, FactList, Styled, Text, Words
+from dlprof.report.document import Document, FactList, Row, Styled, Text
 from dlprof.report.documents import json_document
 from dlprof.units import quoted
 
 _PAGES = Path(__file__).parents[1] / "explain"
+_COMMENT = re.compile(r"^<!--.*-->\n", re.MULTILINE)
 _SUMMARY = re.compile(r"# .*\n+((?:.+\n)+)")
+
+
+@functools.cache
+def _pages() -> Mapping[str, str]:
+    """All pages by code, without the comments that say how their examples are tested."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_PAGES.glob("*.md"))}
+    return {code: _COMMENT.sub("", text) for code, text in texts.items()}
 
 
 def explained_codes() -> Mapping[str, str]:
     """Every code that has a page, with what it means in one line."""
-    return {path.stem: _summary(_read(path)) for path in sorted(_PAGES.glob("*.md"))}
+    return {code: _summary(text) for code, text in _pages().items()}
 
 
 def page_of(code: str) -> str:
@@ -27,15 +36,14 @@ def page_of(code: str) -> str:
     Raises:
         UsageError: There is none.
     """
-    pages = {path.stem: path for path in _PAGES.glob("*.md")}
-    if code not in pages:
-        close = difflib.get_close_matches(code, pages, n=1, cutoff=0.4)
+    if code not in _pages():
+        close = difflib.get_close_matches(code, _pages(), n=1, cutoff=0.4)
+        meant = f"Did you mean {close[0]}? " if close else ""
         raise UsageError(
             f"{quoted(code)} is not the code of a finding",
-            hint=(f"Did you mean {close[0]}? " if close else "")
-            + "dlprof explain lists all codes.",
+            hint=f"{meant}dlprof explain lists all codes.",
         )
-    return _read(pages[code])
+    return _pages()[code]
 
 
 def explain_document(code: str | None) -> str:
@@ -49,13 +57,8 @@ def explain_document(code: str | None) -> str:
 
 def codes_report() -> Document:
     """All codes, one line each."""
-    rows: tuple[tuple[str, Words], ...] = tuple(explained_codes().items())
+    rows: tuple[Row, ...] = tuple(explained_codes().items())
     return Document(title="Findings", answer=(Text(Styled("Findings", "strong")), FactList(rows)))
-
-
-def _read(path: Path) -> str:
-    """A page without the comments that say how its examples are tested."""
-    return re.sub(r"^<!--.*-->\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def _summary(page: str) -> str:

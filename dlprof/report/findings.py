@@ -7,16 +7,12 @@ from typing import Any
 
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
-from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
+from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
-_SOURCES = {
-    "measured": "measured here",
-    "model": "predicted",
-    "bound": "an estimate",
-}
+_SOURCES = {"measured": "measured here", "model": "predicted", "bound": "an estimate"}
 
 _NO_FIGURES = frozenset(
     {
@@ -30,8 +26,14 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
         blocks: list[Block] = [Text(finding.explanation)]
-        if rows := tuple(_rows(finding)):
-            blocks.append(FactList(rows))
+        rows: list[Row] = []
+        if evidence := evidence_text(finding.evidence):
+            rows.append(("evidence", evidence))
+        if finding.fix is not None:
+            rows.append(("fix", finding.fix.text))
+        rows += [(name.lower(), words) for name, words in _worth(finding, known_gain(finding))]
+        if rows:
+            blocks.append(FactList(tuple(rows)))
         if code := fix_code(finding.fix):
             blocks.append(Code(code))
         yield Card(
@@ -43,15 +45,7 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
         )
 
 
-def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
-    if evidence := evidence_text(finding.evidence):
-        yield "evidence", evidence
-    if finding.fix is not None:
-        yield "fix", finding.fix.text
-    yield from ((name.lower(), words) for name, words in _worth(finding, known_gain(finding)))
-
-
-def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
+def _worth(finding: Finding, gain: str) -> Iterator[Row]:
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:
@@ -62,17 +56,12 @@ def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
 
 
 def answer(
-    findings: Sequence[Finding],
-    wait: float | None = None,
-    *,
-    workers: int | None = None,
-) -> Iterator[tuple[str, Words]]:
+    findings: Sequence[Finding], wait: float | None = None, *, workers: int | None = None
+) -> Iterator[Row]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
-    Args:
-        findings: All of them, the cause to bet on first.
-        wait: Share of the time that the step waits, where it is known.
-        workers: How many there are now, where that is known.
+    ``wait`` is the share of the time that the step waits, ``workers`` how many there are now, where
+    they are known.
     """
     finding = next(iter(findings), None)
     if finding is None:
@@ -164,7 +153,8 @@ def more_findings(findings: Sequence[Finding]) -> str:
 def known_gain(finding: Finding) -> str:
     """What the fix would bring, how that is known, and by which trials."""
     gain = _gain(finding)
-    return gain and gain + _trials(finding.evidence.get("gain_trials"))
+    trials = ", ".join(listed(finding.evidence.get("gain_trials")))
+    return f"{gain} [{trials}]" if gain and trials else gain
 
 
 def _gain(finding: Finding, *, names_step: bool = True) -> str:
@@ -178,9 +168,9 @@ def _gain(finding: Finding, *, names_step: bool = True) -> str:
     return ", ".join(filter(None, said))
 
 
-def _trials(trials: object) -> str:
-    ids = [str(trial) for trial in trials] if isinstance(trials, list | tuple) else []
-    return f" [{', '.join(ids)}]" if ids else ""
+def listed(found: object) -> list[str]:
+    """What evidence lists, such as trials; a file may have anything there."""
+    return [*map(str, found)] if isinstance(found, list | tuple) else []
 
 
 def fix_code(fix: Fix | None) -> str:
@@ -199,7 +189,8 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
         for name, value in evidence.items()
         if name not in _NO_FIGURES and value is not None and not isinstance(value, Mapping)
     ]
-    return (", ".join(figures) + _trials(evidence.get("trials"))).strip()
+    trials = ", ".join(listed(evidence.get("trials")))
+    return " ".join(filter(None, (", ".join(figures), trials and f"[{trials}]")))
 
 
 _UNITS = {
@@ -225,7 +216,6 @@ _TERMS = {
 
 
 def _figure(name: str, value: object) -> str:
-    """A figure with its name, by the unit that the name ends with."""
     unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
     text = (name.removesuffix(unit) if unit in {"_s", "_bytes"} else name).replace("_", " ")
     for term, better in _TERMS.items():

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import summarize
-from dlprof.records import Estimate, Run
-from dlprof.report.document import Column, Document, Table
+from dlprof.records import Config, Estimate, Run
+from dlprof.report.document import Column, Document, FactList, Table, spans
+from dlprof.report.export.formats import run_report
 from dlprof.report.labels import interval_text, value_text
-from dlprof.report.script import verdict
 from dlprof.report.sweep import is_alone
 from dlprof.report.text import shortened
 from dlprof.units import MISSING
-
-_SUFFIXES = (".dlprof.jsonl", ".jsonl")
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
@@ -35,8 +34,7 @@ def page_names(runs: Sequence[Path], index: str) -> list[str]:
 
 def run_name(path: PurePath) -> str:
     """A run file's name without its ending."""
-    suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), "")
-    return path.name.removesuffix(suffix) or "run"
+    return re.sub(r"(\.dlprof)?\.jsonl\Z", "", path.name) or "run"
 
 
 def index_row(run: Run) -> tuple[str, ...]:
@@ -51,16 +49,19 @@ def index_row(run: Run) -> tuple[str, ...]:
 
 
 def _found(run: Run) -> tuple[str, Estimate | None]:
-    """The answer in a few words, and the rate that goes with it."""
+    """The answer in a few words, as the run's own screen has it, and the rate that goes with it."""
     if run.recommendation is not None:
         advice = run.recommendation
         only = "only " if is_alone(run, advice.config, advice.rates) else ""
         return f"{only}{advice.config.text}", advice.expected.samples_per_s
+    lists = (each for each in run_report(run).answer if isinstance(each, FactList))
+    said = dict(row for each in lists for row in each.rows)
+    found = said.get("Data wait" if run.watched else "Bottleneck", said.get("Recommended", MISSING))
+    rates: dict[Config, Estimate | None] = {}
     if run.diagnosis is not None and not run.watched:
-        found = {each.config: each.rate for each in summarize(run)}
-        titles = [finding.title for finding in run.findings]
-        return (titles or ["no finding"])[0], found.get(run.diagnosis.config)
-    return verdict(run.watched, run.script) if run.watched else MISSING, None
+        rates = {each.config: each.rate for each in summarize(run)}
+    rate = None if run.diagnosis is None else rates.get(run.diagnosis.config)
+    return spans(found)[0].text, rate
 
 
 def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> Document:

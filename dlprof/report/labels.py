@@ -26,7 +26,6 @@ END_TEXTS = {
 }
 """Why a sweep ended, by ``RunEnd.reason``."""
 
-
 _LIMITS = {
     "host_cpu": "host CPU",
     "main_process": "main process",
@@ -92,11 +91,9 @@ def ratio_text(ratio: float | None) -> str:
 def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> str:
     """What a change brings, or costs; a bound where that is too noisy, or that there is no gain.
 
-    Args:
-        gain: The speed of one over that of the other.
-        over: What the other is called.
-        loss: By which share it is slower at most (95%), if a certificate has it: one bound says
-            more than the lower of an interval's two.
+    ``gain`` is the speed of one over that of the other, which is called ``over``; ``loss`` by which
+    share it is slower at most (95%), if a certificate has it: one bound says more than the lower of
+    an interval's two.
     """
     behind, than = (f" {word} {over}" if over else "" for word in ("over", "than"))
     if gain.low is None or gain.high is None:
@@ -334,24 +331,21 @@ def evenly(found: Sequence[_Item], most: int) -> list[_Item]:
 _IN_LABELS = _TITLES | {"persistent_workers": "persistent", "pin_memory": "pinned"}
 
 
-def _unlike(config: Config, pick: Config | None) -> Iterator[str]:
-    """In what a configuration differs from the recommended one, besides ``num_workers``."""
-    like = dataclasses.replace(pick or Config(), num_workers=config.num_workers).canonical()
-    for name, title in _IN_LABELS.items():
-        value = getattr(config, name)
-        if value is not None and value != getattr(like, name):
-            on = title if value else f"not {title}"
-            yield on if isinstance(value, bool) else f"{title} {value}"
-
-
 def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int) -> Bar:
     config = each.config
     default = config == Config(batch_size=config.batch_size) and config != pick
     marks = {"default": default, "yours": config == present, "◀": config == pick}
     label = " ".join([str(config.num_workers), *(mark for mark, is_so in marks.items() if is_so)])
     tone: Tone = "good" if config == pick else ""
-    if not any(marks.values()):  # the answer says what these three are
-        label = " ".join([label, ", ".join(_unlike(config, pick))]).rstrip()
+    if not any(marks.values()):  # the answer says what these three are; of others, what differs
+        like = dataclasses.replace(pick or Config(), num_workers=config.num_workers).canonical()
+        unlike = []
+        for name, title in _IN_LABELS.items():
+            value = getattr(config, name)
+            if value is not None and value != getattr(like, name):
+                on = title if value else f"not {title}"
+                unlike.append(on if isinstance(value, bool) else f"{title} {value}")
+        label = " ".join([label, ", ".join(unlike)]).rstrip()
     bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
     # The answer names both the recommended and the present settings: these two go last.
     return dataclasses.replace(bar, spare=0 if config == pick else spare)

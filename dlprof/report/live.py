@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -34,8 +34,9 @@ _LABEL_WIDTH = len("machine ")
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SweepState:
-    """A sweep as far as its events say; times are seconds."""
+    """Rich renderable: a sweep as far as its events say, at one moment; times are seconds."""
 
+    clock: Callable[[], float] = time.monotonic
     header: RunHeader | None = None  # set once the sweep is planned
     planned: str = ""  # what it sets out to measure, in words; of a check, how far it is
     trials: list[Trial] = dataclasses.field(default_factory=list)
@@ -49,8 +50,9 @@ class SweepState:
     # What is being made, how much of it is done, and of how much (0: not known).
     preparing: tuple[str, int, int] | None = None
 
-    def expect(self, elapsed_s: float, expected_s: float, now: float) -> None:
+    def expect(self, elapsed_s: float, expected_s: float) -> None:
         """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
+        now = self.clock()
         self.reached = self.fraction_at(now)
         self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
 
@@ -63,6 +65,41 @@ class SweepState:
         if self.expected_s <= 0:
             return self.reached
         return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.preparing is not None:
+            what, done, total = self.preparing
+            yield _bar_line(done, total, _preparing(what, done, total), options)
+            return
+        now = self.clock()
+        fraction, elapsed_s = self.fraction_at(now), self.elapsed_at(now)
+        if self.header is None:  # of a check, or not yet
+            yield _bar_line(fraction, 1.0, self.planned or "Getting ready", options)
+            return
+        times = f"after {_whole(elapsed_s)}"
+        if self.expected_s > 0:  # from the first trial on
+            left_s = max(0.0, self.expected_s - elapsed_s)
+            times = f"{percent_text(fraction)} {times}, {_whole(left_s)} left"
+        yield _bar_line(fraction, 1.0, times, options)
+        for name, text in self._rows(self.header, options.max_width - _LABEL_WIDTH):
+            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
+            yield line.append(text, style="not bold")
+
+    def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
+        done = f"{counted(len(self.trials), 'trial')} done"
+        yield "run", f"{clean(header.target.spec)}: {self.planned}, {done}"
+        best = best_so_far(self.trials)
+        if best is not None:
+            yield "best", rate_text(best[1])
+            yield "", _short(best[0], room)
+        if self.current is not None:
+            again = f" (repeat {self.repetition + 1})" if self.repetition else ""
+            yield "now", f"{_short(self.current, room - len(again))}{again}"
+        if self.usage is not None:
+            parts = usage_text(self.usage).split("; ")
+            while len(parts) > 1 and len("; ".join(parts)) > room:  # no part is shown in part
+                parts.pop()
+            yield "machine", "; ".join(parts)
 
 
 def trial_line(trial: Trial) -> str:
@@ -101,56 +138,6 @@ def _preparing(what: str, done: int, total: int) -> str:
     return f"{clean(what)}: {done:,} of {total:,}" if total else clean(what)
 
 
-class ProgressView:
-    """Rich renderable: a running sweep at one moment, in as many columns as there are."""
-
-    def __init__(self, state: SweepState, now: float) -> None:
-        self._state = state
-        self._now = now
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        state = self._state
-        if state.preparing is not None:
-            what, done, total = state.preparing
-            yield _bar_line(done, total, _preparing(what, done, total), options)
-            return
-        fraction = state.fraction_at(self._now)
-        if state.header is None:  # of a check, or not yet
-            yield _bar_line(fraction, 1.0, state.planned or "Getting ready", options)
-            return
-        yield _bar_line(fraction, 1.0, self._times(), options)
-        for name, text in self._rows(options.max_width - _LABEL_WIDTH):
-            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
-            yield line.append(text, style="not bold")
-
-    def _times(self) -> str:
-        state = self._state
-        elapsed = state.elapsed_at(self._now)
-        if state.expected_s <= 0:  # before the first trial
-            return f"after {_whole(elapsed)}"
-        left = max(0.0, state.expected_s - elapsed)
-        percent = percent_text(state.fraction_at(self._now))
-        return f"{percent} after {_whole(elapsed)}, {_whole(left)} left"
-
-    def _rows(self, room: int) -> list[tuple[str, str]]:
-        state = self._state
-        target = clean(state.header.target.spec) if state.header else ""
-        done = f"{counted(len(state.trials), 'trial')} done"
-        rows = [("run", f"{target}: {state.planned}, {done}")]
-        best = best_so_far(state.trials)
-        if best is not None:
-            rows += [("best", rate_text(best[1])), ("", _short(best[0], room))]
-        if state.current is not None:
-            again = f" (repeat {state.repetition + 1})" if state.repetition else ""
-            rows.append(("now", f"{_short(state.current, room - len(again))}{again}"))
-        if state.usage is not None:
-            parts = usage_text(state.usage).split("; ")
-            while len(parts) > 1 and len("; ".join(parts)) > room:  # no part is shown in part
-                parts.pop()
-            rows.append(("machine", "; ".join(parts)))
-        return rows
-
-
 def _short(config: Config, room: int) -> str:
     """The configuration in torch's names if they fit, else its key."""
     text = clean(config.text)
@@ -182,8 +169,7 @@ class QuietListener:
         self, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._verbose = verbose
-        self._clock = clock
-        self._state = SweepState(heard_at=clock())
+        self._state = SweepState(clock=clock, heard_at=clock())
         self._said_s = 0.0
         self._gone = False
 
@@ -221,7 +207,7 @@ class QuietListener:
         """A trial begins."""
         state = self._state
         state.current, state.repetition, state.preparing = config, repetition, None
-        state.expect(elapsed_s, expected_total_s, self._clock())
+        state.expect(elapsed_s, expected_total_s)
         self._show()
 
     def trial_ended(self, trial: Trial) -> None:
@@ -241,7 +227,7 @@ class QuietListener:
             parts.append("still undecided")
         parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
         state.planned, state.preparing = ", ".join(parts), None
-        state.expect(elapsed_s, budget_s, self._clock())
+        state.expect(elapsed_s, budget_s)
         is_due = elapsed_s >= self._said_s + 10.0
         self._said_s = elapsed_s if is_due else self._said_s
         self._show(state.planned if is_due else "")
@@ -323,7 +309,7 @@ class LiveListener(QuietListener):
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
-            get_renderable=lambda: ProgressView(self._state, self._clock()),
+            get_renderable=lambda: self._state,
         )
 
     def __enter__(self) -> Self:
@@ -348,11 +334,7 @@ class _TerminalConsole(Console):
 
 
 def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
-    """The listener that suits stderr as it is.
-
-    Returns:
-        A context manager; the display is there while it is entered.
-    """
+    """The listener that suits stderr as it is, whose display is there while it is entered."""
     if quiet:
         return QuietListener()
     console = _TerminalConsole(file=sys.stderr, markup=False, highlight=False, emoji=False)

@@ -15,8 +15,6 @@ from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
-_Row = tuple[str, doc.Words]
-
 
 def machine_document(found: Overview) -> str:
     """What ``dlprof machine --json`` prints."""
@@ -26,7 +24,7 @@ def machine_document(found: Overview) -> str:
 
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     """The machines that dlprof knows by name."""
-    rows: tuple[_Row, ...] = tuple((each.name, each.description) for each in profiles)
+    rows: tuple[doc.Row, ...] = tuple((each.name, each.description) for each in profiles)
     hint = doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME")
     return doc.Document(title="Machines for --machine NAME", answer=(doc.FactList(rows), *hint))
 
@@ -50,7 +48,7 @@ def machine_report(overview: Overview) -> doc.Document:
         title=title,
         answer=doc.known(doc.facts(_answer(overview)), doc.chart(bars, used, "cores")),
         hints=doc.hint(f"{name} · details: -v"),
-        details=(
+        details=lambda: (
             doc.Section(title, (doc.FactList(tuple(_offer(overview))),)),
             doc.Section(use, (doc.FactList(tuple(_activity(neighbours))),)),
         ),
@@ -66,7 +64,7 @@ def profile_report(profile: MachineProfile) -> doc.Document:
     )
 
 
-def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
+def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
     yield "Machine", profile.description
     yield "CPU", machine.cpu_model
     yield "Cores", _cores(machine)
@@ -92,7 +90,7 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
     yield from (("Note", note) for note in profile.notes)
 
 
-def _answer(overview: Overview) -> Iterator[_Row]:
+def _answer(overview: Overview) -> Iterator[doc.Row]:
     machine, neighbours = overview.machine, overview.neighbours
     yield from _free(machine, neighbours)
     yield "Usable", _usable(machine, overview.quota_cgroup)
@@ -117,8 +115,7 @@ def _answer(overview: Overview) -> Iterator[_Row]:
         yield "Free GPUs", f"{free}; busiest: {', '.join(_use(most))}"
 
 
-def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
-    """How many cores are free, what that means for a loader, and how sure it is."""
+def _free(machine: Machine, neighbours: Neighbours) -> Iterator[doc.Row]:
     if neighbours.free_cores is None:
         why = neighbours.unavailable.get("busy_cores", "the system has no figures")
         yield "Free cores", f"not known: {why}"
@@ -141,7 +138,6 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
-    """Who uses how many cores, the most first, with a note."""
     for user in neighbours.users[:most]:
         yield user.user, user.cpu_cores, processes_text(user.processes)
     if rest := neighbours.users[most:]:
@@ -151,7 +147,7 @@ def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]
         yield "not visible", unseen, "other containers, hidden processes"
 
 
-def _offer(overview: Overview) -> Iterator[_Row]:
+def _offer(overview: Overview) -> Iterator[doc.Row]:
     machine = overview.machine
     yield "System", machine.platform
     yield "CPU", machine.cpu_model
@@ -195,7 +191,7 @@ def _usable(machine: Machine, cgroup: str | None) -> str:
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
 
 
-def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[_Row]:
+def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[doc.Row]:
     """Equal cards on one line, so that eight of a kind read as such."""
     texts = []
     for card in cards:
@@ -210,7 +206,7 @@ def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[_Row]:
         yield "GPUs", otherwise
 
 
-def _activity(neighbours: Neighbours) -> Iterator[_Row]:
+def _activity(neighbours: Neighbours) -> Iterator[doc.Row]:
     if neighbours.busy_cores is None:
         yield "CPU", neighbours.unavailable.get("busy_cores", MISSING)
     else:
@@ -260,7 +256,7 @@ _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "b
 
 def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:
     """The checks, one below the other, with what to do about each."""
-    rows: list[_Row] = []
+    rows: list[doc.Row] = []
     for check in checks:
         tone = _TONES[check.state]
         finding = doc.Styled(check.finding, tone if check.state != "ok" else "")

@@ -28,7 +28,7 @@ _LONGEST_BAR = 20
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
     """The document: its title, its answer, and its details; no text in it acts."""
     found = [*_heading(document.title, level), *_blocks(document.answer, level + 1)]
-    for section in document.details:
+    for section in document.details():
         found += [*_heading(section.title, level + 1), *_blocks(section.blocks, level + 2)]
     return "\n\n".join(found) + "\n"
 
@@ -50,16 +50,12 @@ def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
 def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, doc.Card):
-            yield from _card(block, level)
+            code = f" {_code(block.code)}" if block.code else ""
+            grade = f" ({escaped(block.level)})" if block.level else ""
+            yield from _heading(block.title, level, code + grade)
+            yield from _blocks(block.blocks, level + 1)
         elif written := "\n".join(_lines(block)):
             yield written
-
-
-def _card(card: doc.Card, level: int) -> Iterator[str]:
-    code = f" {_code(card.code)}" if card.code else ""
-    grade = f" ({escaped(card.level)})" if card.level else ""
-    yield from _heading(card.title, level, code + grade)
-    yield from _blocks(card.blocks, level + 1)
 
 
 def _lines(block: doc.Block) -> Iterator[str]:
@@ -90,12 +86,14 @@ def _lines(block: doc.Block) -> Iterator[str]:
             for bar in block.bars:
                 pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
                 yield f"- {_line((doc.Styled(bar.label, 'strong'), f': {pieces}'))}"
-        case doc.Chart():
-            yield from _chart(block)
+        case doc.Chart(bars=[_, *_]):  # what leads to the left of 0 has its sign in the figure
+            bars = [(bar.label, bar.figure, _bar(bar, block), bar.note) for bar in block.bars]
+            wide = 4 if any(bar.note for bar in block.bars) else 3
+            head, left = (block.label, block.unit, "", ""), (True, False, True, True)
+            yield from _table(head[:wide], [row[:wide] for row in bars], left)
 
 
 def _line(words: doc.Words) -> str:
-    """A line with its tones, as far as Markdown has them."""
     pieces = [(each.tone, clean_within(each.text)) for each in doc.spans(words)]
     whole = "".join(text for _, text in pieces)
     found, at = [], 0
@@ -139,15 +137,6 @@ def _table(
     rule = ["---" if each else "---:" for _, each in zip(head, left, strict=False)]
     for cells in (map(escaped, head), rule, *(map(escaped, row) for row in rows)) if head else ():
         yield f"| {' | '.join(cells)} |"
-
-
-def _chart(chart: doc.Chart) -> Iterator[str]:
-    """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
-    rows = [(bar.label, bar.figure, _bar(bar, chart), bar.note) for bar in chart.bars]
-    if rows:
-        shown = 4 if any(bar.note for bar in chart.bars) else 3
-        head, left = (chart.label, chart.unit, "", ""), (True, False, True, True)
-        yield from _table(head[:shown], [row[:shown] for row in rows], left)
 
 
 def _bar(bar: doc.Bar, chart: doc.Chart) -> str:

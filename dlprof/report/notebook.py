@@ -31,7 +31,7 @@ def notebook_html(shown: Run | Recommendation | Comparison) -> str:
 def _document(shown: Recommendation | Comparison) -> doc.Document:
     if isinstance(shown, Comparison):
         return comparison_report(shown)
-    rows: tuple[tuple[str, doc.Words], ...] = (
+    rows: tuple[doc.Row, ...] = (
         ("Recommended", doc.Styled(shown.config.text, "strong")),
         *((name.capitalize(), words) for name, words in expected_of(shown)),
         certainty(shown),
@@ -39,5 +39,5 @@ def _document(shown: Recommendation | Comparison) -> doc.Document:
     return doc.Document(
         title="recommended settings",
         answer=doc.known(doc.facts(rows), doc.Code(difference(shown.config, None))),
-        details=tuple(doc.section("Why", doc.items(each.claim for each in shown.reasons))),
+        details=lambda: doc.section("Why", doc.items(each.claim for each in shown.reasons)),
     )

@@ -37,7 +37,7 @@ def to_html(document: doc.Document) -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    for section in (*document.pictures, *document.details, *document.appendix):
+    for section in (*document.pictures, *document.details(), *document.appendix):
         SubElement(body, "h2").text = clean(section.title)
         for block in section.blocks:
             _add(body, block)
@@ -55,7 +55,7 @@ def _hash(text: str) -> str:
 
 def _add(parent: Element, block: doc.Block) -> None:
     match block:
-        case doc.Plot() | doc.TimelineChart() | doc.Chart():
+        case doc.Plot() | doc.Chart():
             parent.append(draw(block))
         case doc.Table():
             _add_table(parent, block)

@@ -72,7 +72,6 @@ def _snippets(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
 
 
 def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
-    """Rates over workers, the model as lines, trials' configurations as points."""
     rates = () if advice is None else advice.rates
     measured = [each for each in rates if each.measured]
     if len({each.config.num_workers for each in rates}) < 2 or advice is None:
@@ -99,14 +98,12 @@ def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
 
 
 def _point(each: ConfigRate, x: float, advice: Recommendation | None = None) -> doc.Point:
-    """The rate of a configuration, over anything; the recommended one stands out."""
     label = f"{each.config.text}: {rate_text(each.samples_per_s)}"
     picked = advice is not None and each.config == advice.config
     return doc.Point(x, each.samples_per_s, label, "good" if picked else "")
 
 
 def _lines(run: Run) -> Iterator[doc.Series]:
-    """The best prediction by workers, a line for each prefetch factor."""
     cells = () if run.prediction is None else run.prediction.cells
     for prefetch in sorted({cell.config.prefetch_factor or 0 for cell in cells}):
         best: dict[int, doc.Point] = {}
@@ -124,7 +121,6 @@ def _lines(run: Run) -> Iterator[doc.Series]:
 
 
 def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
-    """CPU time, run-queue delay and blocked time of each stage that knows them apart."""
     bars = []
     for stage in () if traced is None else traced.stages:
         name, figure = STAGES[stage.name], format_duration(stage.mean_s)
@@ -143,22 +139,26 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         yield doc.Chart(bars=tuple(bars), label="stage", unit=unit)
 
 
-def _timeline(run: Run) -> Iterator[doc.TimelineChart]:
+def _timeline(run: Run) -> Iterator[doc.Chart]:
     """The first batches of the traced trial that is shown: workers, receiving, the consumer."""
     known = [each for each in run.timelines if each.batch]
     own = [each for each in known if run.traced and each.trial_id == run.traced.trial_id]
     for recorded in (own or known)[-1:]:
-        done: dict[tuple[int, str], list[tuple[float, float, str, str]]] = {}
-        shown = 0
-        for batch in itertools.islice(batches(since_first(recorded)), 200):
-            shown += 1
+        shown = list(itertools.islice(batches(since_first(recorded)), 200))
+        begun_s = min((s.begin_s for b in shown for s in b.slices if s.track), default=0.0)
+        done: dict[tuple[int, str], list[doc.Piece]] = {}
+        for batch in shown:
             for each in batch.slices:
                 if each.track is not None:
-                    span = (each.begin_s, each.end_s, STAGES.get(each.name, each.name))
-                    done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
-        if done:
-            title = f"{shown} of {len(recorded.batch)} batches"
-            yield doc.TimelineChart(title, {track[1]: done[track] for track in sorted(done)})
+                    lasted_s = each.end_s - each.begin_s
+                    said = f"{format_duration(lasted_s)}, batch {batch.number}"
+                    name = STAGES.get(each.name, each.name)
+                    piece = doc.Piece(lasted_s, name, said, each.begin_s - begun_s)
+                    done.setdefault(each.track, []).append(piece)
+        bars = [doc.Bar(label=track[1], pieces=tuple(done[track])) for track in sorted(done)]
+        if bars:
+            unit = f"{len(shown)} of {len(recorded.batch)} batches"
+            yield doc.Chart(bars=tuple(bars), unit=unit, kind="timeline")
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
@@ -272,7 +272,7 @@ def _trials(run: Run) -> Iterator[doc.Block]:
         yield doc.Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
 
 
-def _facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _facts(run: Run) -> Iterator[doc.Row]:
     header, machine = run.header, run.header.machine
     versions = {
         "dlprof": header.dlprof_version,

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.forecast import (
-    Calibrated,
-    Feed,
-    Forecast,
-    ForecastRow,
-)
+from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, ConfigRate, Estimate, Run
 from dlprof.report import document as doc
+from dlprof.report import sweep
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     IN_TRIALS,
@@ -39,20 +35,6 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import accelerators_sections, accelerators_text
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import (
-    YOURS,
-    alike,
-    beyond_limit,
-    certainty,
-    first,
-    gains_text,
-    if_needed,
-    is_alone,
-    nothing_yet,
-    perhaps_faster,
-    title_of,
-    what_failed,
-)
 from dlprof.stats import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -72,20 +54,20 @@ def forecast_report(
     unit += " a rank" if forecast.ranks > 1 else ""
     rated = []
     for row in forecast.rows:
-        notes = [*beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
-        notes += alike(row.config, forecast.pick, row.ratio)
+        notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
+        notes += sweep.alike(row.config, forecast.pick, row.ratio)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     return doc.Document(
-        title=f"Predicted: {title_of(run)}",
+        title=f"Predicted: {sweep.title_of(run)}",
         answer=(
-            *first(run),
+            *sweep.first(run),
             doc.FactList(tuple(_answer(run, forecast, named=named))),
             *doc.known(
                 rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
             ),
         ),
         hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),
-        details=(
+        details=lambda: (
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
             *accelerators_sections(forecast.accelerators),
@@ -95,7 +77,7 @@ def forecast_report(
     )
 
 
-def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str, doc.Words]]:
+def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
@@ -109,16 +91,16 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         name = picked.name if others and len(depths) > 1 else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
-        only_one = run.prediction is None and is_alone(run, picked.config, rated)
+        only_one = run.prediction is None and sweep.is_alone(run, picked.config, rated)
         alone = only_one and picked.measured is not None and not others
         if alone:  # as recommend says it
-            yield label, nothing_yet(run, picked.config)
+            yield label, sweep.nothing_yet(run, picked.config)
         else:
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
             ratio = None if row.ratio is None else row.ratio.value
             unit = _unit(forecast.rows)
-            yield perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
+            yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         yield "Speed-up", _speed_up(forecast, picked, named=named)
@@ -132,23 +114,22 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
         yield "Utilization", accelerators_text(forecast.accelerators)
-    yield certainty(forecast)
+    yield sweep.certainty(forecast)
     if alone:
-        yield from what_failed(run)
+        yield from sweep.what_failed(run)
 
 
 def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
-    """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
-    names = {"present": YOURS, "default": default}
+    names = {"present": sweep.YOURS, "default": default}
     names["recommended"] = f"the recommended {best.config.text}" if best else ""
     found: dict[Config, tuple[ConfigRate, str]] = {}
     for name, each in forecast.others.items():
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
-        gains = gains_text(compared, None if named else forecast.certificate)
-        return gains + if_needed(picked.gain_if, pick, compared[0][0].config, gains)
+        gains = sweep.gains_text(compared, None if named else forecast.certificate)
+        return gains + sweep.if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
     return f"none: that is {default}"
@@ -171,12 +152,10 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
 
 
 def _shares(forecast: Forecast) -> bool:
-    """Whether more than one rank is asked for, or a limit that several have."""
     return forecast.ranks > 1 or forecast.conditions.storage_bytes_per_s is not None
 
 
 def _runs_out(forecast: Forecast) -> str:
-    """Which resource runs out first as ranks are added, and beyond how many."""
     found = forecast.resources[0]
     name = limit_text(found.name)
     if found.ranks is None:
@@ -359,25 +338,27 @@ def feed_text(feed: Feed) -> str:
 
 def feed_report(run: Run, feed: Feed) -> doc.Document:
     """What it takes to feed a training step."""
+    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
+    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
+    needs = [(n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None]
     return doc.Document(
-        title=f"Feeding a step: {title_of(run)}",
+        title=f"Feeding a step: {sweep.title_of(run)}",
         answer=(
-            *first(run),
+            *sweep.first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
-            doc.FactList(tuple(_feed_rows(feed))),
+            doc.FactList(tuple(_feed_rows(feed, everyone))),
             doc.Code(difference(feed.config, None, run.header.target.call.checked())),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
-        details=(
-            *doc.section("Needs", doc.facts(_needs(feed))),
+        details=lambda: (
+            *doc.section("Needs", doc.facts(needs)),
             *doc.section("Assumed", doc.items(feed.notes)),
             *doc.section("Calibration", doc.Text(_calibrated(feed.calibrated))),
         ),
     )
 
 
-def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
-    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
+def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     yield "Data wait", _fed(feed)
     each = " for each rank" if feed.ranks > 1 else ""
     yield "Workers", f"{whole_text(feed.workers)}{each}"
@@ -387,16 +368,21 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"
-    yield "Storage", _storage(feed, everyone)
+    read = feed.storage_bytes_per_s
+    if read is None:
+        yield "Storage", "not known: what batches read was not measured"
+    elif read < 1:
+        yield "Storage", "nothing: the traced batches came from the page cache, or from no file"
+    else:
+        yield "Storage", f"{format_bytes(read)}/s{everyone}"
     if feed.samples_per_s is not None:
         size = feed.batch_bytes_per_s
         moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
         yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
-    yield certainty(feed)
+    yield sweep.certainty(feed)
 
 
 def _is_fed(feed: Feed) -> bool:
-    """Whether the step waits no longer than asked for."""
     asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
     return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
 
@@ -410,18 +396,3 @@ def _fed(feed: Feed) -> str:
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
     return f"{wait}: {loaders} it below {asked}, as receiving batches alone takes {least}"
-
-
-def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
-    everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
-    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
-    yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
-
-
-def _storage(feed: Feed, everyone: str) -> str:
-    rate = feed.storage_bytes_per_s
-    if rate is None:
-        return "not known: what batches read was not measured"
-    if rate < 1:
-        return "nothing: the traced batches came from the page cache, or from no file"
-    return f"{format_bytes(rate)}/s{everyone}"

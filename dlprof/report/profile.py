@@ -11,11 +11,9 @@ from dlprof.records import (
     Estimate,
     Explanation,
     Run,
-    SampleCosts,
     Stage,
     StageName,
     Stalls,
-    TransformCost,
     Trial,
     WithoutPart,
     WorkerCosts,
@@ -63,30 +61,32 @@ def profile_report(run: Run) -> doc.Document:
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run))
     traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
-    trial = plain[0] if plain else next(iter(run.trials), None)
+    tried = (each for each in (*plain, *run.trials[:1]) if each.outcome == "completed")
+    measured = next(tried, None)
     return doc.Document(
         title=title_of(run),
         answer=(
             *(first(run) if traced else ()),  # else findings are all that there is
-            doc.FactList(tuple(_answer(run, diagnosis, traced, trial))),
+            doc.FactList(tuple(_answer(run, diagnosis, traced, measured))),
             *doc.known(_lanes(traced)),
         ),
         hints=_last(run),
-        details=tuple(_details(run, diagnosis, traced, trial)),
+        details=lambda: _details(run, diagnosis, traced, measured),
     )
 
 
 def _answer(
-    run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
-) -> Iterator[tuple[str, doc.Words]]:
-    measured = trial if trial is not None and trial.outcome == "completed" else None
+    run: Run, diagnosis: Diagnosis, traced: Explanation | None, measured: Trial | None
+) -> Iterator[doc.Row]:
     row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction
     wait = wait if row is None else row.wait_fraction
-    step_s = _step_s(run, traced)
+    # As it was asked for, else as it was traced.
+    asked, step = run.header.settings.get("step_s"), traced.stage("step") if traced else None
+    step_s = asked if isinstance(asked, float) and asked > 0 else step.mean_s if step else 0.0
     if step_s <= 0 and not run.header.settings.get("step_callable"):
         wait = None  # what does nothing only waits
     if diagnosis.findings or (traced is not None and traced.hooked):
@@ -96,15 +96,9 @@ def _answer(
     if wait is not None:
         period_s = None
         if rate is not None and rate.value > 0 and measured is not None:
-            period_s = _batch_samples(measured, unit) / rate.value
+            size = measured.samples_per_batch if unit == "samples/s" else 1.0
+            period_s = None if size is None else size / rate.value
         yield "Data wait", _wait(wait, step_s, period_s, traced)
-
-
-def _step_s(run: Run, traced: Explanation | None) -> float:
-    """The training step, as it was asked for, else as it was traced; 0 without one."""
-    asked = run.header.settings.get("step_s")
-    step = None if traced is None else traced.stage("step")
-    return asked if isinstance(asked, float) and asked > 0 else step.mean_s if step else 0.0
 
 
 def _rate(
@@ -115,14 +109,6 @@ def _rate(
     if (row is None or row.rate is None) and measured is not None:
         return row, measured.batches_per_s, "batches/s"  # a batch's samples aren't known
     return row, None if row is None else row.rate, "samples/s"
-
-
-def _batch_samples(trial: Trial, unit: str) -> float:
-    """How many samples a batch has, or 1 where a rate is of batches."""
-    samples, batches = trial.samples_per_s, trial.batches_per_s
-    if unit != "samples/s" or samples is None or batches is None or batches.value <= 0:
-        return 1.0
-    return samples.value / batches.value
 
 
 def _wait(wait: float, step_s: float, period_s: float | None, traced: Explanation | None) -> str:
@@ -148,12 +134,9 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
     known = {stage.name: stage for stage in traced.stages}
     several = traced.config.num_workers
     worker = "worker" if several == 1 else f"worker 0-{several - 1}"
-    lanes: list[tuple[str, tuple[StageName, ...]]]
-    lanes = [("main", ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step"))]
-    if several:
-        lanes = [(worker, _WORKERS), ("main", _MAIN)]
+    alone: tuple[StageName, ...] = ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step")
     bars = []
-    for label, names in lanes:
+    for label, names in {worker: _WORKERS, "main": _MAIN}.items() if several else [("main", alone)]:
         stages = (known[name] for name in names if name in known and known[name].mean_s > 0)
         pieces = [doc.Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
         if pieces:
@@ -168,14 +151,14 @@ def _last(run: Run) -> tuple[doc.Block, ...]:
 
 
 def _details(
-    run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
+    run: Run, diagnosis: Diagnosis, traced: Explanation | None, measured: Trial | None
 ) -> Iterator[doc.Section]:
     yield from doc.section("Findings", *cards(diagnosis.findings))
     yield from ranks_sections(run, diagnosis.config)
-    completed = trial if trial is not None and trial.outcome == "completed" else None
-    _, rate, unit = _rate(run, diagnosis, completed)
-    yield from doc.section("Without one part", *_without(diagnosis.without, rate, unit))
-    yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
+    _, rate, unit = _rate(run, diagnosis, measured)
+    if diagnosis.without and rate is not None:
+        yield doc.Section("Without one part", tuple(_without(diagnosis.without, rate, unit)))
+    yield from doc.section("Use of the machine", doc.facts(_usage(measured, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)
     yield from doc.section("Notes", doc.items(diagnosis.notes))
@@ -184,9 +167,7 @@ def _details(
         yield from doc.section("Profile", doc.Text(took))
 
 
-def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> Iterator[doc.Block]:
-    if not found or rate is None:
-        return
+def _without(found: Sequence[WithoutPart], rate: Estimate, unit: str) -> Iterator[doc.Block]:
     rates = [each.gain.times(rate.value) for each in found]
     yield doc.Table(
         (
@@ -203,26 +184,21 @@ def _without(found: Sequence[WithoutPart], rate: Estimate | None, unit: str) -> 
 _IF_FREE = "predicted, if that part took no time and all else stayed as it is."
 
 
-def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
-    if trial is not None and trial.outcome == "completed":
+def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[doc.Row]:
+    if trial is not None:
         usage = trial.node_usage  # what others used is seen of the whole machine
         yield f"cores{', all ranks of a machine' if len(trial.ranks) > 1 else ''}", used_text(usage)
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
         yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)
     if stalls is not None:
-        yield "data stalls", _stalls(stalls)
-
-
-def _stalls(stalls: Stalls) -> str:
-    text = f"{percent_text(stalls.prep_fraction)} preparing batches"
-    if stalls.fetch_fraction is not None:
-        text += f", {percent_text(stalls.fetch_fraction)} fetching from storage"
-    times = [f"{format_duration(stalls.resident_s)} the step alone"]
-    times.append(f"{format_duration(stalls.warm_s)} from the page cache")
-    if stalls.cold_s is not None:
-        times.append(f"{format_duration(stalls.cold_s)} from storage")
-    return f"{text} (a batch: {', '.join(times)})"
+        text = f"{percent_text(stalls.prep_fraction)} preparing batches"
+        if stalls.fetch_fraction is not None:
+            text += f", {percent_text(stalls.fetch_fraction)} fetching from storage"
+        spent = {"the step alone": stalls.resident_s, "from the page cache": stalls.warm_s}
+        spent |= {} if stalls.cold_s is None else {"from storage": stalls.cold_s}
+        times = ", ".join(f"{format_duration(each_s)} {name}" for name, each_s in spent.items())
+        yield "data stalls", f"{text} (a batch: {times})"
 
 
 def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
@@ -231,9 +207,22 @@ def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
         yield from doc.section(f"Stages, per batch{of}", _stages(traced.stages))
     yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
-        yield from doc.section("Single samples", doc.items(_samples(traced.samples)))
-    if traced.transforms:
-        yield from doc.section("Transforms, per call", _transforms(traced.transforms))
+        found, slowest = traced.samples, [*traced.samples.slowest.items()][:5]
+        text = (
+            f"{found.count:,} timed: mean {format_duration(found.mean_s)}, median "
+            f"{format_duration(found.median_s)}, p95 {format_duration(found.p95_s)}, p99 "
+            f"{format_duration(found.p99_s)}, longest {format_duration(found.max_s)}"
+        )
+        named = ", ".join(f"{name} ({format_duration(each_s)})" for name, each_s in slowest)
+        lines = (text, f"slowest: {named}") if slowest else (text,)
+        yield from doc.section("Single samples", doc.Items(lines))
+    if shown := traced.transforms[:12]:
+        columns = (
+            doc.Column("transform", [each.name for each in shown], left=True),
+            doc.Column("mean", [format_duration(each.mean_s) for each in shown]),
+            doc.Column("of fetch", [percent_text(each.share) for each in shown]),
+        )
+        yield from doc.section("Transforms, per call", doc.Table(columns))
     if traced.workers:
         yield from doc.section("Workers", *_workers(traced.workers))
     missing = (f"{name}: {reason}" for name, reason in traced.unavailable.items())
@@ -242,7 +231,6 @@ def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
 
 def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
-
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
     times = [("median", "median_s", 1), ("p95", "p95_s", 9), ("max", "max_s", 4)]
     times += [("CPU", "cpu_s", 8), ("run-queue delay", "run_queue_s", 6), ("blocked", "io_s", 7)]
@@ -275,32 +263,8 @@ def _places(traced: Explanation) -> doc.Chart | None:
     return doc.chart(bars, "stage", "batches")
 
 
-def _samples(samples: SampleCosts) -> Iterator[doc.Words]:
-    yield (
-        f"{samples.count:,} timed: mean {format_duration(samples.mean_s)}, median "
-        f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
-        f"{format_duration(samples.p99_s)}, longest {format_duration(samples.max_s)}"
-    )
-    slowest = list(samples.slowest.items())[:5]
-    if slowest:
-        named = ", ".join(f"{name} ({format_duration(s)})" for name, s in slowest)
-        yield f"slowest: {named}"
-
-
-def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
-    shown = transforms[:12]
-    return doc.Table(
-        (
-            doc.Column("transform", [each.name for each in shown], left=True),
-            doc.Column("mean", [format_duration(each.mean_s) for each in shown]),
-            doc.Column("of fetch", [percent_text(each.share) for each in shown]),
-        )
-    )
-
-
 def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
     shown = workers[:64]
-
     growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
     yield doc.Table(
         (

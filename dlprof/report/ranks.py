@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Accelerators
 
 
-def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[tuple[str, doc.Words]]:
+def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.Row]:
     """All ranks together and the slowest, whose rate is that of their configuration, in a line."""
     speeds = rank_speeds(run, pick)
     if not speeds or rate is None:
@@ -75,15 +75,15 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
     """Each rank, each node where there are several, and each number of ranks."""
     speeds = rank_speeds(run, pick)
     if len(hosts := dict.fromkeys(each.host for each in speeds)) > 1:
-        there = {host: [each for each in speeds if each.host == host] for host in hosts}
-        each_s = {host: [s.samples_per_s.value for s in each] for host, each in there.items()}
+        there = [[each for each in speeds if each.host == host] for host in hosts]
+        rates_of = [[each.samples_per_s.value for each in node] for node in there]
         of_nodes = (
             doc.Column("node", list(hosts), left=True),
-            doc.Column("ranks", [", ".join(str(s.rank) for s in each) for each in there.values()]),
-            doc.Column("samples/s", [format_rate(sum(each)) for each in each_s.values()]),
-            doc.Column("slowest rank", [format_rate(min(each)) for each in each_s.values()]),
+            doc.Column("ranks", [", ".join(str(each.rank) for each in node) for node in there]),
+            doc.Column("samples/s", [format_rate(sum(each)) for each in rates_of]),
+            doc.Column("slowest rank", [format_rate(min(each)) for each in rates_of]),
         )
-        yield from doc.section(f"Nodes with {pick.text}", _table(of_nodes))
+        yield from doc.section(f"Nodes with {pick.text}", doc.Table(of_nodes))
     if speeds:
         rates = [each.samples_per_s for each in speeds]
         columns = (
@@ -100,7 +100,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
             doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds], 1),
             _causes("slow for", [each.cause for each in speeds]),
         )
-        yield from doc.section(f"Ranks with {pick.text}, in trials", _table(columns))
+        yield from doc.section(f"Ranks with {pick.text}, in trials", doc.Table(columns))
     found = scales(run)
     if len(found) > 1:
         of_counts = (
@@ -124,7 +124,7 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
         )
         law = scaling_law(run)
         said = () if law is None else (_law_text(law, max(each.ranks for each in found)),)
-        yield from doc.section("Scaling, in trials", _table(of_counts), doc.items(said))
+        yield from doc.section("Scaling, in trials", doc.Table(of_counts), doc.items(said))
 
 
 def _law_text(law: ScalingLaw, ranks: int) -> str:
@@ -201,10 +201,10 @@ def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
         ),
     )
     if free:
-        yield from doc.section("One more accelerator, predicted", _table(columns))
+        yield from doc.section("One more accelerator, predicted", doc.Table(columns))
 
 
-def training_facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def training_facts(run: Run) -> Iterator[doc.Row]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
     script = run.script
     if script is None or len(script.ranks) < 2:
@@ -284,7 +284,7 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
         doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks], 2),
         _causes("slow for", causes),
     )
-    yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", _table(columns))
+    yield from doc.section(f"Ranks, of {ranks[0].loader or 'their loaders'}", doc.Table(columns))
 
 
 def _causes(title: str, causes: Sequence[str], *, keep: int | None = None) -> doc.Column:
@@ -293,8 +293,3 @@ def _causes(title: str, causes: Sequence[str], *, keep: int | None = None) -> do
     means = dict.fromkeys(f"{cause} ({meaning})" for cause, _, meaning in named if meaning)
     note = f"{', '.join(means)}." if means else ""
     return doc.Column(title, [cause for cause, _, _ in named], keep, left=True, note=note)
-
-
-def _table(columns: tuple[doc.Column, ...]) -> doc.Table:
-    shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
-    return doc.Table(shown)

@@ -14,14 +14,13 @@ from dlprof.records import (
     Finding,
     Headroom,
     Run,
-    TriedSetting,
     WatchedLoader,
     WatchedScript,
     own_s,
 )
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
-from dlprof.report.findings import answer, cards, more_findings
+from dlprof.report.findings import answer, cards, listed, more_findings
 from dlprof.report.labels import about_file, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
@@ -62,29 +61,47 @@ def script_document(run: Run) -> str:
 
 def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
+    bars = (
+        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
+        for each in _by_wait(run)[:4]
+        if each.batches and each.wait_fraction is not None
+    )
+    script, shortfall = run.script, list[doc.Block]()
+    if script is None or script.ending == "running":
+        none = "" if run.watched else " No loader had been seen by then."
+        shortfall.append(doc.Text(f"{_CUT_OFF}{none}"))
+    if not run.watched and script is not None:  # why none was seen
+        shortfall += doc.known(doc.items(script.notes))
     return doc.Document(
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
             *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
-            *doc.known(doc.facts(_answer(run)), _chart(run)),
-            *_shortfall(run),
+            *doc.known(doc.facts(_answer(run)), doc.chart(bars, "loader", kind="share")),
+            *shortfall,
         ),
         hints=about_file(run, more_findings(_of_speed(run))) if run.path else (),
-        details=tuple(_details(run)),
+        details=lambda: _details(run),
     )
 
 
-def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _answer(run: Run) -> Iterator[doc.Row]:
     yield "Script", _how_it_went(run)
     if run.watched:
         yield "Data wait", doc.Styled(_data_wait(run), "strong")
-        yield from _headroom(_slowest(run.watched))
+        slowest = _slowest(run.watched)
+        if slowest.headroom is not None:
+            yield "Headroom", headroom_text(slowest.headroom)
+        elif "headroom" in slowest.unavailable:  # where it was asked for
+            yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
     shown = _of_speed(run)
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
-        workers = diagnosis.config.num_workers
-        yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
+        # What the fix can save at most: of a late rank, the wait of others.
+        late = straggler_of(run) if "rank" in shown[0].evidence else None
+        wait = _slowest(run.watched).wait_fraction if run.watched else None
+        wait = wait if late is None else waits_for_late(run, late)
+        yield from answer(shown, wait, workers=diagnosis.config.num_workers)
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -119,15 +136,7 @@ def _data_wait(run: Run) -> str:
     return said
 
 
-def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
-    """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
-    if loader.headroom is not None:
-        yield "Headroom", headroom_text(loader.headroom)
-    elif "headroom" in loader.unavailable:
-        yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
-
-
-def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
+def _to_gain(run: Run) -> Iterator[doc.Row]:
     """How sure it is that nothing is to be gained: no loader saves more than the wait for data."""
     script = run.script
     wait = None if script is None else script.wait_fraction
@@ -160,7 +169,6 @@ def headroom_text(found: Headroom) -> str:
 
 
 def _of_speed(run: Run) -> list[Finding]:
-    """The findings but for those of wrong data, which are said before all else."""
     return [each for each in run.findings if not _is_of_data(each)]
 
 
@@ -171,16 +179,11 @@ def _is_of_data(finding: Finding) -> bool:
 
 
 def _wrong(finding: Finding) -> str:
-    shown = finding.evidence
+    shown, text = finding.evidence, f"{finding.title} ({finding.code})."
     if "unfed_ranks" in shown:
-        return f"{finding.title} ({finding.code}). {finding.explanation}"
-    names = [*_names(shown.get("seen_in")), *_names(shown.get("trials")), "a loader"]
-    return f"The data of {names[0]} is wrong: {finding.title} ({finding.code})."
-
-
-def _names(listed: object) -> list[str]:
-    """What evidence lists; a file may have anything there."""
-    return [str(each) for each in listed] if isinstance(listed, list | tuple) else []
+        return f"{text} {finding.explanation}"
+    names = [*listed(shown.get("seen_in")), *listed(shown.get("trials")), "a loader"]
+    return f"The data of {names[0]} is wrong: {text}"
 
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
@@ -191,17 +194,9 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
         return first.code.startswith(("transfer.", "step."))
     # What ranks show of a loader needs no traced batches.
     trials = () if run.diagnosis is None else run.diagnosis.trials
-    named = (*trials, *_names(first.evidence.get("seen_in")))
+    named = (*trials, *listed(first.evidence.get("seen_in")))
     of_it = not run.watched or _slowest(run.watched).name in named
     return of_it and first.code != "consumer"  # likewise
-
-
-def _wait_of(run: Run, first: Finding) -> float | None:
-    """Share of the time that a finding's fix can save at most: of a late rank, that of others."""
-    late = straggler_of(run) if "rank" in first.evidence else None
-    if late is not None:
-        return waits_for_late(run, late)
-    return _slowest(run.watched).wait_fraction if run.watched else None
 
 
 def _how_it_went(run: Run) -> str:
@@ -232,15 +227,6 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
     return sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
 
 
-def _chart(run: Run) -> doc.Chart | None:
-    bars = (
-        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
-        for each in _by_wait(run)[:4]
-        if each.batches and each.wait_fraction is not None
-    )
-    return doc.chart(bars, "loader", kind="share")
-
-
 def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc.Bar:
     share = loader.wait_fraction
     return doc.Bar(
@@ -255,15 +241,6 @@ def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc
     )
 
 
-def _shortfall(run: Run) -> Iterator[doc.Block]:
-    """That the process was cut off, or why no loader was seen."""
-    script = run.script
-    if script is None or script.ending == "running":
-        yield doc.Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
-    if not run.watched and script is not None:
-        yield from doc.known(doc.items(script.notes))
-
-
 def _details(run: Run) -> Iterator[doc.Section]:
     shown = _by_wait(run)[:50]
     places = Counter(each.place for each in shown)
@@ -274,7 +251,13 @@ def _details(run: Run) -> Iterator[doc.Section]:
         yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
     yield from training_sections(run)
     tried = () if run.script is None else run.script.tried
-    yield from doc.section("Tuning", doc.items(map(_tried, tried)))
+    gains = ("" if each.speedup is None else f", {gain_text(each.speedup)}" for each in tried)
+    tuned = (
+        f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting} {each.result}{gain}; "
+        f"{each.why}"
+        for each, gain in zip(tried, gains, strict=True)
+    )
+    yield from doc.section("Tuning", doc.items(tuned))
     yield from doc.section("Findings", *cards(run.findings))
     if run.traced is not None:
         several = len(run.explanations) > 1
@@ -282,15 +265,6 @@ def _details(run: Run) -> Iterator[doc.Section]:
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
     yield from doc.section("Notes", doc.items([*notes, *said]))
-
-
-def _tried(setting: TriedSetting) -> str:
-    brought = "" if setting.speedup is None else f", {gain_text(setting.speedup)}"
-    after = format_duration(setting.at_s)
-    return (
-        f"{setting.dataset}, after {after}: {setting.setting} {setting.result}{brought}; "
-        f"{setting.why}"
-    )
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
@@ -346,7 +320,6 @@ def summary_text(loader: WatchedLoader) -> str:
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
-    """One loader: what it is, how its loop's time went, and how its epochs began."""
     about = [each for each in (loader.dataset, loader.sampler) if each]
     if names_caller and loader.called_from:
         about.append(f"called from {loader.called_from}")
@@ -378,7 +351,7 @@ def _made(loader: WatchedLoader) -> str:
         rates.append(f"the same samples up to {loader.config.num_workers} times")
     elif loader.samples_per_s is not None:
         rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
-    return "; ".join([made, ", ".join(rates)] if rates else [made])
+    return "; ".join(filter(None, (made, ", ".join(rates))))
 
 
 def _facts(loader: WatchedLoader) -> Iterator[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from dlprof.report.document import Bar, Chart, Plot, Point, TimelineChart
+from dlprof.report.document import Bar, Chart, Plot, Point
 from dlprof.report.text import clean, shortened
 from dlprof.units import format_duration, format_rate
 
@@ -17,7 +16,6 @@ _Place = Callable[[float, float], tuple[float, float]]
 
 _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 """Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
-
 
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
 _LETTER = 6.6
@@ -71,22 +69,17 @@ def _kinds(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def draw(block: Chart | Plot | TimelineChart) -> Element:
+def draw(block: Chart | Plot) -> Element:
     """A figure with its caption, and the picture in it, once for each kind of window."""
-    draw_one: Callable[[float], Element]
-    match block:
-        case Plot():
-            title, draw_one = block.title, functools.partial(_draw_plot, block)
-        case TimelineChart():
-            title, draw_one = block.title, functools.partial(_draw_timeline, block)
-        case Chart():
-            title = ", by ".join(filter(None, (block.unit, block.label)))
-            draw_one = functools.partial(_draw_bars, block)
     figure = Element("figure")
+    if isinstance(block, Plot):
+        title = block.title
+    else:
+        title = ", by ".join(filter(None, (block.unit, block.label)))
     if title:
         SubElement(figure, "figcaption").text = clean(title)
     for kind, width in reversed(_WIDTHS.items()):
-        svg = draw_one(width)
+        svg = _draw_plot(block, width) if isinstance(block, Plot) else _draw_bars(block, width)
         svg.set("class", kind)
         if kind == "narrow":  # on phones nothing hovers
             for each in list(svg.iter()):
@@ -135,7 +128,6 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Element], float]:
-    """The names with their colors, and where they end."""
     made = Element("g")
     at, top = left, _TOP
     for name, kind in kinds.items():
@@ -149,9 +141,6 @@ def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Elem
 
 
 def _draw_bars(chart: Chart, width: float) -> Element:
-    """A chart of bars; those of shares are all of one length."""
-    if chart.kind == "share":
-        chart = dataclasses.replace(chart, bars=tuple(map(_as_shares, chart.bars)))
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     rows = _ROW * len(chart.bars)
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
@@ -165,30 +154,28 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     legend, top = _legend(kinds, left, width)
     svg = _picture(width, top + _TOP + rows + _ROW)
     svg.extend(legend)
+    shares = chart.kind == "share"  # whose bars are all of one length
     ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
+    ends = [0.0, 1.0] if shares else ends
     low, high = min(ends), max(ends)
     scale = (right - left) / (high - low) if high > low else 0.0
     zero = left - low * scale
+    shown = format_duration if chart.kind == "timeline" else format_rate
     for tick in ticks(low, high):
         at = zero + tick * scale
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
-        if chart.kind == "bars" and len(kinds) == 0:
-            _label(svg, format_rate(tick), at, top + rows + 14, "middle", "soft")
+        if chart.kind == "timeline" or (chart.kind == "bars" and not kinds):
+            _label(svg, shown(tick), at, top + rows + 14, "middle", "soft")
     for place, bar in enumerate(chart.bars):
         middle = top + _ROW * (place + 0.5)
         _label(svg, labels[place], left - 8, middle + 4, "end")
         tone = bar.tone
         if chart.kind == "signed":
             tone = tone or ("bad" if bar.length < 0 else "good")
-        _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, scale, middle)
+        by = scale / (bar.length or 1.0) if shares else scale
+        _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, by, middle)
         _label(svg, behind[place], right + 10, middle + 4)
     return svg
-
-
-def _as_shares(bar: Bar) -> Bar:
-    whole = bar.length or 1.0
-    pieces = (dataclasses.replace(each, length=each.length / whole) for each in bar.pieces)
-    return dataclasses.replace(bar, pieces=tuple(pieces))
 
 
 def _bar(
@@ -198,6 +185,8 @@ def _bar(
     tone = f"{bar.tone}-fill" if bar.tone in {"good", "warn", "bad"} else "bar"
     for piece in bar.pieces:
         width = piece.length * scale
+        if piece.begin is not None:  # what takes no time is seen, too
+            at, width = zero + piece.begin * scale, max(0.4, width)
         kind = kinds.get(piece.name, tone)
         start = at if width >= 0 else at + width
         drawn = _rectangle(svg, start, middle - _THICK / 2, abs(width), kind)
@@ -211,7 +200,6 @@ def _bar(
 
 
 def _draw_plot(plot: Plot, width: float) -> Element:
-    """Points and lines over two axes, whiskers whole."""
     kinds = _kinds(each.name for each in plot.series)
     legend, top = _legend(kinds, _LEFT, width)
     top += 16
@@ -269,30 +257,3 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
     tone = f"{point.tone}-fill" if point.tone in {"good", "warn", "bad"} else kind
     circle = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": radius, "class": f"shape {tone}"}
     SubElement(SubElement(svg, "circle", circle), "title").text = clean(point.label)
-
-
-def _draw_timeline(timeline: TimelineChart, width: float) -> Element:
-    spans = [span for lane in timeline.lanes.values() for span in lane]
-    kinds = _kinds(name for _, _, name, _ in spans)
-    left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)
-    rows = _ROW * len(timeline.lanes)
-    legend, top = _legend(kinds, left, width)
-    svg = _picture(width, top + _TOP + rows + _ROW)
-    svg.extend(legend)
-    begin = min((span[0] for span in spans), default=0.0)
-    end = max((span[1] for span in spans), default=1.0)
-    scale = (width - 20 - left) / (end - begin) if end > begin else 0.0
-    for tick in ticks(0.0, end - begin):
-        at = left + tick * scale
-        _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
-        _label(svg, format_duration(tick), at, top + rows + 14, "middle", "soft")
-    for place, (label, lane) in enumerate(timeline.lanes.items()):
-        middle = top + _ROW * (place + 0.5)
-        _label(svg, label, left - 8, middle + 4, "end")
-        for start, stop, name, what in lane:
-            length = max(0.4, (stop - start) * scale)
-            across = left + (start - begin) * scale
-            drawn = _rectangle(svg, across, middle - _THICK / 2, length, kinds[name])
-            said = f"{what}: {name} {format_duration(stop - start)}"
-            SubElement(drawn, "title").text = clean(said)
-    return svg

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING
 
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
@@ -31,6 +30,7 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.report import document as doc
+from dlprof.report.findings import listed
 from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
@@ -85,40 +85,29 @@ _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
 def sweep_report(run: Run) -> doc.Document:
     """What a sweep found, or what there is of it."""
     run = with_recommendation(run)
-    advice = run.recommendation
-    if advice is not None:
-        return recommendation_report(run, advice)
-    failed = next((t.failure for t in run.trials if t.failure and t.outcome != "skipped"), None)
-    why = "no configuration was measured" if failed is None else _with_hint(failed)
-    return doc.Document(
-        title=title_of(run),
-        answer=(
-            *first(run),
-            doc.FactList((("Recommended", f"nothing: {why}"), *what_failed(run, said=why))),
-            *_cut_off(run),
-        ),
-        hints=_last(run, None),
-        details=tuple(_details(run, None, lambda: None)),
-    )
+    return recommendation_report(run, run.recommendation)
 
 
-def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
-    """A recommendation."""
-    present, call = run.present, run.header.target.call.checked()
-    # It is of the conditions that were measured, and takes the model many answers.
-    asked = functools.cache(lambda: asked_accelerators(run, advice))
-    alone = is_alone(run, advice.config, advice.rates)
-    code = None if alone else doc.Code(difference(advice.config, present, call))
+def recommendation_report(
+    run: Run, advice: Recommendation | None, *, again: str = ""
+) -> doc.Document:
+    """A recommendation, or why there is none."""
+    chart = code = asked = None
+    if advice is None:
+        failed = next((t.failure for t in run.trials if t.failure and t.outcome != "skipped"), None)
+        why = "no configuration was measured" if failed is None else _with_hint(failed)
+        rows = (("Recommended", f"nothing: {why}"), *what_failed(run, said=why))
+    else:
+        asked = asked_accelerators(run, advice)
+        rows, chart = tuple(_answer(run, advice, asked)), _chart(run, advice)
+        if not is_alone(run, advice.config, advice.rates):
+            call = run.header.target.call.checked()
+            code = doc.Code(difference(advice.config, run.present, call))
     return doc.Document(
         title=title_of(run),
-        answer=(
-            *first(run),
-            doc.FactList(tuple(_answer(run, advice, asked))),
-            *doc.known(_chart(run, advice), code),
-            *_cut_off(run),
-        ),
+        answer=(*first(run), doc.FactList(rows), *doc.known(chart, code), *_cut_off(run)),
         hints=_last(run, advice),
-        details=doc.Later(lambda: _details(run, advice, asked, again)),
+        details=lambda: _details(run, advice, asked, again),
     )
 
 
@@ -143,7 +132,7 @@ def title_of(run: Run) -> str:
     return f"{run.header.target.spec} on {run.header.machine.hostname}"
 
 
-def certainty(found: Recommendation | Answer) -> tuple[str, doc.Words]:
+def certainty(found: Recommendation | Answer) -> doc.Row:
     """How sure an answer is, and why no surer."""
     level = found.confidence
     return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
@@ -156,8 +145,8 @@ def first(run: Run) -> Iterator[doc.Block]:
 
 
 def _answer(
-    run: Run, advice: Recommendation, accelerators: Callable[[], Accelerators | str | None]
-) -> Iterator[tuple[str, doc.Words]]:
+    run: Run, advice: Recommendation, accelerators: Accelerators | str | None
+) -> Iterator[doc.Row]:
     present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
     faster = [
@@ -171,7 +160,7 @@ def _answer(
         asked = ", ".join(_asked(advice.constraints, step=True))
         rate = rate_text(advice.expected.samples_per_s)
         yield "Throughput", f"{rate} for {asked}" if asked else rate
-        yield from _utilization(accelerators())
+        yield from _utilization(accelerators)
         yield from what_failed(run)
         return
     if present is not None:
@@ -201,7 +190,7 @@ def _answer(
     yield from ranks
     if advice.numa_binding is not None:
         yield "NUMA binding", binding_text(advice.numa_binding)
-    yield from _utilization(accelerators())
+    yield from _utilization(accelerators)
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
@@ -223,7 +212,6 @@ def perhaps_faster(
 
 
 def _speed_up(run: Run, advice: Recommendation) -> str:
-    """Over the present settings and PyTorch's default, as far as they have a rate."""
     rates = {each.config: each for each in advice.rates}
     present, pick = run.present, advice.config
     default = Config(batch_size=pick.batch_size)
@@ -257,7 +245,7 @@ def if_needed(gain_if: str, pick: Config, other: Config, gains: str) -> str:
     return f", if {gain_if}" if gain_if and more else ""
 
 
-def _utilization(found: Accelerators | str | None) -> Iterator[tuple[str, doc.Words]]:
+def _utilization(found: Accelerators | str | None) -> Iterator[doc.Row]:
     if found is not None:
         why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
         yield "Utilization", why
@@ -344,7 +332,7 @@ def _wait(advice: Recommendation, wait: float) -> str:
     return ": ".join(filter(None, (text, fed)))
 
 
-def what_failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
+def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
     """What failed and what to do, unless that is said; what gives wrong data is said first."""
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
@@ -355,7 +343,6 @@ def what_failed(run: Run, *, said: str = "") -> Iterator[tuple[str, doc.Words]]:
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:
-    """How a sweep ended early, and the command that continues it."""
     ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
     how = "The run file ends in the middle of a record" if run.truncated else ended
     if how is None:
@@ -414,27 +401,34 @@ def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterat
 def _details(
     run: Run,
     advice: Recommendation | None,
-    accelerators: Callable[[], Accelerators | str | None],
+    accelerators: Accelerators | str | None,
     again: str = "",
 ) -> Iterator[doc.Section]:
     rows = summarize(run, advice)
     yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
-        found = accelerators()
-        yield from accelerators_sections(None if isinstance(found, str) else found)
+        yield from accelerators_sections(None if isinstance(accelerators, str) else accelerators)
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
-        yield from doc.section(
-            "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
-        )
+        yield from doc.section("Why", doc.items(_reasons(advice)))
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
-        yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
+        names = {"present": "yours", "tie": "as fast"}
+        others = (
+            f"{names.get(other.relation, other.relation)}: {other.config.text}: "
+            f"{rate_text(other.expected.samples_per_s)}{_speed(advice, other.config, other.speed)}"
+            for other in advice.alternatives
+        )
+        yield from doc.section("Alternatives", doc.items(others))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
         there: list[doc.Block] = []
         for each in advice.measure_there:
             there += (doc.Text(each.what), doc.Code(each.command, "sh"))
         yield from doc.section("Measure there to be sure", *there)
-    yield from doc.section("Not measured", doc.items(_missing(run)))
+    failed = [*_failures(run.trials)]
+    missing = [*failed[:50], *_unreached(run)]
+    if len(failed) > 50:
+        missing.insert(50, f"{len(failed) - 50} more that failed or were skipped")
+    yield from doc.section("Not measured", doc.items(missing))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
         yield from doc.section("Next", *_next_steps(run, advice.constraints, again))
@@ -478,13 +472,12 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
         doc.Column("", marks, 7, left=True, note=disturbed),
     )
-    shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
-    yield doc.Table(shown, tuple(_ROLES.get(role, "") for role in roles))
+    yield doc.Table(columns, tuple(_ROLES.get(role, "") for role in roles))
     if run.header.target.notes:
         yield doc.Items(run.header.target.notes)
 
 
-def expected_of(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
+def expected_of(advice: Recommendation) -> Iterator[doc.Row]:
     """What the recommended settings give and take."""
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
@@ -519,18 +512,16 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
         yield f"a step of {step_text(asked.step_s, asked.step_spread)}"
 
 
-def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
-    proof = evidence.get("trials")
-    trials = [str(trial) for trial in proof] if isinstance(proof, list | tuple) else []
-    if not trials:
-        return claim
-    shown, rest = trials[:6], trials[6:]
-    more = f" and {len(rest)} more" if rest else ""
-    return (claim, doc.Styled(f" [{', '.join(shown)}{more}]", "soft"))
+def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
+    """Each with the trials that show it."""
+    for reason in advice.reasons:
+        trials = listed(reason.evidence.get("trials"))
+        more = f" and {len(trials) - 6} more" if len(trials) > 6 else ""
+        shown = doc.Styled(f" [{', '.join(trials[:6])}{more}]", "soft")
+        yield (reason.claim, shown) if trials else reason.claim
 
 
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
-    """The machine with and without other processes, one line each."""
     for case in advice.cases:
         others = f" ({background_text(case.neighbours)})"
         text = f"{case.name}{others if case.neighbours else ''}: "
@@ -539,10 +530,8 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
             text += f", data wait {wait_text(wait, case.expected.turnover_fraction)}"
         text += f"; {case.bound}"
         if case.best != advice.config:
-            text += f"; best there: {case.best.text}, "
-            text += rate_text(case.best_samples_per_s)
+            text += f"; best there: {case.best.text}, {rate_text(case.best_samples_per_s)}"
         yield text
-
     if (least := advice.least_loss) is not None:
         yield f"loses least in both: {least.config.text}: {_kept_of(least)}"
 
@@ -550,15 +539,6 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 def _kept_of(least: LeastLoss) -> str:
     kept = " and ".join(f"{percent_text(speed)} ({name})" for name, speed in least.speeds.items())
     return f"{kept} of the best"
-
-
-def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
-    """The present settings, the fastest, the default and ties, one line each."""
-    names = {"present": "yours", "tie": "as fast"}
-    for other in advice.alternatives:
-        rate = rate_text(other.expected.samples_per_s)
-        speed = _speed(advice, other.config, other.speed)
-        yield f"{names.get(other.relation, other.relation)}: {other.config.text}: {rate}{speed}"
 
 
 def _rules(advice: Recommendation) -> Iterator[doc.Words]:
@@ -577,31 +557,18 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
     return "" if unclear else f", {ratio_text(ratio)}"
 
 
-def _missing(run: Run) -> Iterator[doc.Words]:
-    """What failed, was skipped or left out, or was never reached."""
-    found = [*failures(run.trials, skipped=False), *failures(run.trials, skipped=True)]
-    shown, rest = found[:50], found[50:]
-    yield from shown
-    if rest:
-        yield f"{len(rest)} more that failed or were skipped"
-    yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
-    yield from _unreached(run)
-
-
-def failures(trials: Sequence[Trial], *, skipped: bool) -> Iterator[str]:
+def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     """Each kind of failure once for each configuration, with what to do about it.
 
-    Args:
-        trials: Of a run.
-        skipped: Whether those that can't work here and were not tried are wanted, or the others.
-            Of those, each reason comes once.
+    What can't work here and was not tried comes last, each reason once.
     """
-    groups: dict[tuple[str, str], list[tuple[Trial, Failure]]] = {}
+    groups: dict[tuple[bool, str, str], list[tuple[Trial, Failure]]] = {}
     for trial in trials:
-        if trial.failure is not None and (trial.outcome == "skipped") == skipped:
-            key = ("" if skipped else trial.config.key, trial.failure.kind)
+        if trial.failure is not None:
+            skipped = trial.outcome == "skipped"
+            key = (skipped, "" if skipped else trial.config.key, trial.failure.kind)
             groups.setdefault(key, []).append((trial, trial.failure))
-    for group in groups.values():
+    for (skipped, _, _), group in sorted(groups.items(), key=lambda found: found[0][0]):
         trial, failure = group[0]
         configs = len({each.config for each, _ in group})
         more = f" and {configs - 1} more" if configs > 1 else ""
@@ -619,7 +586,8 @@ def _with_hint(failure: Failure) -> str:
 
 
 def _unreached(run: Run) -> Iterator[str]:
-    """How many configurations of the plan the sweep never came to, and why."""
+    """What was left out, and how many configurations the sweep never came to."""
+    yield from (f"Left out: {each.setting}: {each.reason}" for each in run.header.left_out)
     found, plan = Integrity.of(run), run.header.plan
     configs = plan.configs if plan is not None else ()
     planned = {config for config in configs if not found.is_useless(config)}
@@ -651,7 +619,6 @@ def _cost(run: Run) -> Iterator[doc.Words]:
 
 
 def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]:
-    """The commands that most likely come next, ready to paste."""
     if not run.path:
         return
     command = " ".join(filter(None, ("dlprof recommend", shlex.quote(run.path), again)))

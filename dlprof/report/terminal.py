@@ -25,7 +25,6 @@ _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
 _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
-
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = {
     "": "",
@@ -36,7 +35,6 @@ _STYLES: Mapping[doc.Tone, str] = {
     "soft": "dim",
     "code": "cyan",
 }
-
 
 _line = functools.partial(Line, no_wrap=True, overflow="ignore")
 """A line as it is, however wide."""
@@ -53,7 +51,7 @@ class Screen:
         writer = _Writer(console, options)
         if self._verbose:
             details = _Writer(console, options, whole=True)
-            for section in self._document.details:
+            for section in self._document.details():
                 yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()
@@ -70,17 +68,23 @@ class Screen:
         yield from lines
 
 
-def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
-    """A document as lines without color."""
-    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+def rendered(document: doc.Document, console: Console, *, verbose: bool = False) -> str:
+    """A document as a console's lines, without the blanks that Rich fills them up with.
+
+    Those to be copied may be longer than a terminal is wide, which folds them by itself.
+    """
     with console.capture() as capture:
         console.print(Screen(document, verbose=verbose), crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-class _Writer:
-    """Blocks as lines of one width."""
+def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
+    """A document as lines without color."""
+    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    return rendered(document, console, verbose=verbose)
 
+
+class _Writer:
     def __init__(self, console: Console, options: ConsoleOptions, *, whole: bool = False) -> None:
         self._console = console
         self._whole = whole
@@ -112,7 +116,11 @@ class _Writer:
             case doc.Chart():
                 yield from self._chart(block, indent)
             case doc.Card():
-                yield from self._card(block, indent)
+                title = [doc.Styled(block.title, "strong")]
+                title += [doc.Styled(f"  {block.code}", "soft")] if block.code else []
+                title += [doc.Styled(f"  {block.level}", block.tone)] if block.level else []
+                yield from self._hanging(indent, tuple(title))
+                yield from self.blocks(block.blocks, indent + INDENT)
             case doc.Text() | doc.FactList() | doc.Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
@@ -127,19 +135,11 @@ class _Writer:
         return text.replace("◀", "<").replace("·", "|") if self._ascii else text
 
     def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
-        """A paragraph whose further lines begin below its first."""
         room = max(20, self._width - cell_len(lead))
         for part in self.line(words).wrap(self._console, room):
             part.rstrip()
             yield _line(lead).append_text(part)
             lead = " " * cell_len(lead)
-
-    def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
-        title = [doc.Styled(card.title, "strong")]
-        title += [doc.Styled(f"  {card.code}", "soft")] if card.code else []
-        title += [doc.Styled(f"  {card.level}", card.tone)] if card.level else []
-        yield from self._hanging(indent, tuple(title))
-        yield from self.blocks(card.blocks, indent + INDENT)
 
     def _table(self, table: doc.Table, indent: str) -> Iterator[Line]:
         """The columns that fit; in details the others below, beside those that name the rows."""
@@ -215,7 +215,8 @@ class _Writer:
         middle = max(map(cell_len, (chart.unit, *figures)))
         room = self._width - len(indent) - left - middle - 2 * _GAP
         room -= chart.kind == "signed"  # for the line between both sides
-        notes = _fitting_notes(notes, room - _NARROWEST_BAR - _GAP)
+        # What a longer one says last is left out.
+        notes = [_fitting_note(note, room - _NARROWEST_BAR - _GAP) for note in notes]
         behind = max(map(cell_len, notes))
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
@@ -321,8 +322,7 @@ def _is_open(code: str) -> bool:
     return opened > 0 and not any(("#" in code, code.count('"') % 2, code.count("'") % 2))
 
 
-def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, doc.Words]]:
-    """The lines of a block, each with what is in front of it."""
+def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[doc.Row]:
     match block:
         case doc.Text():
             yield "", block.words
@@ -336,7 +336,6 @@ def _leads(block: doc.Text | doc.FactList | doc.Items) -> Iterator[tuple[str, do
 
 
 def _is_apart(before: doc.Block, block: doc.Block) -> bool:
-    """Whether a blank line is between two blocks."""
     apart = (doc.Chart, doc.Table, doc.Card)
     if isinstance(before, doc.Text | doc.Code) and isinstance(block, doc.Text | doc.Code):
         return False  # a command and what introduces it
@@ -350,15 +349,10 @@ def _shortened(label: str, most: int) -> str:
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 
-def _fitting_notes(notes: Sequence[str], most: int) -> list[str]:
-    """Notes of at most so many cells: what a longer one says last is left out."""
-    fitting = []
-    for note in notes:
-        kept = note
-        while kept and cell_len(kept) > most:
-            kept = kept.rpartition(", ")[0]
-        fitting.append(kept)
-    return fitting
+def _fitting_note(note: str, most: int) -> str:
+    while note and cell_len(note) > most:
+        note = note.rpartition(", ")[0]
+    return note
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:

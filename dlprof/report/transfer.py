@@ -44,11 +44,11 @@ def transfer_report(found: Transfers) -> doc.Document:
             *doc.known(doc.facts(_answer(found)), *map(_chart, found.devices[:1])),
         ),
         hints=hints,
-        details=tuple(_details(found)),
+        details=lambda: _details(found),
     )
 
 
-def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
+def _answer(found: Transfers) -> Iterator[doc.Row]:
     yield from _pinning(found)
     for device in found.devices[:1]:
         yield from _of_device(device, found.batch)
@@ -62,7 +62,7 @@ def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
             yield "Not measured", f"{key.replace('_', ' ')}: {why}"
 
 
-def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
+def _pinning(found: Transfers) -> Iterator[doc.Row]:
     if found.accelerator is None:
         yield "Recommended", doc.Styled("pin_memory=False", "strong")
         yield "Speed-up", "none from pinning: there is no accelerator to copy to"
@@ -84,9 +84,7 @@ def _pinning(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     yield "Certainty", f"{sure} for the copy alone: a sweep measures what training gains"
 
 
-def _of_device(
-    device: DeviceTransfer, batch: BatchTransfer | None
-) -> Iterator[tuple[str, doc.Words]]:
+def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[doc.Row]:
     cells = device.best_way
     if device.device == "cpu" and batch is not None and batch.together:
         time = seconds_text(batch.together[0].copy_s.value)
@@ -144,17 +142,20 @@ def _details(found: Transfers) -> Iterator[doc.Section]:
             doc.items(_of_copies(device)),
         )
     if rates := found.together:
-        table = doc.Table(
-            (
-                doc.Column("device", [rate.device for rate in rates], left=True),
-                doc.Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
-                doc.Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
-                doc.Column("kept", [percent_text(rate.kept) for rate in rates]),
-            )
+        columns = (
+            doc.Column("device", [rate.device for rate in rates], left=True),
+            doc.Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
+            doc.Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
+            doc.Column("kept", [percent_text(rate.kept) for rate in rates]),
         )
-        yield from doc.section("All devices at once, large pinned copies: GB/s", table)
-    if found.batch is not None:
-        yield _batch(found.batch)
+        title = "All devices at once, large pinned copies: GB/s"
+        yield from doc.section(title, doc.Table(columns))
+    if (batch := found.batch) is not None:
+        place = f"within {_HOST}" if batch.device == "cpu" else f"to {batch.device}"
+        size = f"{counted(batch.tensors_count, 'tensor')}, {format_bytes(batch.bytes)}"
+        missing = (f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items())
+        title = f"A batch of {batch.target} {place}: {size}"
+        yield from doc.section(title, _tensors(batch), doc.items(missing))
 
 
 def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
@@ -170,15 +171,12 @@ def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
         if len(ways) == 1:  # room for the time itself
             times = [cell.time_s for cell in device.best_way]
             ends = [interval_text(time, seconds_text, " - ") for time in times]
-            columns.append(
-                doc.Column("time of a copy", [seconds_text(time.value) for time in times])
-            )
-            columns.append(doc.Column("95% CI", ends, 1))
+            said = [seconds_text(time.value) for time in times]
+            columns += (doc.Column("time of a copy", said), doc.Column("95% CI", ends, 1))
         yield doc.Table(tuple(columns))
 
 
 def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
-    """What else is known of a device, and what isn't."""
     for fit in device.fits:
         yield (
             f"{fit.memory} {_MODES[fit.mode]}: {seconds_text(fit.latency_s.value)} a copy, then "
@@ -199,37 +197,26 @@ def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
             yield f"{key.replace('_', ' ')}: not measured, {why}"
 
 
-def _batch(batch: BatchTransfer) -> doc.Section:
-    place = f"within {_HOST}" if batch.device == "cpu" else f"to {batch.device}"
-    size = f"{counted(batch.tensors_count, 'tensor')}, {format_bytes(batch.bytes)}"
+def _tensors(batch: BatchTransfer) -> doc.Table:
     tensors = batch.tensors
     shapes = [f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype}" for t in tensors]
-    ways = [batch.together, *(tensor.ways for tensor in tensors)]
-    table = doc.Table(
+    sizes = [format_bytes(size) for size in (batch.bytes, *(each.bytes for each in tensors))]
+    ways = (batch.together, *(tensor.ways for tensor in tensors))
+    times: list[dict[str, str]] = [{way.way: _way_text(way) for way in each} for each in ways]
+    return doc.Table(
         (
             doc.Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
             doc.Column("shape and type", ["", *shapes], 2, left=True),
-            doc.Column(
-                "size", [format_bytes(n) for n in (batch.bytes, *(t.bytes for t in tensors))], 3
-            ),
+            doc.Column("size", sizes, 3),
             *(
-                doc.Column(
-                    said,
-                    [_way_text(next((w for w in each if w.way == way), None)) for each in ways],
-                    9,
-                )
+                doc.Column(said, [each.get(way, MISSING) for each in times], 9)
                 for way, said in _WAYS.items()
             ),
         )
     )
-    missing = doc.items(f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items())
-    title = f"A batch of {batch.target} {place}: {size}"
-    return doc.Section(title, (table,) if missing is None else (table, missing))
 
 
-def _way_text(way: WayTime | None) -> str:
-    if way is None:
-        return MISSING
+def _way_text(way: WayTime) -> str:
     pin = "" if way.pin_s is None else f"{seconds_text(way.pin_s.value)} + "
     return f"{pin}{seconds_text(way.copy_s.value)}"
 

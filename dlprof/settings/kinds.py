@@ -37,6 +37,7 @@ class Kind:
     allowed: str  # ends the sentence "this option takes ..."
     metavar: str  # what stands for the value in the help; empty for a switch, which takes none
     once: Kind | None = None  # of each value, where there may be several
+    unit: str = ""  # what the name of the option's field ends with beside its key
 
 
 def _wrong(raw: object, what: str) -> UsageError:
@@ -100,6 +101,7 @@ def _amount(
     *,
     of: type[int | float] = float,
     beyond: str = "is out of range",
+    unit: str = "",
 ) -> Kind:
     """One number within limits; what ``parse`` makes no number of a text is refused.
 
@@ -116,7 +118,7 @@ def _amount(
             raise UsageError(f"{quoted(raw)} {beyond}")
         return of(number)
 
-    return Kind(read, allowed, metavar)
+    return Kind(read, allowed, metavar, unit=unit)
 
 
 def whole(low: int, high: int) -> Kind:
@@ -189,7 +191,7 @@ def duration(low: float, high: float, example: str) -> Kind:
     # A lower limit as it may be given: figures for people end at a hundredth of a millisecond.
     least = f"{low * 1e6:g} µs" if low < 1e-5 else format_duration(low)
     allowed = f"a duration from {least} to {format_duration(high)}, such as {example}"
-    return _amount(parse_duration_s, "a duration", (low, high), allowed, "TIME")
+    return _amount(parse_duration_s, "a duration", (low, high), allowed, "TIME", unit="_s")
 
 
 def step(low: float, high: float, example: str) -> Kind:
@@ -230,7 +232,7 @@ def size(low: int, high: int) -> Kind:
     """Bytes, or a text with a unit."""
     limits = f"from {format_bytes(low)} to {format_bytes(high)}"
     allowed = f"a size {limits}, such as 16GiB or 512MB"
-    return _amount(parse_bytes, "a size", (low, high), allowed, "SIZE", of=int)
+    return _amount(parse_bytes, "a size", (low, high), allowed, "SIZE", of=int, unit="_bytes")
 
 
 def switch() -> Kind:

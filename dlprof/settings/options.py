@@ -67,9 +67,8 @@ ENVIRONMENT_PREFIX = "DLPROF_"
 
 
 def _data(key: str, kind: Kind, text: str, default: str = "", **more: Any) -> Option:
-    return Option(
-        key=key, kind=kind, text=text, default=default, **{"field": key, "panel": DATA, **more}
-    )
+    named = {"field": key + kind.unit, "panel": DATA, **more}
+    return Option(key=key, kind=kind, text=text, default=default, **named)
 
 
 _swept = functools.partial(_data, unset="auto", panel=SEARCH_SPACE)
@@ -176,7 +175,6 @@ OPTIONS = (
         kinds.duration(1.0, 7 * 86400.0, "60s or 1.5h"),
         "How long the whole sweep may take.",
         "45s",
-        field="budget_s",
     ),
     _budget(
         "trial_time",
@@ -205,21 +203,10 @@ OPTIONS = (
         kinds.duration(1.0, 86400.0, "60s or 5m"),
         "End a trial that takes longer.",
         "120s",
-        field="timeout_s",
     ),
     _limit("max_workers", kinds.whole(0, 4096), "At most N workers."),
-    _limit(
-        "max_ram",
-        kinds.size(1024**2, 1024**5),
-        "Memory that loading may take, such as 16GiB.",
-        field="max_ram_bytes",
-    ),
-    _limit(
-        "max_shm",
-        kinds.size(0, 1024**5),
-        "Shared memory (/dev/shm) that loading may take.",
-        field="max_shm_bytes",
-    ),
+    _limit("max_ram", kinds.size(1024**2, 1024**5), "Memory that loading may take, such as 16GiB."),
+    _limit("max_shm", kinds.size(0, 1024**5), "Shared memory (/dev/shm) that loading may take."),
     _limit(
         "ranks",
         kinds.whole(1, 4096),

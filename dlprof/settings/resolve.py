@@ -73,15 +73,9 @@ def resolve_settings(
 
 
 def config_files(environ: Mapping[str, str], config_file: Path | None, cwd: Path) -> Iterator[Path]:
-    """The files that settings are read from, the stronger first.
+    """The files that settings are read from, the stronger first; see ``resolve_settings``.
 
-    Args:
-        environ: As of ``resolve_settings``, as are the others.
-        config_file: The one that is given.
-        cwd: Where the search for ``pyproject.toml`` begins.
-
-    Yields:
-        That one, or what ``DLPROF_CONFIG`` names; then ``pyproject.toml``, if there is one.
+    The given one, or what ``DLPROF_CONFIG`` names; then ``pyproject.toml``, if there is one.
     """
     if config_file is None and environ.get(_CONFIG_VARIABLE):
         config_file = Path(environ[_CONFIG_VARIABLE])

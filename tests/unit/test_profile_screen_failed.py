@@ -10,6 +10,7 @@ from sample_run import PLAIN, RUN, TRIALS
 
 from dlprof.records import Diagnosis, Timeline
 from dlprof.report.export.formats import run_report
+from dlprof.report.index import index_row
 from dlprof.report.profile import profile_report
 from dlprof.store import read_run
 
@@ -24,6 +25,8 @@ def test_a_profile_without_figures_does_not_say_that_all_is_well() -> None:
     assert "mine.dlprof.jsonl" in screen
     assert "none found" not in screen
     assert "perfetto" not in screen
+    plain = dataclasses.replace(run, recommendation=None)
+    assert "not known: nothing could be measured" in index_row(plain)
 
 
 def test_a_picture_is_offered_only_where_batches_were_followed() -> None:

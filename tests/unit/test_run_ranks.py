@@ -48,6 +48,7 @@ from dlprof.records import (
     WatchedScript,
 )
 from dlprof.records.watched import ScriptEnding
+from dlprof.report.index import index_row
 from dlprof.report.ranks import training_facts
 from dlprof.report.script import script_document, script_report
 from dlprof.report.terminal import plain_text
@@ -239,7 +240,9 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     waits = [each.barrier_fraction for each in run.script.ranks]
     assert waits == pytest.approx([0.4, 0.0, 0.4])
     assert [each.held_up_fraction for each in run.script.ranks] == pytest.approx([0.0, 0.4, 0.0])
-    assert "40% of the time rank 0 waits in its steps for data of rank 1, and 10%" in text
+    waited = "40% of the time rank 0 waits in its steps for data of rank 1, and 10%"
+    assert waited in text
+    assert waited in index_row(run)[1]  # a table of several runs says no other
     assert (
         "rank 1's batches come last (because of its storage or network): the others wait for "
         "them in their steps 40% of the time on average; first batches took 200 ms to 2.2 s"

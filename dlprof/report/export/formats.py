@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,18 +20,14 @@ FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
 READ = ("text", "html", "markdown")
 """Those that people read: any document can be written so."""
 
-_SUFFIXES: Mapping[str, str] = {
-    ".perfetto.json": "perfetto",
-    ".trace.json": "perfetto",
-    ".html": "html",
-    ".htm": "html",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".json": "json",
+_SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "perfetto": (".perfetto.json", ".trace.json"),  # before what they end with
+    "html": (".html", ".htm"),
+    "markdown": (".md", ".markdown"),
+    "csv": (".csv",),
+    "parquet": (".parquet",),
+    "json": (".json",),
 }
-"""The longest that fits counts."""
 
 
 def format_for(
@@ -50,13 +47,13 @@ def format_for(
         )
     found = asked or FORMATS[0]
     if asked is None and output is not None:
-        known = {suffix: each for suffix, each in _SUFFIXES.items() if each in formats}
-        fitting = [each for suffix, each in known.items() if output.name.lower().endswith(suffix)]
+        known = {each: ends for each, ends in _SUFFIXES.items() if each in formats}
+        fitting = [each for each, ends in known.items() if output.name.lower().endswith(ends)]
         if not fitting:
             either = f"{prefix}format, or " if formats == FORMATS else ""
             raise UsageError(
                 f"The suffix of {quoted(output.name)} names no format",
-                hint=f"Give {either}one of {', '.join(known)}.",
+                hint=f"Give {either}one of {', '.join(itertools.chain(*known.values()))}.",
             )
         found = fitting[0]
     if found == "parquet" and output is None:

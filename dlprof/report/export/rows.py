@@ -57,15 +57,11 @@ def render_parquet(run: Run) -> bytes:
         UsageError: Neither is installed.
     """
     name, library = _first_of("pyarrow", "polars")
-    file = io.BytesIO()
+    file, frame = io.BytesIO(), _frame(run, name, library)
     if name == "polars":
-        to_dataframe(run, "polars").write_parquet(file)
+        frame.write_parquet(file)
     else:
-        columns = {
-            title: library.array(cells, type=getattr(library, _type_in(name, title))())
-            for title, cells in _table(run).items()
-        }
-        importlib.import_module("pyarrow.parquet").write_table(library.table(columns), file)
+        importlib.import_module("pyarrow.parquet").write_table(frame, file)
     return file.getvalue()
 
 
@@ -75,15 +71,21 @@ def to_dataframe(run: Run, library: Literal["pandas", "polars"] | None = None) -
         raise UsageError(
             f"{quoted(library)} makes no data frames here", hint="Give 'pandas' or 'polars'."
         )
-    name, found = _first_of(*(("pandas", "polars") if library is None else (library,)))
-    table = _table(run)
+    return _frame(run, *_first_of(*(("pandas", "polars") if library is None else (library,))))
+
+
+def _frame(run: Run, name: str, library: Any) -> Any:
+    """The trials as a table of one of the libraries, its columns typed."""
+    table, types_in = _table(run), _TYPES[name]
+    named = {title: types_in[kind] for title, (_, kind) in _columns().items()}
     if name == "polars":
-        return found.DataFrame(
-            table, schema={title: getattr(found, _type_in(name, title)) for title in table}
-        )
-    return found.DataFrame(
-        {t: found.array(cells, dtype=_type_in(name, t)) for t, cells in table.items()}
-    )
+        schema = {title: getattr(library, kind) for title, kind in named.items()}
+        return library.DataFrame(table, schema=schema)
+    if name == "pandas":
+        made = {title: library.array(cells, dtype=named[title]) for title, cells in table.items()}
+        return library.DataFrame(made)
+    kinds = {title: getattr(library, kind)() for title, kind in named.items()}
+    return library.table({t: library.array(cells, type=kinds[t]) for t, cells in table.items()})
 
 
 def _first_of(*names: str) -> tuple[str, Any]:
@@ -96,10 +98,6 @@ def _first_of(*names: str) -> tuple[str, Any]:
         f"{names[0]} is not installed" if len(names) == 1 else f"{' or '.join(names)} is needed",
         hint=f"Install it: pip install {names[0]}",
     )
-
-
-def _type_in(library: str, title: str) -> str:
-    return _TYPES[library][_columns()[title][1]]
 
 
 @functools.cache
@@ -139,7 +137,6 @@ def _kind(path: str) -> Any:
 
 
 def _table(run: Run) -> dict[str, list[Any]]:
-    """The values of every column; ``None`` where there is none."""
     return {
         title: [_value(run if path.startswith("run") else trial, path) for trial in run.trials]
         for title, (path, _) in _columns().items()

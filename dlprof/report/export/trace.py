@@ -22,10 +22,8 @@ from dlprof.report.text import clean
 MOST_BYTES = 48_000_000
 """Batches beyond it are left out: viewers in a browser get slow, and a report should be small."""
 
-
 _LONGEST_NAME = 200
 _US = 1e6
-
 
 _Track = tuple[int, str]
 """Where something is drawn: its place from top to bottom, and its name."""
@@ -66,23 +64,21 @@ def since_first(timeline: Timeline) -> Timeline:
     """
     columns = {name: getattr(timeline, name) for name in _COLUMNS}
     times = (at for column in columns.values() for at in column if at is not None)
-    first_s = max(-_LATEST_S, min(times, default=0.0))
-    if first_s >= 0.0:
-        return timeline
+    first_s = max(-_LATEST_S, min(0.0, min(times, default=0.0)))
     shifted: dict[str, Any] = {
-        name: tuple(None if at is None else max(0.0, at - first_s) for at in each)
+        name: tuple(None if at is None else min(_LATEST_S, max(0.0, at - first_s)) for at in each)
         for name, each in columns.items()
     }
     return dataclasses.replace(timeline, **shifted)
 
 
 def batches(timeline: Timeline) -> Iterator[Batch]:
-    """The batches of a timeline, in its order."""
+    """The batches of a timeline by ``since_first``, in its order."""
     pinned = any(at is not None for at in timeline.pinned_s)
     columns = {name: getattr(timeline, name) for name in _COLUMNS}
-    asked = sorted(at for at in map(_time, timeline.asked_s) if at is not None)
+    asked = sorted(at for at in timeline.asked_s if at is not None)
     for place, number in enumerate(timeline.batch):
-        at = {name: _time(column[place]) for name, column in columns.items() if column}
+        at = {name: column[place] for name, column in columns.items() if column}
         worker = timeline.worker[place] if timeline.worker else -1
         step_ends = _next_after(asked, at.get("yielded_s"))
         slices = tuple(_slices(at, worker, step_ends, pinned=pinned))
@@ -95,10 +91,6 @@ def batches(timeline: Timeline) -> Iterator[Batch]:
             stops=tuple(stops) if worker >= 0 else (),
             yielded_s=at.get("yielded_s"),
         )
-
-
-def _time(value: float | None) -> float | None:
-    return None if value is None else max(-_LATEST_S, min(_LATEST_S, value))
 
 
 def _slices(
@@ -171,12 +163,9 @@ class Counts:
 
 
 def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
-    """The trace of all timelines of a run.
+    """The trace of all timelines of a run, of more than 16 the last ones.
 
-    Args:
-        run: What was measured; of more than 16 timelines the last ones count.
-        most_bytes: How long the text may become; later batches are left out, and the trace says
-            how many.
+    Batches beyond ``most_bytes`` are left out, and the trace says how many.
 
     Raises:
         UsageError: If the run has no timeline.
@@ -195,7 +184,6 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _without_timeline(run: Run) -> UsageError:
-    """Why there is nothing to draw, by what made the run file."""
     name = run.path or "The run"
     what, hint = (
         "which only a traced trial records",
@@ -236,7 +224,6 @@ def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list
 def _names(
     run: Run, timeline: Timeline, process: int, tracks: set[_Track], left_out: int
 ) -> list[str]:
-    """What the process and its tracks are called, in their order from top to bottom."""
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
     name = clean(timeline.trial_id)
     if trial is not None:

@@ -166,14 +166,11 @@ def _part(target: TargetCheck) -> str:
     return f"{samples:,} of {target.length:,} samples"
 
 
-def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
+def stage_lines(target: TargetCheck) -> Iterator[tuple[str, str]]:
     """Where the time went: stages by name, with a text for each."""
-    lines = []
     for stage in target.verdict.stages:
         each = "" if stage.stage == "startup" else " a sample"
-        text = f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
-        lines.append((short(stage.stage), text))
-    return lines
+        yield short(stage.stage), f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
 
 
 def advice(check: CheckReport) -> str:
@@ -185,7 +182,12 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
-        if "cores_differ" not in reasons and _has_looks_left(check.target):
+        # Whether more quads could still decide a metric that is undecided.
+        gates, plan, quads = check.target.verdict.gates, check.target.plan, check.target.quads
+        undecided = {gate.name for gate in gates if gate.reason in _UNDECIDED}
+        rules = [] if plan is None else [rule for rule in plan.rules if rule.name in undecided]
+        left = any(len(readings_of(each, quads)) < each.looks[-1] for each in rules)
+        if left and "cores_differ" not in reasons:
             return "Give it more time with --budget, or use a quieter machine"
         other = "use a quieter machine, or accept more with --fail-above"
         if "cores_differ" in reasons:
@@ -194,14 +196,6 @@ def advice(check: CheckReport) -> str:
     if check.state == "no_baseline":
         return "Record runs on this machine with dlprof baseline update FILE"
     return ""
-
-
-def _has_looks_left(target: TargetCheck) -> bool:
-    """Whether more quads could still decide a metric that is undecided."""
-    undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
-    rules = () if target.plan is None else target.plan.rules
-    open_rules = (rule for rule in rules if rule.name in undecided)
-    return any(len(readings_of(each, target.quads)) < each.looks[-1] for each in open_rules)
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
@@ -219,7 +213,7 @@ def check_report(check: CheckReport) -> doc.Document:
         title=f"{state_word(check)}: {headline(check)}",
         answer=doc.known(doc.facts(_answer(check)), _pictured(check.target)),
         hints=doc.hint(f"Details: -v{term}"),
-        details=doc.Later(lambda: _details(check)),
+        details=lambda: _details(check),
     )
 
 
@@ -232,7 +226,7 @@ def fault_report(fault: DlprofError) -> doc.Document:
     )
 
 
-def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
+def _answer(check: CheckReport) -> Iterator[doc.Row]:
     yield "Verdict", (doc.Styled(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
@@ -243,8 +237,13 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     verdict = check.target.verdict
     fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
     others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
-    if also := "; ".join(map(_figures, others)):
-        yield "Also fails", also
+    views = ((short(gate.label), gate.views[0]) for gate in others)
+    also = (
+        f"{label} {short(view.text)}"
+        + (f", limit {short(view.limit_text)}" if view.limit_text else "")
+        for label, view in views
+    )
+    yield "Also fails", "; ".join(also) or MISSING
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
         left_out.setdefault(why, []).append(label)
@@ -255,14 +254,7 @@ def _answer(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     yield from _certainty(check)
 
 
-def _figures(gate: GateResult) -> str:
-    """The figures of a metric, with the limit that they are beyond."""
-    view = gate.views[0]
-    limit = f", limit {short(view.limit_text)}" if view.limit_text else ""
-    return f"{short(gate.label)} {short(view.text)}{limit}"
-
-
-def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
+def _certainty(check: CheckReport) -> Iterator[doc.Row]:
     """What a pass excludes, or how seldom such a failure is a false alarm; how long it took."""
     bound, took_s = check.target.verdict.error_bound, check.target.measured_s
     took = f"took {format_duration(took_s)}" if took_s else ""
@@ -320,7 +312,14 @@ def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
 
 def _details(check: CheckReport) -> Iterator[doc.Section]:
     """Where it was measured, and all that the verdict rests on but the chart of the answer."""
-    yield from doc.section("Measured on", doc.facts(_place(check)))
+    place = {}
+    if check.machine is not None:
+        cores = f"{check.machine.usable_cores:g} cores"
+        place["Machine"] = f"{short(check.machine.cpu_model)}, {cores}"
+    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
+    known = [f"{name} {short(version)}" for name, version in versions.items() if version]
+    place["Versions"] = ", ".join(known) or "not known"
+    yield from doc.section("Measured on", doc.FactList((*place.items(),)))
     target, verdict, stages = check.target, check.target.verdict, _stages(check.target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
@@ -335,7 +334,6 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     found = list(rows(gates))
     if not found:
         return None
-
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
     names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
@@ -350,15 +348,6 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
         ),
         tuple(tones.get(row.state, "") for row in found),
     )
-
-
-def _place(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
-    if check.machine is not None:
-        cores = f"{check.machine.usable_cores:g} cores"
-        yield "Machine", f"{short(check.machine.cpu_model)}, {cores}"
-    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
-    known = [f"{name} {short(version)}" for name, version in versions.items() if version]
-    yield "Versions", ", ".join(known) or "not known"
 
 
 def check_document(check: CheckReport | SelfTest) -> str:
@@ -401,39 +390,31 @@ def self_test_report(test: SelfTest) -> doc.Document:
         name: f"{STATE_WORDS[run.verdict.state]} after {format_duration(run.measured_s)}"
         for name, run in (("the same code", test.same), (f"{slower} slower", test.slowed))
     }
-    reach = {
-        each.label: f"nothing: {short(each.reason)}"
-        if each.worse is None
-        else amount(each.worse, each.unit)
-        if each.unit
-        else percent(each.worse)
-        for each in test.reach
-    }
+    reach = {}
+    for each in test.reach:
+        if each.worse is None:
+            reach[each.label] = f"nothing: {short(each.reason)}"
+        else:
+            reach[each.label] = amount(each.worse, each.unit) if each.unit else percent(each.worse)
     # The smallest slowdown of the service time that fails, by how long is measured.
     sights = test.sights if len(test.sights) > 1 else ()
     shown = (*sights[: MOST_BARS - 1], *sights[MOST_BARS - 1 :][-1:])
     bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
+    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
+    rows: list[doc.Row] = [("Verdict", (word, ": checks on this machine"))]
+    rows.append(("Why", sentence(test.explanation)))
+    for last in test.sights[-1:]:
+        after = f"{last.quads} ABBA blocks (base, change, change, base)"
+        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"))
     return doc.Document(
         title="Self-test of dlprof check",
-        answer=doc.known(
-            doc.facts(_test_answer(test)), doc.chart(bars, "ABBA blocks", "detectable")
-        ),
+        answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),
         hints=doc.hint("Details: -v"),
-        details=(
+        details=lambda: (
             *doc.section("Verdicts", doc.facts(verdicts.items())),
             *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
     )
-
-
-def _test_answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
-    word = doc.Styled("TRUSTED", "good") if test.trusted else doc.Styled("NOT TRUSTED", "warn")
-    yield "Verdict", (word, ": checks on this machine")
-    yield "Why", sentence(test.explanation)
-    if test.sights:
-        last = test.sights[-1]
-        after = f"{last.quads} ABBA blocks (base, change, change, base)"
-        yield "Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"
 
 
 def _slowdown(sight: Sight) -> str:
@@ -445,46 +426,42 @@ _METRIC = "service.mean"
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
     """What ``dlprof baseline show --json`` prints of a file and all its entries."""
-    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
+    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history).items()]
     return json_document(file=name, keys=keys)
 
 
 def baseline_report(name: str, history: Sequence[BaselineEntry]) -> doc.Document:
     """The latest run beside those it can be compared with; the details have all kinds of runs."""
-    kinds = list(_by_key(history))
+    kinds = _by_key(history)
     of = f" of {counted(len(kinds), 'kind')}" if len(kinds) > 1 else ""
-    rows: list[tuple[str, doc.Words]] = [
-        ("Baseline", f"{short(name)}: {counted(len(history), 'run')}{of}")
-    ]
-    chart: list[doc.Text | doc.Chart] = []
-    if history:
-        key = history[-1].key
-        runs = comparable(history, key)
-        rows += [("Latest", _name(key)), *_kind(key, runs)]
-        chart = list(_runs_chart(runs, MOST_BARS))
+    said = f"{short(name)}: {counted(len(history), 'run')}{of}"
+    rows: list[doc.Row] = [("Baseline", said)]
+    chart: tuple[doc.Block, ...] = ()
+    for latest in history[-1:]:
+        runs = kinds[latest.key]
+        rows += [("Latest", _name(latest.key)), *_kind(latest.key, runs)]
+        chart = _runs_chart(runs, MOST_BARS)
     return doc.Document(
         title=f"Baseline {short(name)}",
         answer=(doc.FactList(tuple(rows)), *chart),
         hints=doc.hint("Details: -v"),
-        details=tuple(
+        details=lambda: (
             doc.Section(_name(key), (doc.FactList(tuple(_kind(key, runs))), *_runs_chart(runs, 50)))
-            for key, runs in kinds
+            for key, runs in kinds.items()
         ),
     )
 
 
-def _by_key(history: Sequence[BaselineEntry]) -> Iterator[tuple[BaselineKey, list[BaselineEntry]]]:
-    """The runs of each key, oldest first, in the order of the file."""
-    for key in dict.fromkeys(entry.key for entry in history):
-        yield key, comparable(history, key)
+def _by_key(history: Sequence[BaselineEntry]) -> dict[BaselineKey, list[BaselineEntry]]:
+    keys = dict.fromkeys(entry.key for entry in history)  # each once: a history may be long
+    return {key: comparable(history, key) for key in keys}
 
 
 def _name(key: BaselineKey) -> str:
     return f"{short(key.target)}, {short(key.config)}"
 
 
-def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str, doc.Words]]:
-    """Where a kind of runs was measured, and whether there are enough of them."""
+def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[doc.Row]:
     where = f"{key.cpu_model}, {key.available_cores:g} cores, {key.os}"
     yield "Machine", short(f"{where}, Python {key.python}, torch {key.torch}")
     least = BaselineRule().least_runs
@@ -493,25 +470,23 @@ def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[tuple[str
         yield "Missing", doc.Styled(f"{more} needed before a run can be judged", "warn")
 
 
-def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[doc.Text | doc.Chart]:
+def _runs_chart(runs: Sequence[BaselineEntry], most: int) -> tuple[doc.Block, ...]:
     """Service time of the last runs, each against the median of all."""
     figures = [each.figures[_METRIC] for each in runs if _METRIC in each.figures]
     middle = statistics.median(figures) if figures else math.nan
     left_out = max(0, len(runs) - most)
     said = f"Service time, against the median of {counted(len(figures), 'run')}"
     said += f"; {counted(left_out, 'earlier run')} not shown" if left_out else ""
-    yield doc.Text(doc.Styled(said, "soft"))
-    bars = tuple(_bar(run, middle) for run in runs[left_out:])
-    yield doc.Chart(label="run", unit="a sample", bars=bars)
-
-
-def _bar(run: BaselineEntry, middle: float) -> doc.Bar:
-    # To the minute.
-    when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
-    if _METRIC not in run.figures:
-        return doc.Bar(
-            label=when, pieces=(), figure=MISSING, note=f"no service time {commit}".rstrip()
-        )
-    value = run.figures[_METRIC]
-    against = f"{percent(value / middle - 1)} {commit}".strip()
-    return doc.Bar.of(when, value, seconds_text(value), against)
+    bars = []
+    for run in runs[left_out:]:
+        # To the minute.
+        when, commit = short(run.recorded_at)[:16].replace("T", " "), short(run.commit)[:7]
+        value = run.figures.get(_METRIC)
+        if value is None:
+            note = f"no service time {commit}".rstrip()
+            bars.append(doc.Bar(label=when, pieces=(), figure=MISSING, note=note))
+        else:
+            against = f"{percent(value / middle - 1)} {commit}".strip()
+            bars.append(doc.Bar.of(when, value, seconds_text(value), against))
+    chart = doc.Chart(label="run", unit="a sample", bars=tuple(bars))
+    return doc.Text(doc.Styled(said, "soft")), chart

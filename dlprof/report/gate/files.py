@@ -7,11 +7,11 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from dlprof.errors import DlprofError
 from dlprof.gate.wording import METRICS
+from dlprof.records import Estimate
 from dlprof.records.gate import CheckReport, GateResult, ViewFigures
 from dlprof.report.document import Document, FactList
 from dlprof.report.gate.check import (
@@ -32,23 +32,14 @@ from dlprof.report.text import clean_lines
 from dlprof.units import NS
 
 
-class _Figure(NamedTuple):
-    """One figure of the change, with the ends of its interval: seconds or bytes."""
-
-    gate: GateResult
-    view: ViewFigures
-    value: float
-    low: float | None
-    high: float | None
-
-
-def _figures(check: CheckReport) -> Iterator[_Figure]:
+def _figures(check: CheckReport) -> Iterator[tuple[GateResult, ViewFigures, Estimate]]:
+    """The change's figures with their intervals: seconds or bytes."""
     for gate in check.target.verdict.gates:
         for view in gate.views:
             value = _shifted(gate, view, view.shift)
             if value is not None:
                 low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
-                yield _Figure(gate, view, value, low, high)
+                yield gate, view, Estimate(value=value, low=low, high=high)
 
 
 def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float | None:
@@ -62,27 +53,28 @@ def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float 
 def render_bencher(check: CheckReport) -> str:
     """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
     measures: dict[str, dict[str, float]] = {}
-    for figure in _figures(check):
-        scale = 1.0 if figure.gate.unit == "bytes" else NS
+    for gate, shown, figure in _figures(check):
+        scale = 1.0 if gate.unit == "bytes" else NS
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
-        slug, view = figure.gate.name.replace("_", "-"), figure.view.view.replace("_", "-")
+        slug, view = gate.name.replace("_", "-"), shown.view.replace("_", "-")
         if slug == "service":  # Bencher's own slug for the first, of nanoseconds
             slug = "latency" if view == "mean" else f"service-{view}"
         measures[slug] = {key: value * scale for key, value in ends.items() if value is not None}
-        if figure.gate.name == "wall" and figure.value > 0:
+        if gate.name == "wall" and figure.value > 0:
             measures["throughput"] = {"value": 1 / figure.value}
-    return _json({target_name(check): measures} if measures else {})
+    found = {target_name(check): measures} if measures else {}
+    return json.dumps(found, allow_nan=False, indent=2)
 
 
 def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
     found, name = [], target_name(check)
-    for figure in _figures(check):
-        gate, unit, scale = figure.gate, figure.gate.unit, 1.0
+    for gate, view, figure in _figures(check):
+        unit, scale = gate.unit, 1.0
         if unit == "s":
             unit, scale = "ns/sample" if METRICS[gate.name].by_sample else "ns", float(NS)
         entry = {
-            "name": f"{name}: {short(gate.label)}{view_text(figure.view)}",
+            "name": f"{name}: {short(gate.label)}{view_text(view)}",
             "unit": unit,
             "value": figure.value * scale,
             "extra": short(gate.explanation),
@@ -92,11 +84,7 @@ def render_benchmark_action(check: CheckReport) -> str:
             arm = max(figure.value - figure.low, figure.high - figure.value)
             entry["range"] = f"± {arm * scale:.6g}"
         found.append(entry)
-    return _json(found)
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json.dumps(found, allow_nan=False, indent=2)
 
 
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
@@ -118,8 +106,7 @@ def render_openmetrics(check: CheckReport) -> str:
         named = (f'{name}="{short(text).translate(escaped)}"' for name, text in known.items())
         samples[family].append(f"{family}{{{','.join(named)}}} {value!r}")
 
-    for figure in _figures(check):
-        gate, view = figure.gate, figure.view
+    for gate, view, figure in _figures(check):
         labels = {"metric": gate.name, "view": view.view}
         unit = "bytes" if gate.unit == "bytes" else "seconds"
         add(f"dlprof_check_{unit}", figure.value, **labels)
@@ -150,17 +137,14 @@ def render_junit(check: CheckReport) -> str:
     suite.set("time", f"{check.target.measured_s:.3f}")
     if check.started_at:
         suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+    counted = {"tests": "testcase", "failures": "failure", "skipped": "skipped"}
     for each in (suite, suites):
-        _count(each)
+        for key, tag in counted.items():
+            each.set(key, str(len(each.findall(f".//{tag}"))))
+        each.set("errors", "0")
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def _count(suite: ET.Element) -> None:
-    for key, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
-        suite.set(key, str(len(suite.findall(f".//{tag}"))))
-    suite.set("errors", "0")
 
 
 def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
@@ -198,7 +182,7 @@ MARKER = "<!-- dlprof check -->"
 def render_summary(check: CheckReport | DlprofError) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
     whole = fault_report(check) if isinstance(check, DlprofError) else check_report(check)
-    head = to_markdown(dataclasses.replace(whole, details=()), level=2)
+    head = to_markdown(dataclasses.replace(whole, details=tuple), level=2)
     return head + _details(whole, MOST_SUMMARY_BYTES - len(head.encode()))
 
 
@@ -221,7 +205,7 @@ def render_comment(check: CheckReport) -> str:
 
 def _details(whole: Document, most_bytes: int) -> str:
     """The details, where the place takes them: texts of the user's can be long."""
-    parts = (Document(title=each.title, answer=each.blocks) for each in whole.details)
+    parts = (Document(title=each.title, answer=each.blocks) for each in whole.details())
     text = "".join(f"\n{to_markdown(part, level=3)}" for part in parts)
     more = "\nThe details are in the JSON document.\n"
     return text if len(text.encode()) <= most_bytes else more

@@ -626,8 +626,8 @@ def test_tables_of_ranks_fit_a_terminal() -> None:
         )
     ]
     made = run(trials, settings={**SETTINGS, "step_s": 0.25})
-    sections = tuple(ranks_sections(made, config(1)))
-    text = plain_text(Document(title="", answer=(), details=sections), width=80, verbose=True)
+    document = Document(title="", answer=(), details=lambda: ranks_sections(made, config(1)))
+    text = plain_text(document, width=80, verbose=True)
     assert all(len(line) <= 80 for line in text.splitlines())
     said = " ".join(text.split())
     assert "slow for: its shard (a sample takes more CPU time)." in said

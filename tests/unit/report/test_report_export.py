@@ -71,10 +71,21 @@ def test_the_page_tells_everything() -> None:
         assert shown in page.text
 
 
+def test_a_page_shows_what_worked_at_which_batch_when() -> None:
+    page = render_html(profiled_run())
+    assert "40 of 40 batches" in page
+    spans = re.findall(r'<rect x="([\d.]+)"[^>]*><title>worker 1 fetch ([^<]*)</title>', page)
+    # Each of its ten batches, one behind another, on the page's picture for wide windows.
+    assert [said for _, said in spans] == [f"7.0 ms, batch {number}" for number in range(1, 40, 4)]
+    assert [float(at) for at, _ in spans] == sorted(float(at) for at, _ in spans)
+    assert "feeder serialize 0.80 ms, batch 0" in page
+
+
 def test_a_column_that_says_nothing_is_in_no_view() -> None:
     columns = (
         Column("pid", ["7"]),
         Column("wait", ["-"], 1, note="share of the time."),
+        Column("barrier", [""]),
         Column("cores", ["2.0"], 0),
     )
     document = Document(title="t", answer=(Table(columns),))
@@ -82,6 +93,7 @@ def test_a_column_that_says_nothing_is_in_no_view() -> None:
         body = text.partition("</style>")[2].partition("<script>")[0] or text
         assert "cores" in body
         assert "wait" not in body
+        assert "barrier" not in body
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:

@@ -16,7 +16,6 @@ from dlprof.report.labels import rate_text
 from dlprof.report.live import (
     LiveListener,
     PlainListener,
-    ProgressView,
     QuietListener,
     SweepState,
     open_listener,
@@ -49,9 +48,10 @@ def play(listener: QuietListener) -> None:
         listener.message("A \x1b[31mwarning[/]")
 
 
-def state_in_the_middle() -> SweepState:
+def state_in_the_middle(now: float = 102.0) -> SweepState:
     run = example_run()
     return SweepState(
+        clock=lambda: now,
         header=run.header,
         planned="7 configurations x 3",
         trials=list(run.trials[:9]),
@@ -66,18 +66,18 @@ def state_in_the_middle() -> SweepState:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_view_of_a_moment(width: int) -> None:
-    text = drawn(ProgressView(state_in_the_middle(), now=102.0), width)
+    text = drawn(state_in_the_middle(), width)
     check_golden(f"progress-{width}.txt", text)
 
 
 def test_the_view_where_only_ascii_can_be_written() -> None:
-    text = drawn(ProgressView(state_in_the_middle(), now=102.0), 80, "ascii")
+    text = drawn(state_in_the_middle(), 80, "ascii")
     assert text.isascii()
 
 
 @pytest.mark.parametrize("width", range(12, 90, 3))
 def test_the_view_keeps_its_height_at_any_width(width: int) -> None:
-    text = drawn(ProgressView(state_in_the_middle(), now=102.0), width)
+    text = drawn(state_in_the_middle(), width)
     assert len(text.splitlines()) == 6
     assert all(len(line) <= width for line in text.splitlines())
 
@@ -87,15 +87,15 @@ def test_time_goes_on_between_events_and_stops_at_the_end() -> None:
     assert state.fraction_at(100.0) == 0.5
     assert state.fraction_at(115.0) == 0.75
     assert state.fraction_at(900.0) == 1.0
-    assert "0 s left" in drawn(ProgressView(state, now=900.0), 80)
+    assert "0 s left" in drawn(state_in_the_middle(now=900.0), 80)
 
 
 def test_making_data_and_getting_ready_are_shown() -> None:
-    assert "Getting ready" in drawn(ProgressView(SweepState(), now=0.0), 60)
+    assert "Getting ready" in drawn(SweepState(), 60)
     making = SweepState(preparing=("Making images", 120, 1500))
-    assert "Making images: 120 of 1,500" in drawn(ProgressView(making, now=0.0), 60)
+    assert "Making images: 120 of 1,500" in drawn(making, 60)
     counted = SweepState(preparing=("Counting", 0, 0))
-    assert drawn(ProgressView(counted, now=0.0), 60) == "Counting\n"
+    assert drawn(counted, 60) == "Counting\n"
 
 
 def test_a_check_shows_how_far_it_is() -> None:
@@ -128,10 +128,11 @@ def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...], interva
 
 
 def test_progress_never_runs_back() -> None:
-    state = SweepState()
+    uptime_s = iter((9.0, 10.0, 11.0, 90.0))
+    state = SweepState(clock=lambda: next(uptime_s))
     shown = []
     for elapsed_s, expected_s in ((9.0, 20.0), (10.0, 24.0), (11.0, 100.0), (90.0, 100.0)):
-        state.expect(elapsed_s, expected_s, now=elapsed_s)
+        state.expect(elapsed_s, expected_s)
         shown += [state.fraction_at(elapsed_s), state.fraction_at(elapsed_s + 0.5)]
     assert shown == sorted(shown)
     assert (shown[0], shown[-2]) == (0.45, 0.9)

@@ -86,7 +86,7 @@ def _everywhere(text: str, other: str) -> Document:
         Chart(bars=(bar,), kind="lanes"),
     )
     card = Card(title=text, code=other, level=text, blocks=blocks)
-    return Document(title=text, answer=(*blocks, card), details=(Section(other, blocks),))
+    return Document(title=text, answer=(*blocks, card), details=lambda: (Section(other, blocks),))
 
 
 @given(TEXTS)
@@ -125,7 +125,7 @@ def test_the_answer_comes_first_under_the_title() -> None:
     document = Document(
         title="What",
         answer=(FactList((("Do", "this"), ("Why", "that"))), Code("x = 1")),
-        details=(
+        details=lambda: (
             Section("More", (Items(("one", "two")), Card(title="A", code="c", level="high"))),
         ),
     )

@@ -38,7 +38,7 @@ _MOST_LINES = 16
 
 def table(document: Document) -> Table:
     """The table of configurations."""
-    blocks = (block for section in document.details for block in section.blocks)
+    blocks = (block for section in document.details() for block in section.blocks)
     return next(block for block in blocks if isinstance(block, Table))
 
 

@@ -128,14 +128,14 @@ def test_whole_columns_go_the_least_important_first(width: int, left: str) -> No
 
 
 def test_details_have_all_columns_each_time_beside_what_names_the_rows() -> None:
-    document = Document(title="", answer=(), details=(Section("", (TABLE,)),))
+    document = Document(title="", answer=(), details=lambda: (Section("", (TABLE,)),))
     heads = drawn(document, 27, verbose=True).split("\n\n")[:-1]
     assert [head.split()[:2] for head in heads] == [["a", "b"], ["a", "c"]]
     alone = drawn(document, 7, verbose=True)  # no column fits beside the first
     assert alone.split() == ["a", "1" * 10]
     wide = dataclasses.replace(TABLE.columns[1], cells=["1" * 30])  # which hides no other
     table = Table((TABLE.columns[0], wide, TABLE.columns[2]))
-    document = Document(title="", answer=(), details=(Section("", (table,)),))
+    document = Document(title="", answer=(), details=lambda: (Section("", (table,)),))
     assert drawn(document, 27, verbose=True).split()[:2] == ["a", "c"]
 
 
@@ -166,7 +166,9 @@ def test_code_is_never_wrapped_where_python_would_not_read_on() -> None:
 
 def test_details_come_above_the_answer_and_only_where_they_are_asked_for() -> None:
     document = Document(
-        title="", answer=(Text("what to do"),), details=(Section("Why", (Text("because"),)),)
+        title="",
+        answer=(Text("what to do"),),
+        details=lambda: (Section("Why", (Text("because"),)),),
     )
     assert drawn(document, 40) == "  what to do\n"
     assert drawn(document, 40, verbose=True) == "Why\n  because\n\n  what to do\n"
