@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import random
+import re
 import shutil
 import sys
 import tarfile
@@ -34,6 +35,9 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "voc": ("count",),
 }
 """The parameters of built-ins that :func:`directory` makes files by."""
+
+_LEFT = re.compile(rf"\.({'|'.join(FILES)})-v\d+(-\d+)*\.\w{{8}}")
+"""Folders of :func:`make_whole` for one of these, as ``tempfile`` names them."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -157,7 +161,8 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
             return final
         for left in root.glob(".*-v*.*"):  # by runs that were killed; none takes a day
             with contextlib.suppress(OSError):  # another run is removing it too
-                if left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600:
+                is_old = left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600
+                if is_old and _LEFT.fullmatch(left.name):  # the folder may be anybody's
                     shutil.rmtree(left, ignore_errors=True)
         make_whole(final, make, there=final.is_dir)
     except OSError as error:
