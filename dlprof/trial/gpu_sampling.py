@@ -124,6 +124,7 @@ class _Window:
         self._before: Sequence[GpuNeighbours] = ()
         self._after: Sequence[GpuNeighbours] = ()
         self._cpu_s = 0.0
+        self._made_s = clock()
         self._began_s: float | None = None
         self._ended_s = 0.0
 
@@ -136,8 +137,9 @@ class _Window:
         return True
 
     def look_before(self, gpus: Gpus) -> None:
-        """See who is on the cards."""
-        self._before = gpus.neighbours()
+        """See who is on the cards before the trial is: not late, as while a driver is loaded."""
+        if self._clock() - self._made_s < 0.25:  # to reach a card takes a process longer
+            self._before = gpus.neighbours()
 
     def collect(self, gpus: Gpus) -> None:
         """Sample until the window is over, then see who is on the cards once more.
