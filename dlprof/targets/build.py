@@ -20,7 +20,7 @@ from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.factory import NOT_A_SCRIPT, Factory
-from dlprof.targets.faults import one_line, type_name, user_traceback
+from dlprof.targets.faults import one_line, own_attributes, type_name, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
 from dlprof.targets.parts import (
@@ -33,7 +33,6 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
-from dlprof.targets.weighing import own_attributes
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.internals import reports_death
+from dlprof.targets.faults import own_attributes
 
 _DEEPEST = 16  # how far what an object of the user's own refers to is followed
 _MOST_CHANNELS = 4  # that two images of one sample have in common
@@ -346,7 +345,9 @@ def _content(found: Any, seen: _Seen) -> object:
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
-    parts = (list(_parts(found)) or _attributes(found)) if _is_new(found, seen) else []
+    parts: Iterable[object] = ()
+    if _is_new(found, seen):
+        parts = list(_parts(found)) or own_attributes(found).values()
     return tuple(_content(part, seen) for part in parts)
 
 
@@ -363,7 +364,7 @@ def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
     if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
         yield batch
     elif depth <= _DEEPEST and not isinstance(batch, type) and _is_new(batch, seen):
-        for part in stored or list(_parts(batch)) or _attributes(batch):
+        for part in stored or list(_parts(batch)) or own_attributes(batch).values():
             yield from _leaves(part, depth + 1, seen)
 
 
@@ -372,26 +373,6 @@ def _stored(found: object) -> list[object]:
     kept = isinstance(found, dict | list | tuple)  # see _is_array
     names = () if kept else _STORED.get(str(_attribute(found, "layout")), ())
     return [getattr(found, name)() for name in names]
-
-
-def _attributes(found: object) -> list[object]:
-    """What an object has as its own, past its properties and its ``__getattr__``."""
-    held: list[object] = []
-    with contextlib.suppress(AttributeError, TypeError):
-        held += object.__getattribute__(found, "__dict__").values()
-    kind: Any = type(found)
-    for slot in _slots_of(kind):
-        with contextlib.suppress(AttributeError):
-            held.append(slot.__get__(found))
-    return held
-
-
-@functools.lru_cache(maxsize=256)
-def _slots_of(kind: Any) -> tuple[types.MemberDescriptorType, ...]:
-    """Those of Python's classes, as attrs makes them."""
-    own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
-    found = itertools.chain.from_iterable(each.values() for each in own)
-    return tuple(each for each in found if isinstance(each, types.MemberDescriptorType))
 
 
 def _arrays(batch: object) -> list[Any]:

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dlprof.targets.faults import own_attributes
+
 
 def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     """Find the files that a dataset names in its attributes, without loading a sample.
@@ -49,10 +51,7 @@ def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
 
 
 def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
-    attributes: dict[str, object] = {}
-    with contextlib.suppress(AttributeError, TypeError):
-        attributes = object.__getattribute__(dataset, "__dict__")
-    for value in list(attributes.values()):
+    for value in own_attributes(dataset).values():
         yield from _of_value(value, depth)
 
 

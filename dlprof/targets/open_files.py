@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlprof.internals import workers_of
+from dlprof.targets.faults import own_attributes
 
 _FOLDER = "/proc/self/fd"
 _OF_THE_KERNEL = ("/proc/", "/sys/")
@@ -225,8 +226,6 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
 
     Where an object of a library holds the file, as a ``ZipFile`` does, that one is named.
     """
-    from dlprof.targets.weighing import own_attributes  # torch is loaded where there is a loader
-
     roots = {"": "dataset", "collate_fn": "collate_fn", "worker_init_fn": "worker_init_fn"}
     waiting: collections.deque[tuple[str, Any, str]] = collections.deque(
         (name, getattr(loader, part, None), "") for name, part in roots.items()

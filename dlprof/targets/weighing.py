@@ -35,7 +35,7 @@ import torch.multiprocessing  # registers how tensors are pickled
 from torch.utils.data import IterableDataset
 
 from dlprof.records import AttributeWeight, DatasetWeight
-from dlprof.targets.faults import one_line
+from dlprof.targets.faults import one_line, own_attributes
 
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
@@ -540,19 +540,6 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
         object.__getattribute__(value, "__dict__")
         return list(held.items()), ""
     return list(held.items()) or None, ""  # a class written in C may hold more
-
-
-def own_attributes(value: Any) -> dict[str, Any]:
-    """An object's own attributes, past all properties."""
-    held: dict[str, Any] = {}
-    with contextlib.suppress(AttributeError, TypeError):
-        held.update(object.__getattribute__(value, "__dict__"))
-    for base in type(value).__mro__:
-        for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):
-                    held[name] = slot.__get__(value)
-    return {str(name): each for name, each in held.items()}
 
 
 def shards_of(dataset: Any) -> int | None:
