@@ -22,14 +22,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dlprof.engine.preparation import as_stated, limits_of, opened_runner
+from dlprof.engine.preparation import RunnerListener, as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.inspection import node_cpus
 from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory
-from dlprof.records import LeftOut, Machine, NumaBinding, Usage
+from dlprof.records import LeftOut, Machine, NumaBinding
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.settings.model import check_conflicts
@@ -318,17 +318,8 @@ def _orders(
     return {"build": build, "probe": probe, "look": look, "explain": explain, "load": load}
 
 
-class _Silent:
+class _Silent(RunnerListener):
     """Nobody hears of what a node does by order."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Nothing."""
-
-    def pulse(self, usage: Usage) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
 
 
 def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:
@@ -356,7 +347,6 @@ def _local_rank(environ: Mapping[str, str], cpus: set[int] | frozenset[int]) -> 
 
 
 def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Message) -> None:
-    """Refuse a rank that was started otherwise."""
     rank = heard.get("rank", heard.get("ranks", [0])[0])
     for what, value in mine.items():
         if theirs.get(what) != value:
@@ -476,7 +466,6 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
 
 
 def _refuse_many(count: int) -> None:
-    """Refuse more ranks than memory holds."""
     room = available_memory(read_cgroups(os.getpid()))
     if room is not None and count * _BUILDER_BYTES > room:
         raise UsageError(

@@ -22,8 +22,7 @@ from dlprof.machine.cgroups import (
     read_limit,
 )
 from dlprof.machine.files import list_names, read_text
-from dlprof.machine.gpu_drivers import asked
-from dlprof.machine.gpus import Gpus
+from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.procfs import (

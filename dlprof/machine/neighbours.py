@@ -16,8 +16,7 @@ from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
-from dlprof.machine.gpu_drivers import asked
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus, asked
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.procfs import (
     CpuTicks,

@@ -11,7 +11,6 @@ from typing import Any
 from dlprof.internals import reports_death
 from dlprof.targets.faults import own_attributes
 
-_DEEPEST = 16  # how far what an object of the user's own refers to is followed
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
 _BY_ROWS = ("crow_indices", "col_indices", "values")
@@ -363,7 +362,8 @@ def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
     stored = _stored(batch)
     if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
         yield batch
-    elif depth <= _DEEPEST and not isinstance(batch, type) and _is_new(batch, seen):
+    # What an object of the user's own refers to is followed so far.
+    elif depth <= 16 and not isinstance(batch, type) and _is_new(batch, seen):
         for part in stored or list(_parts(batch)) or own_attributes(batch).values():
             yield from _leaves(part, depth + 1, seen)
 

@@ -24,9 +24,6 @@ from dlprof.targets.faults import own_attributes
 _FOLDER = "/proc/self/fd"
 _OF_THE_KERNEL = ("/proc/", "/sys/")
 
-_LOOKS, _ENTRIES = 5_000, 256
-"""Objects that are looked at for who holds a file, and entries of one container."""
-
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None), type)
 _LIBRARIES = sys.stdlib_module_names - {"builtins", "functools", "types"} | {"PIL", "numpy"}
@@ -231,7 +228,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
         (name, getattr(loader, part, None), "") for name, part in roots.items()
     )
     seen = set[int]()
-    while waiting and len(seen) < _LOOKS:
+    while waiting and len(seen) < 5_000:  # objects, of each container 256 entries
         name, value, holder = waiting.popleft()
         kind = type(value)
         if issubclass(kind, _SIMPLE) or id(value) in seen:
@@ -244,7 +241,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
         inside: Iterable[tuple[str, Any]]
         if issubclass(kind, _CONTAINERS):
             pairs = dict.items(value) if issubclass(kind, dict) else enumerate(value)
-            some = itertools.islice(pairs, _ENTRIES)
+            some = itertools.islice(pairs, 256)
             inside = [(f"{name}[{key!r}]"[:60], each) for key, each in some]
         else:
             if not holder and kind.__module__.partition(".")[0] in _LIBRARIES:

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from dlprof.machine.gpu_drivers import open_gpus
-from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
+from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage, open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 
 _Work = Callable[[Gpus], object]

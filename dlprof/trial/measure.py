@@ -357,7 +357,6 @@ class Measurement:
 
     @property
     def _warm_up(self) -> int:
-        """Batches of the warm-up."""
         config = self.loop.config
         after = self.inspected + config.batches_in_flight if self.inspected else 0
         return max(warm_up_batches(config), after)

@@ -28,17 +28,6 @@ _SEED = 20_240_229
 Progress = Callable[[str, int, int], None]
 """Called with what is being made, how many are done, and of how many."""
 
-FILES: Mapping[str, tuple[str, ...]] = {
-    "images": ("count",),
-    "shards": ("count", "shards"),
-    "text": ("lines", "words"),
-    "voc": ("count",),
-}
-"""The parameters of built-ins that :func:`directory` makes files by."""
-
-_LEFT = re.compile(rf"\.({'|'.join(FILES)})-v\d+(-\d+)*\.\w{{8}}")
-"""Folders of :func:`make_whole` for one of these, as ``tempfile`` names them."""
-
 
 def silent(what: str, done: int, total: int) -> None:
     """Report to nobody."""
@@ -55,15 +44,10 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
     Raises:
         FileError: The cache can't be written, or the disk is full.
     """
-    makers: Mapping[str, Callable[..., None]] = {
-        "images": _make_images,
-        "shards": _make_shards,
-        "text": _make_text,
-        "voc": _make_voc,
-    }
+    make, _ = FILES[name]
     return make_once(
         "-".join([name, "v1", *map(str, numbers)]),
-        lambda folder: makers[name](folder, progress, *numbers),
+        lambda folder: make(folder, progress, *numbers),
     )
 
 
@@ -115,6 +99,18 @@ def _make_voc(folder: Path, progress: Progress, count: int) -> None:
     from dlprof.targets.builtin import pictures  # Pillow, only to make files
 
     pictures.make_voc(random.Random(_SEED), folder, count, progress)
+
+
+FILES: Mapping[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "images": (_make_images, ("count",)),
+    "shards": (_make_shards, ("count", "shards")),
+    "text": (_make_text, ("lines", "words")),
+    "voc": (_make_voc, ("count",)),
+}
+"""What makes the files of built-ins, and by which of their parameters."""
+
+_LEFT = re.compile(rf"\.({'|'.join(FILES)})-v\d+(-\d+)*\.\w{{8}}")
+"""Folders of :func:`make_whole` for one of these, as ``tempfile`` names them."""
 
 
 def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
