@@ -25,7 +25,7 @@ from dlprof.machine.procfs import (
     parse_cpu_ticks,
     parse_load,
     parse_owner,
-    parse_running,
+    parse_runnable,
     usable_cpus,
 )
 from dlprof.machine.snapshot import NO_PSI, pressure_fractions
@@ -121,7 +121,8 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "")
-    running, proc = parse_running(stat), str(root / "proc")
+    load, proc = read_text(root / "proc/loadavg") or "", str(root / "proc")
+    running = parse_runnable(load)
     processes = {}
     for pid, process in scan_processes(proc):
         with contextlib.suppress(OSError):
@@ -136,7 +137,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
         processes=processes,
         pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
-        load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
+        load_1m=parse_load(load),
     )
 
 
@@ -176,8 +177,8 @@ def between(
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
     **dict.fromkeys(("busy_cores", "idle_cores", "free_cores", "stolen_cores"), _NO_STAT),
-    **dict.fromkeys(("unseen_cores", "runnable"), _NO_STAT),
-    "load_1m": "the system doesn't report it (no /proc/loadavg)",
+    "unseen_cores": _NO_STAT,
+    **dict.fromkeys(("runnable", "load_1m"), "the system doesn't report it (no /proc/loadavg)"),
     **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
 

@@ -141,15 +141,15 @@ def test_watching_a_machine(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir()
     (tmp_path / "proc/self/status").write_text("Cpus_allowed_list:\t0\n")
     stat = tmp_path / "proc/stat"
-    stat.write_text(f"cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 {_HZ}\nprocs_running 2\n")
-    (tmp_path / "proc/loadavg").write_text("0.50 0.40 0.30 1/10 99\n")
+    stat.write_text(f"cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 {_HZ}\n")
+    (tmp_path / "proc/loadavg").write_text("0.50 0.40 0.30 2/10 99\n")
     slept = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         proc.processes[10].threads[10] = (600 * MS, 0)
         proc.write()
-        stat.write_text(f"cpu 0\ncpu0 {_HZ} 0 0 0\ncpu1 0 0 0 {_HZ * 2}\nprocs_running 2\n")
+        stat.write_text(f"cpu 0\ncpu0 {_HZ} 0 0 0\ncpu1 0 0 0 {_HZ * 2}\n")
 
     found = watch(1.0, root=tmp_path, clock=iter([0, 10**9]).__next__, sleep=sleep)
     assert slept == [1.0]
