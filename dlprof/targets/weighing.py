@@ -26,7 +26,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
 
 _PAGE = 4096
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes")
 
 _now_s = time.perf_counter
@@ -420,34 +421,36 @@ def _type_of(value: Any) -> str:
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
-    _, some = _entries(value) or (0, ())
-    for each in some:  # none of a mapping that has a length and gives nothing
+    count, some = _entries(value) or (0, iter(()))
+    for each in some:
         entry = each[1] if _is(value, Mapping) else each
-        return f"{name} of {len(value):,} {type(entry).__qualname__}"
+        return f"{name} of {count:,} {type(entry).__qualname__}"
     return name
 
 
 def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
     """How many entries a container has, and entries that stand for all of them.
 
-    The first few of these come from all over it, and none comes twice.
+    The first few of these come from all over it, and none comes twice. As pickle takes them: a list
+    of the user's own class that loads what it is asked for is not asked.
     """
-    if _is(value, list | tuple) or _is_object_array(value):
-        flat = value.reshape(-1) if _is_object_array(value) and value.ndim > 1 else value
-        count = len(flat)
-    elif _is(value, dict | set | frozenset | collections.deque):
-        count = len(value)
-        source = dict.items(value) if _is(value, dict) else iter(value)
-        # Listing more entries of a dict or set would copy their pages, too.
-        flat = list(itertools.islice(source, 200_000))
-    else:
+    kind: Any = next((kind for kind in _CONTAINERS if _is(value, kind)), None)
+    is_array = _is_object_array(value)
+    if kind is None and not is_array:
         return None
-    size = len(flat)
+    size = count = int(value.size) if is_array else kind.__len__(value)
+    if is_array:
+        entry: Callable[[int], Any] = value.reshape(-1).__getitem__
+    elif kind in (list, tuple):
+        entry = functools.partial(kind.__getitem__, value)
+    else:
+        size = min(count, 200_000)  # listing more of a dict or set would copy their pages, too
+        source = dict.items(value) if kind is dict else kind.__iter__(value)
+        entry = list(itertools.islice(source, size)).__getitem__
     step = max(1, round(0.618 * size))
     while math.gcd(step, max(1, size)) != 1:
         step += 1
-    # A class of the user's may promise entries, and give none.
-    return count if size else 0, (flat[place * step % size] for place in range(size))
+    return count, (entry(place * step % size) for place in range(size))
 
 
 def _is_object_array(value: Any) -> bool:
