@@ -503,18 +503,20 @@ def _inside(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
         return [("func", value.func), *placed, *given], ""
     if kind is types.MethodType:
         return [("__self__", value.__self__)], ""
-    if kind is types.FunctionType:
-        return _function(value)
+    if kind is types.FunctionType or _is(value, type):
+        return _named(value)
     return _state(value)
 
 
-def _function(value: types.FunctionType) -> tuple[Sequence[tuple[str, Any]] | None, str]:
-    """A function goes by its name; where it has none, what it closes over shows its weight."""
+def _named(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+    """A function or class goes by its name; what a local function closes over shows its weight."""
     found: Any = sys.modules.get(value.__module__)
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
-    if found is value:
+    if found is value or value is type(None):
         return (), ""
+    if _is(value, type):
+        return (), f"{value.__qualname__} is a local class, which can't be pickled"
     inside = []
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # it is empty so far
@@ -530,7 +532,8 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     by_hand = kind in ForkingPickler(io.BytesIO()).dispatch_table
     # Objects of these libraries are named as wholes, not by what they hold.
     whole = kind.__module__.partition(".")[0] in {"pandas", "polars", "pyarrow", "PIL"}
-    if not plain or by_hand or whole or _is(value, list | dict | tuple | set | str | bytes):
+    as_one = (list, dict, tuple, set, str, bytes, types.ModuleType)
+    if not plain or by_hand or whole or _is(value, as_one):
         return None, ""
     own = getattr(kind, "__getstate__", None)
     if own is not None and own is not getattr(object, "__getstate__", None):

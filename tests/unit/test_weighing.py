@@ -144,6 +144,22 @@ def test_an_array_around_one_object_weighs_that_object() -> None:
     assert found.pickled_bytes == pytest.approx(len(torch_pickled(index)), rel=0.05)
 
 
+class Named:
+    TABLE = tuple(f"/data/{n:04d}.jpg" for n in range(1000))
+
+
+def test_a_class_is_sent_by_its_name_and_a_module_not_at_all() -> None:
+    class Local:
+        TABLE = Named.TABLE
+
+    found = _weighed(kind=Named, local=Local, module=weighing)
+    assert found.pickled_bytes < 4096
+    failures = {each.name: each.failure for each in found.attributes}
+    assert failures.keys() == {"local", "module"}
+    assert "local class" in failures["local"]
+    assert "module" in failures["module"]
+
+
 def test_a_lazy_proxy_is_not_asked_for_its_class() -> None:
     class Proxy:
         def __init__(self) -> None:
