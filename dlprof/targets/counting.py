@@ -304,9 +304,11 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
 
 def count_bytes(batch: object) -> int:
-    """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
-    leaves = _leaves(batch, 0, {})
-    return sum(len(each) if isinstance(each, _TEXTS) else int(each.nbytes) for each in leaves)
+    """Bytes of data in a batch.
+
+    Tensors and arrays by ``nbytes``, text and bytes by length, Pillow's images by their pixels.
+    """
+    return sum(map(_bytes_of, _leaves(batch, 0, {})))
 
 
 def count_tensors(batch: object) -> int:
@@ -357,10 +359,24 @@ def _bulk(content: object) -> object:
     return content if isinstance(content, _Values | str | bytes) else None
 
 
+def _bytes_of(leaf: Any) -> int:
+    if isinstance(leaf, _TEXTS):
+        return len(leaf)
+    if _is_picture(leaf):
+        return int(leaf.width * leaf.height * len(leaf.getbands()))
+    return int(leaf.nbytes)
+
+
+def _is_picture(found: object) -> bool:
+    """Whether it is one of Pillow's images, which hold their pixels out of Python's sight."""
+    kinds = (kind.__module__.partition(".")[0] for kind in type(found).__mro__)
+    return "PIL" in kinds and hasattr(type(found), "getbands")
+
+
 def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
-    """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
+    """Data in a batch as ``count_bytes`` counts it, also in objects of a class of its own."""
     stored = _stored(batch)
-    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
+    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch) or _is_picture(batch)):
         yield batch
     # What an object of the user's own refers to is followed so far.
     elif depth <= 16 and not isinstance(batch, type) and _is_new(batch, seen):
@@ -376,7 +392,8 @@ def _stored(found: object) -> list[object]:
 
 
 def _arrays(batch: object) -> list[Any]:
-    return [each for each in _leaves(batch, 0, {}) if not isinstance(each, _TEXTS)]
+    leaves = _leaves(batch, 0, {})
+    return [each for each in leaves if not (isinstance(each, _TEXTS) or _is_picture(each))]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:
