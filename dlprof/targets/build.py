@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -447,7 +447,11 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
         "persistent_workers": loader.persistent_workers,
         **replaced,
     }
-    if not isinstance(settings["num_workers"], int) or Parameter.empty in settings.values():
+    # Numbers of numpy's are taken, too.
+    if (
+        not isinstance(settings["num_workers"], SupportsIndex)
+        or Parameter.empty in settings.values()
+    ):
         return None
     return Config(
         **settings,

@@ -539,6 +539,12 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
     assert build_from_object(Numbers()).target.own_config is None
 
 
+def test_settings_may_be_numbers_of_numpys() -> None:
+    numpy = pytest.importorskip("numpy")
+    own = build_from_object(DataLoader(Numbers(), num_workers=numpy.int64(2))).target.own_config
+    assert own == Config(num_workers=2, prefetch_factor=2)
+
+
 def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
     both: Dataset[int] = ConcatDataset([Numbers(), Subset(Curriculum(), [1, 2])])
     note = "Curriculum has set_epoch: workers that outlive an epoch don't see what that changes."

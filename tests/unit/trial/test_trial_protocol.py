@@ -68,6 +68,14 @@ def test_what_names_no_event_is_not_heard(rubbish: bytes) -> None:
     assert channel.hear() is None
 
 
+def test_numbers_of_numpy_are_sent_as_plain_ones() -> None:
+    """As those that a target's loader is set to."""
+    numpy = pytest.importorskip("numpy")
+    sent = io.BytesIO()
+    Channel(io.BytesIO(), sent).send({"depth": numpy.int64(4), "share": numpy.float32(0.5)})
+    assert json.loads(sent.getvalue()) == {"depth": 4, "share": 0.5}
+
+
 @pytest.mark.parametrize("rest", [b"", b'{"event": "be'])
 def test_a_message_that_is_cut_off_is_none(rest: bytes) -> None:
     channel = said(b'{"go": true}\n' + rest)
