@@ -405,8 +405,8 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
             hint="Check the path that it reads from; with drop_last=True a dataset must hold at "
             "least one full batch.",
         )
-    sampler = getattr(loader, "batch_sampler", None)
-    if getattr(loader, "batch_size", None) is not None or sampler is None:
+    sampler, size = getattr(loader, "batch_sampler", None), getattr(loader, "batch_size", None)
+    if size is not None or sampler is None:
         sampler = getattr(loader, "sampler", None)
     by_index = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
     return Target(
@@ -416,7 +416,7 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
         dataset=type_name(dataset),
         length=length,
         batches_per_epoch=batches,
-        batch_size=getattr(loader, "batch_size", None),
+        batch_size=size if isinstance(size, SupportsIndex) else None,  # or a method of that name
         sampler=type(sampler).__name__ if by_index and sampler is not None else None,
         collate_fn=_collate_fn(loader),
     )

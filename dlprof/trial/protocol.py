@@ -134,9 +134,12 @@ def error_of(fault: Mapping[str, str]) -> DlprofError:
     return kind(fault["message"], hint=fault["hint"], traceback=fault["traceback"])
 
 
-def _plain(number: Any) -> float:
-    """A number as JSON has it: a target's settings may be numpy's."""
-    return operator.index(number) if hasattr(number, "__index__") else float(number)
+def _plain(value: Any) -> float | str:
+    """A number as JSON has it: a target's settings may be numpy's, or what no record can hold."""
+    for read in (operator.index, float):
+        with contextlib.suppress(TypeError, ValueError):
+            return read(value)
+    return type(value).__name__
 
 
 class Channel:
