@@ -29,7 +29,7 @@ from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
 if TYPE_CHECKING:
-    from dlprof.targets.epoch import EpochGate  # which imports torch
+    from dlprof.targets.loader import EpochGate  # which imports torch
 
 _PATIENCE = 3.0
 """The warm-up, and a window that gathers three rounds, may last this many windows each; so many
