@@ -239,6 +239,14 @@ def test_a_sampler_of_ones_own_decides_what_a_rank_gets() -> None:
     assert built.target.notes == ()
 
 
+def test_a_dataset_that_only_its_sampler_knows_the_length_of_is_shared_by_that() -> None:
+    loader = DataLoader(Unsized(), batch_size=2, sampler=WeightedRandomSampler([1.0] * 4, 4))
+    built = build_from_object(loader, share=(1, 2))
+    assert built.target.notes == (
+        "The target's own WeightedRandomSampler decides what each rank gets.",
+    )
+
+
 class _Own(DistributedSampler[int]):
     """One of the user's own."""
 
