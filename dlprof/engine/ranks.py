@@ -22,14 +22,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dlprof.engine.preparation import RunnerListener, as_stated, limits_of, opened_runner
+from dlprof.engine.preparation import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
 from dlprof.machine.inspection import node_cpus
 from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory
-from dlprof.records import LeftOut, Machine, NumaBinding
+from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.settings.model import check_conflicts
@@ -318,8 +318,17 @@ def _orders(
     return {"build": build, "probe": probe, "look": look, "explain": explain, "load": load}
 
 
-class _Silent(RunnerListener):
+class _Silent:
     """Nobody hears of what a node does by order."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Nothing."""
+
+    def pulse(self, usage: Usage) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
 
 
 def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:

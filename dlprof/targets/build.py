@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
+from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex, cast
 
@@ -416,7 +417,8 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
         dataset=type_name(dataset),
         length=length,
         batches_per_epoch=batches,
-        batch_size=size if isinstance(size, SupportsIndex) else None,  # or a method of that name
+        # Not a method of that name.
+        batch_size=index(size) if isinstance(size, SupportsIndex) else None,
         sampler=type(sampler).__name__ if by_index and sampler is not None else None,
         collate_fn=_collate_fn(loader),
     )

@@ -36,19 +36,20 @@ def type_name(found: object) -> str:
     return f"{module}{cls.__qualname__}"
 
 
-def own_attributes(found: object) -> dict[str, Any]:
+def own_attributes(found: Any) -> dict[str, Any]:
     """What an object has as its own, by name: past its properties and its ``__getattr__``."""
     held: dict[Any, Any] = {}
     with contextlib.suppress(AttributeError, TypeError):
         held |= object.__getattribute__(found, "__dict__")
-    for name, slot in _slots_of(type(found)):
+    kind: Any = type(found)
+    for name, slot in _slots_of(kind):
         with contextlib.suppress(AttributeError):
             held[name] = slot.__get__(found)
     return {str(name): each for name, each in held.items()}
 
 
 @functools.lru_cache(maxsize=256)
-def _slots_of(kind: Any) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+def _slots_of(kind: type[Any]) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
     """Those of Python's classes, as attrs makes them."""
     own = (vars(base).items() for base in kind.__mro__ if "__slots__" in vars(base))
     slots = (slot for each in own for slot in each)

@@ -202,7 +202,7 @@ class LoaderParts:
             return self.noted(
                 "An iterable dataset shares itself out to ranks, or gives all to each."
             )
-        own = self.batching.get("sampler")
+        own: Any = self.batching.get("sampler")
         plain = type(own) in (RandomSampler, SequentialSampler) and isinstance(self.dataset, Sized)
         if not plain or len(own) != len(self.dataset):
             kind = type(own or self.batching.get("batch_sampler")).__name__

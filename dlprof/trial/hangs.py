@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import psutil
 
@@ -20,7 +19,8 @@ from dlprof.trial.state import TrialState
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
-class OpenFiles(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenFiles:
     """How many file descriptors a process has open, and how many it may: its soft limit."""
 
     count: int

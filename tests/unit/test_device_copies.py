@@ -176,7 +176,8 @@ def test_each_rank_copies_to_a_device_of_its_own(
     monkeypatch.setattr("dlprof.trial.copying.current_index", lambda: current)
     monkeypatch.setattr("dlprof.trial.copying.find_accelerator", lambda: "cuda")
     monkeypatch.setattr("dlprof.trial.copying.open_runtime", lambda wanted: wanted)
-    assert open_device(name) == opened
+    found: object = open_device(name)
+    assert found == opened
 
 
 def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(

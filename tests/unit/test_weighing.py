@@ -125,12 +125,14 @@ def test_a_list_that_loads_what_it_is_asked_for_weighs_what_it_holds() -> None:
         def __getitem__(self, index: Any) -> Any:
             raise AssertionError(index)
 
-        __len__ = __getitem__
+        def __len__(self) -> int:
+            raise AssertionError
 
     paths = [f"/data/{n:04d}.jpg" for n in range(1000)]
     found = _weighed(paths=Loading(paths)).heaviest
     assert found is not None
-    assert (found.name, found.type, found.failure) == ("paths", "Loading of 1,000 str", "")
+    assert (found.name, found.failure) == ("paths", "")
+    assert found.type.endswith(".Loading of 1,000 str")
     assert found.pickled_bytes == pytest.approx(len(torch_pickled(paths)), rel=0.05)
 
 
