@@ -438,14 +438,6 @@ def as_stated(settings: SweepSettings) -> SweepSettings:
     return dataclasses.replace(settings, step_s=parse_step(step)) if step else settings
 
 
-FORKED_WORKER_BYTES = 11_000_000
-"""Least memory of a forked worker of its own: 11 to 45 MB were measured with torch 2.13."""
-
-SPAWNED_WORKER_BYTES = 100_000_000
-"""The same for spawn and forkserver, where each worker imports torch again: 155 MB were measured,
-and smaller builds of torch are about."""
-
-
 class ResourceLimit(NamedTuple):
     """How much a trial may take of something, in bytes, and in words: ``64 MiB is free``."""
 
@@ -550,8 +542,9 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
     """The least that workers need, and full queues; the main process counts for nothing."""
     if known.memory is None:
         return None
-    forked = known.method(config) == "fork"
-    each = FORKED_WORKER_BYTES if forked else SPAWNED_WORKER_BYTES
+    # 11 to 45 MB of a forked worker's own were measured with torch 2.13, and 155 MB where each
+    # imports torch again; smaller builds of torch are about.
+    each = 11_000_000 if known.method(config) == "fork" else 100_000_000
     batch = _at_batch_size(known.batch_bytes, config, known) or 0.0
     need = config.num_workers * each + config.queued_batches * batch
     if need <= known.memory.size:

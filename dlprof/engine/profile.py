@@ -260,7 +260,6 @@ class _Profile(Measuring):
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
 
     def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
-        """Keep a trial, and what it sent."""
         purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
         trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
         explanation = explanation_of(message, trial)

@@ -356,7 +356,6 @@ def _local_rank(environ: Mapping[str, str], cpus: set[int] | frozenset[int]) -> 
 
 
 def _refuse(mine: Mapping[str, object], theirs: Mapping[str, object], heard: Message) -> None:
-    """Refuse a rank that was started otherwise."""
     rank = heard.get("rank", heard.get("ranks", [0])[0])
     for what, value in mine.items():
         if theirs.get(what) != value:
@@ -476,7 +475,6 @@ def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
 
 
 def _refuse_many(count: int) -> None:
-    """Refuse more ranks than memory holds."""
     room = available_memory(read_cgroups(os.getpid()))
     if room is not None and count * _BUILDER_BYTES > room:
         raise UsageError(

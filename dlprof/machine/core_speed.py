@@ -85,7 +85,7 @@ class SpeedProbe:
         self._busy = {cpu: -ticks for cpu, ticks in self._ticks().items()}
         self._over = threading.Event()
         for place, cpu in enumerate(some):
-            visit = (place, cpu, self._over, self._pin)
+            visit = (place, cpu, self._visits, self._over, self._pin)
             thread = threading.Thread(target=self._visit, args=visit, daemon=True)
             with contextlib.suppress(RuntimeError):  # a limit of threads (pids.max, ulimit -u)
                 thread.start()
@@ -154,10 +154,15 @@ class SpeedProbe:
         )
 
     def _visit(
-        self, place: int, cpu: int, over: threading.Event, pin: Callable[[int, set[int]], object]
+        self,
+        place: int,
+        cpu: int,
+        window: Mapping[int, list[float]],
+        over: threading.Event,
+        pin: Callable[[int, set[int]], object],
     ) -> None:
-        """Work on one core now and then until the window is over."""
-        visits, period_s = self._visits[cpu], PERIOD_S * len(self._visits)
+        """Work on one core now and then until the window is over, which is not the probe's last."""
+        visits, period_s = window[cpu], PERIOD_S * len(window)
         try:
             pin(0, {cpu})  # of this thread alone
         except OSError:  # taken away from this process since

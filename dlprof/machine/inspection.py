@@ -22,8 +22,7 @@ from dlprof.machine.cgroups import (
     read_limit,
 )
 from dlprof.machine.files import list_names, read_text
-from dlprof.machine.gpu_drivers import asked
-from dlprof.machine.gpus import Gpus
+from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.procfs import (
@@ -31,6 +30,7 @@ from dlprof.machine.procfs import (
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
+    usable_cpus,
 )
 from dlprof.records import GpuInfo, Machine
 
@@ -102,14 +102,12 @@ def inspect_machine(
 def _count_affinity(
     cgroups: Cgroups, online: frozenset[int], root: Path, pid: int | None
 ) -> int | None:
-    """How many CPUs of the affinity mask are online, whatever their numbers (``usable_cpus``)."""
+    """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
         return portable.allowed_cpu_count() if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
-    if not mask:
-        return None
-    return min(len(mask), len(online) or len(mask))
+    return len(usable_cpus(mask, online or mask)) if mask else None
 
 
 def cpus_of_job(pid: int, root: Path = _HERE) -> int | None:

@@ -16,8 +16,7 @@ from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
-from dlprof.machine.gpu_drivers import asked
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus, asked
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.procfs import (
     CpuTicks,
@@ -25,7 +24,8 @@ from dlprof.machine.procfs import (
     parse_allowed_cpus,
     parse_cpu_ticks,
     parse_load,
-    parse_running,
+    parse_owner,
+    parse_runnable,
     usable_cpus,
 )
 from dlprof.machine.snapshot import NO_PSI, pressure_fractions
@@ -117,15 +117,18 @@ def watch(
 
 
 def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> ProcessScan:
-    """Read every process and the machine's totals once; about 10 µs per process."""
+    """Read every process and the machine's totals once; 10 µs per process, or 40 of root's."""
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "")
-    running, proc = parse_running(stat), str(root / "proc")
+    load, proc = read_text(root / "proc/loadavg") or "", str(root / "proc")
+    running = parse_runnable(load)
     processes = {}
     for pid, process in scan_processes(proc):
         with contextlib.suppress(OSError):
             owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
+            # The folder is root's, too, of one that nobody may look into (ssh-agent).
+            owner = owner or parse_owner(read_text(f"{proc}/{pid}/status") or "") or 0
             processes[pid, process.start_ticks] = owner, process
     return ProcessScan(
         time_ns=clock(),
@@ -134,7 +137,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
         processes=processes,
         pressures_us=read_pressures(root),
         runnable=None if running is None else max(0, running - 1),
-        load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
+        load_1m=parse_load(load),
     )
 
 
@@ -174,8 +177,8 @@ def between(
 _NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
     **dict.fromkeys(("busy_cores", "idle_cores", "free_cores", "stolen_cores"), _NO_STAT),
-    **dict.fromkeys(("unseen_cores", "runnable"), _NO_STAT),
-    "load_1m": "the system doesn't report it (no /proc/loadavg)",
+    "unseen_cores": _NO_STAT,
+    **dict.fromkeys(("runnable", "load_1m"), "the system doesn't report it (no /proc/loadavg)"),
     **{f"{name}_pressure_fraction": NO_PSI for name in ("cpu", "io", "memory")},
 }
 

@@ -160,17 +160,6 @@ def parse_cpu_ticks(text: str) -> dict[int, CpuTicks]:
     return ticks
 
 
-def parse_running(text: str) -> int | None:
-    """Threads that are running or want to, from ``procs_running`` of ``/proc/stat``.
-
-    Who reads it runs, so that 0 is a system's that doesn't count them (gVisor); here and below.
-    """
-    for line in text.splitlines():
-        if line.startswith("procs_running "):
-            return parse_int(line.partition(" ")[2]) or None
-    return None
-
-
 def parse_process_stat(text: str) -> ProcessStat | None:
     """The figures of a ``/proc/PID/stat``.
 
@@ -298,7 +287,10 @@ def parse_load(text: str) -> float | None:
 
 
 def parse_runnable(text: str) -> int | None:
-    """Threads of the whole machine that run or wait for a core, from ``/proc/loadavg``."""
+    """Threads of the whole machine that run or wait for a core, from ``/proc/loadavg``.
+
+    Who reads it runs, so that 0 is a system's that doesn't count them (gVisor).
+    """
     words = text.split()
     return parse_int(words[3].partition("/")[0]) or None if len(words) > 3 else None
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import difflib
-import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,32 @@ from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, re
 from dlprof.units import quoted
 
 _KNOWN = Path(__file__).with_name("known")
+
+
+# Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
+_TEXT = Rule(
+    "a text of 1 to 500 characters", lambda value: isinstance(value, str) and 1 <= len(value) <= 500
+)
+_COUNT = whole_rule(1, 100_000)
+_GIB = number_rule(0, 10_000_000)
+_TEXTS = Rule(
+    "a list of texts", lambda value: isinstance(value, list) and all(map(_TEXT.holds, value))
+)
+_TABLES = Rule(
+    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.holds, value))
+)
+_SPEEDS: Mapping[str, Rule] = {
+    **dict.fromkeys(("median", "low", "high"), number_rule(0, 1e9)),
+    "unit": _TEXT,
+    "slow_fraction": Rule(
+        "a number from 0 to 1", lambda value: number_rule().holds(value) and 0 <= value <= 1
+    ),
+}
+
+
+def _key(rule: Rule, default: Any = None) -> Any:
+    """A key that may be left out."""
+    return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +61,11 @@ class GpuProfile:
         pcie_width: Lanes of that link.
     """
 
-    model: str
-    count: int = 1
-    memory_gib: float | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
+    model: str = dataclasses.field(metadata={"rule": _TEXT})
+    count: int = _key(whole_rule(1, 1000), 1)
+    memory_gib: float | None = _key(_GIB)
+    pcie_generation: int | None = _key(whole_rule(1, 8))
+    pcie_width: int | None = _key(whole_rule(1, 32))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +93,23 @@ class MachineProfile:
         notes: What else one should know of it.
     """
 
-    name: str
-    description: str
-    cpu_model: str | None = None
-    logical_cpus: int
-    physical_cores: int | None = None
-    base_ghz: float | None = None
-    core_speed: CoreSpeeds | None = None
-    memory_gib: float | None = None
-    memory_gb_per_s: float | None = None
-    shm_gib: float | None = None
-    numa_nodes: int | None = None
-    gpus: tuple[GpuProfile, ...] = ()
-    source: str | None = None
-    source_url: tuple[str, ...] = ()
-    read_on: str | None = None
-    unsourced: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    name: str = dataclasses.field(metadata={"rule": _TEXT})
+    description: str = dataclasses.field(metadata={"rule": _TEXT})
+    cpu_model: str | None = _key(_TEXT)
+    logical_cpus: int = dataclasses.field(metadata={"rule": _COUNT})
+    physical_cores: int | None = _key(_COUNT)
+    base_ghz: float | None = _key(number_rule(0, 100))
+    core_speed: CoreSpeeds | None = dataclasses.field(default=None, metadata={"rule": TABLE})
+    memory_gib: float | None = _key(_GIB)
+    memory_gb_per_s: float | None = _key(number_rule(0, 1_000_000))
+    shm_gib: float | None = _key(_GIB)
+    numa_nodes: int | None = _key(_COUNT)
+    gpus: tuple[GpuProfile, ...] = _key(_TABLES, ())
+    source: str | None = _key(_TEXT)
+    source_url: tuple[str, ...] = _key(_TEXTS, ())
+    read_on: str | None = _key(_TEXT)
+    unsourced: tuple[str, ...] = _key(_TEXTS, ())
+    notes: tuple[str, ...] = _key(_TEXTS, ())
 
     @classmethod
     def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:
@@ -134,7 +159,18 @@ class MachineProfile:
 
         Its fingerprint is made as a real machine's is, of what the profile says.
         """
-        cards = _cards(self.gpus)
+        groups = (group for group in self.gpus for _ in range(group.count))
+        cards = tuple(
+            GpuInfo(
+                index=index,
+                name=group.model,
+                uuid="",
+                memory_bytes=_to_bytes(group.memory_gib),
+                pcie_generation=group.pcie_generation,
+                pcie_width=group.pcie_width,
+            )
+            for index, group in enumerate(groups)
+        )
         memory, shm = _to_bytes(self.memory_gib), _to_bytes(self.shm_gib)
         machine = Machine(
             hostname=self.name,
@@ -208,72 +244,30 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
         ) from None
 
 
-# Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
-_TEXT = Rule(
-    "a text of 1 to 500 characters", lambda value: isinstance(value, str) and 1 <= len(value) <= 500
-)
-_COUNT = whole_rule(1, 100_000)
-_GIB = number_rule(0, 10_000_000)
-_SPEED = number_rule(0, 1e9)
-_TEXTS = Rule(
-    "a list of texts", lambda value: isinstance(value, list) and all(map(_TEXT.holds, value))
-)
-_TABLES = Rule(
-    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.holds, value))
-)
-_GPU: Mapping[str, Rule] = {
-    "model": _TEXT,
-    "count": whole_rule(1, 1000),
-    "memory_gib": _GIB,
-    "pcie_generation": whole_rule(1, 8),
-    "pcie_width": whole_rule(1, 32),
-}
-_CORE_SPEED: Mapping[str, Rule] = {
-    "median": _SPEED,
-    "low": _SPEED,
-    "high": _SPEED,
-    "unit": _TEXT,
-    "slow_fraction": Rule(
-        "a number from 0 to 1", lambda value: number_rule().holds(value) and 0 <= value <= 1
-    ),
-}
-_PROFILE: Mapping[str, Rule] = {
-    "name": _TEXT,
-    "description": _TEXT,
-    "cpu_model": _TEXT,
-    "logical_cpus": _COUNT,
-    "physical_cores": _COUNT,
-    "base_ghz": number_rule(0, 100),
-    "core_speed": TABLE,
-    "memory_gib": _GIB,
-    "memory_gb_per_s": number_rule(0, 1_000_000),
-    "shm_gib": _GIB,
-    "numa_nodes": _COUNT,
-    "gpus": _TABLES,
-    "source": _TEXT,
-    "source_url": _TEXTS,
-    "read_on": _TEXT,
-    "unsourced": _TEXTS,
-    "notes": _TEXTS,
-}
-
-
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     """A profile from a parsed TOML document.
 
     Raises:
         FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
-    check = functools.partial(
-        check_table, place=name, hint="Correct it. Of what is not known, leave the key out."
-    )
-    check(document, _PROFILE, needed=("name", "description", "logical_cpus"))
+
+    def check(table: Mapping[str, Any], kind: type[Any], within: str = "") -> None:
+        fields = dataclasses.fields(kind)
+        check_table(
+            table,
+            {field.name: field.metadata["rule"] for field in fields if field.metadata} or _SPEEDS,
+            place=name,
+            within=within,
+            needed=[field.name for field in fields if field.default is dataclasses.MISSING],
+            hint="Correct it. Of what is not known, leave the key out.",
+        )
+
+    check(document, MachineProfile)
     cards, speed = document.get("gpus", ()), document.get("core_speed")
     for index, card in enumerate(cards):
-        check(card, _GPU, within=f"gpus[{index}]", needed=("model",))
+        check(card, GpuProfile, f"gpus[{index}]")
     if speed is not None:
-        needed = ("median", "low", "high", "unit")
-        check(speed, _CORE_SPEED, within="core_speed", needed=needed)
+        check(speed, CoreSpeeds, "core_speed")
     lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
     profile = MachineProfile(
         **{
@@ -307,19 +301,3 @@ def _known(value: Any) -> Any:
 
 def _to_bytes(gib: float | None) -> int | None:
     return None if gib is None else int(gib * (1 << 30))
-
-
-def _cards(groups: Sequence[GpuProfile]) -> tuple[GpuInfo, ...]:
-    """One entry per card; a profile knows no UUIDs and no slots."""
-    models = [group for group in groups for _ in range(group.count)]
-    return tuple(
-        GpuInfo(
-            index=index,
-            name=model.model,
-            uuid="",
-            memory_bytes=_to_bytes(model.memory_gib),
-            pcie_generation=model.pcie_generation,
-            pcie_width=model.pcie_width,
-        )
-        for index, model in enumerate(models)
-    )

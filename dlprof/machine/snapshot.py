@@ -93,6 +93,7 @@ class Sampler:
         self._pss_peak: int | None = None
         self._cost_ns = 0
         self._runnable = self._looks = 0
+        self._masks: dict[int, frozenset[int]] = {}
         self._ticks: Mapping[int, CpuTicks] = {}
         self._idle = self._stolen = 0
 
@@ -163,9 +164,10 @@ class Sampler:
             idle, count = portable.cpu_times() or (None, None)
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
-        status = (read_text(f"{self._root}/proc/{pid}/status") or "" for pid in self._first)
-        masks = filter(None, map(parse_allowed_cpus, status))  # a launcher may bind each rank
-        cpus = usable_cpus(frozenset[int]().union(*masks), ticks.keys())
+        for pid in self._first:  # a launcher may bind each rank; one that ended keeps its mask
+            mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status") or "")
+            self._masks[pid] = mask or self._masks.get(pid, frozenset())
+        cpus = usable_cpus(frozenset[int]().union(*self._masks.values()), ticks.keys())
         if not any(ticks[cpu].busy + ticks[cpu].idle + ticks[cpu].stolen for cpu in cpus):
             return None, None, len(cpus) or None
         # Of CPUs that come or go (hotplug, a cpuset that is changed) only what they do meanwhile.

@@ -15,7 +15,6 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from dlprof.records import (
@@ -201,24 +200,18 @@ _PLAIN: Mapping[Any, _Decoder] = {
 }
 
 
-_CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "start_method": START_METHODS,
-        "sharing_strategy": ("file_descriptor", "file_system"),
-    }
-)
-_LEAST: Mapping[str, int] = MappingProxyType(
-    {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "worker_threads": 1}
-)
-_POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
-    {
-        Machine: ("usable_cores",),
-        Constraints: ("ranks", "nodes"),
-        CoreSpeeds: ("low", "median", "high"),
-        PredictedCell: ("samples_per_s",),
-        Calibration: ("samples_per_batch",),
-    }
-)
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "start_method": START_METHODS,
+    "sharing_strategy": ("file_descriptor", "file_system"),
+}
+_LEAST = {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "worker_threads": 1}
+_POSITIVE: Mapping[type, Sequence[str]] = {
+    Machine: ("usable_cores",),
+    Constraints: ("ranks", "nodes"),
+    CoreSpeeds: ("low", "median", "high"),
+    PredictedCell: ("samples_per_s",),
+    Calibration: ("samples_per_batch",),
+}
 
 
 def fault_of(record: Any) -> tuple[str, str] | None:
@@ -263,7 +256,6 @@ def number_fault(number: float) -> str | None:
 
 
 def _faulty_setting(record: Config) -> tuple[str, str] | None:
-    """A setting that DataLoader does not take."""
     most = 2**31 - 1
     for name, least in _LEAST.items():
         number = getattr(record, name)

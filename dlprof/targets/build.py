@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from inspect import Parameter
+from operator import index
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -20,7 +21,7 @@ from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.factory import NOT_A_SCRIPT, Factory
-from dlprof.targets.faults import one_line, type_name, user_traceback
+from dlprof.targets.faults import one_line, own_attributes, type_name, user_traceback
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
 from dlprof.targets.parts import (
@@ -33,7 +34,6 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
-from dlprof.targets.weighing import own_attributes
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -406,8 +406,8 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
             hint="Check the path that it reads from; with drop_last=True a dataset must hold at "
             "least one full batch.",
         )
-    sampler = getattr(loader, "batch_sampler", None)
-    if getattr(loader, "batch_size", None) is not None or sampler is None:
+    sampler, size = getattr(loader, "batch_sampler", None), getattr(loader, "batch_size", None)
+    if size is not None or sampler is None:
         sampler = getattr(loader, "sampler", None)
     by_index = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
     return Target(
@@ -417,7 +417,8 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
         dataset=type_name(dataset),
         length=length,
         batches_per_epoch=batches,
-        batch_size=getattr(loader, "batch_size", None),
+        # Not a method of that name.
+        batch_size=index(size) if isinstance(size, SupportsIndex) else None,
         sampler=type(sampler).__name__ if by_index and sampler is not None else None,
         collate_fn=_collate_fn(loader),
     )
@@ -448,7 +449,11 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
         "persistent_workers": loader.persistent_workers,
         **replaced,
     }
-    if not isinstance(settings["num_workers"], int) or Parameter.empty in settings.values():
+    # Numbers of numpy's are taken, too.
+    if (
+        not isinstance(settings["num_workers"], SupportsIndex)
+        or Parameter.empty in settings.values()
+    ):
         return None
     return Config(
         **settings,

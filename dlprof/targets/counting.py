@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.internals import reports_death
+from dlprof.targets.faults import own_attributes
 
-_DEEPEST = 16  # how far what an object of the user's own refers to is followed
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
 _BY_ROWS = ("crow_indices", "col_indices", "values")
@@ -306,9 +304,11 @@ def sample_digests(batch: object, samples: int) -> list[Digest]:
 
 
 def count_bytes(batch: object) -> int:
-    """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
-    leaves = _leaves(batch, 0, {})
-    return sum(len(each) if isinstance(each, _TEXTS) else int(each.nbytes) for each in leaves)
+    """Bytes of data in a batch.
+
+    Tensors and arrays by ``nbytes``, text and bytes by length, Pillow's images by their pixels.
+    """
+    return sum(map(_bytes_of, _leaves(batch, 0, {})))
 
 
 def count_tensors(batch: object) -> int:
@@ -346,7 +346,9 @@ def _content(found: Any, seen: _Seen) -> object:
         return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
-    parts = (list(_parts(found)) or _attributes(found)) if _is_new(found, seen) else []
+    parts: Iterable[object] = ()
+    if _is_new(found, seen):
+        parts = list(_parts(found)) or own_attributes(found).values()
     return tuple(_content(part, seen) for part in parts)
 
 
@@ -357,13 +359,28 @@ def _bulk(content: object) -> object:
     return content if isinstance(content, _Values | str | bytes) else None
 
 
+def _bytes_of(leaf: Any) -> int:
+    if isinstance(leaf, _TEXTS):
+        return len(leaf)
+    if _is_picture(leaf):
+        return int(leaf.width * leaf.height * len(leaf.getbands()))
+    return int(leaf.nbytes)
+
+
+def _is_picture(found: object) -> bool:
+    """Whether it is one of Pillow's images, which hold their pixels out of Python's sight."""
+    kinds = (kind.__module__.partition(".")[0] for kind in type(found).__mro__)
+    return "PIL" in kinds and hasattr(type(found), "getbands")
+
+
 def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
-    """Tensors, arrays, texts and bytes in a batch, also in objects of a class of its own."""
+    """Data in a batch as ``count_bytes`` counts it, also in objects of a class of its own."""
     stored = _stored(batch)
-    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch)):
+    if not stored and (isinstance(batch, _TEXTS) or _is_array(batch) or _is_picture(batch)):
         yield batch
-    elif depth <= _DEEPEST and not isinstance(batch, type) and _is_new(batch, seen):
-        for part in stored or list(_parts(batch)) or _attributes(batch):
+    # What an object of the user's own refers to is followed so far.
+    elif depth <= 16 and not isinstance(batch, type) and _is_new(batch, seen):
+        for part in stored or list(_parts(batch)) or own_attributes(batch).values():
             yield from _leaves(part, depth + 1, seen)
 
 
@@ -374,28 +391,9 @@ def _stored(found: object) -> list[object]:
     return [getattr(found, name)() for name in names]
 
 
-def _attributes(found: object) -> list[object]:
-    """What an object has as its own, past its properties and its ``__getattr__``."""
-    held: list[object] = []
-    with contextlib.suppress(AttributeError, TypeError):
-        held += object.__getattribute__(found, "__dict__").values()
-    kind: Any = type(found)
-    for slot in _slots_of(kind):
-        with contextlib.suppress(AttributeError):
-            held.append(slot.__get__(found))
-    return held
-
-
-@functools.lru_cache(maxsize=256)
-def _slots_of(kind: Any) -> tuple[types.MemberDescriptorType, ...]:
-    """Those of Python's classes, as attrs makes them."""
-    own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
-    found = itertools.chain.from_iterable(each.values() for each in own)
-    return tuple(each for each in found if isinstance(each, types.MemberDescriptorType))
-
-
 def _arrays(batch: object) -> list[Any]:
-    return [each for each in _leaves(batch, 0, {}) if not isinstance(each, _TEXTS)]
+    leaves = _leaves(batch, 0, {})
+    return [each for each in leaves if not (isinstance(each, _TEXTS) or _is_picture(each))]
 
 
 def _locate(batch: object, batch_size: int | None) -> _Place | None:

@@ -1,9 +1,13 @@
-"""Errors of the user's own code, cut down to what the user wrote, and names of its objects."""
+"""Errors of the user's own code, cut down to what the user wrote; objects' names and attributes."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import traceback
+import types
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -30,6 +34,26 @@ def type_name(found: object) -> str:
     cls = found if isinstance(found, type) else type(found)
     module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
     return f"{module}{cls.__qualname__}"
+
+
+def own_attributes(found: Any) -> dict[str, Any]:
+    """What an object has as its own, by name: past its properties and its ``__getattr__``."""
+    held: dict[Any, Any] = {}
+    with contextlib.suppress(AttributeError, TypeError):
+        held |= object.__getattribute__(found, "__dict__")
+    kind: Any = type(found)
+    for name, slot in _slots_of(kind):
+        with contextlib.suppress(AttributeError):
+            held[name] = slot.__get__(found)
+    return {str(name): each for name, each in held.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _slots_of(kind: type[Any]) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+    """Those of Python's classes, as attrs makes them."""
+    own = (vars(base).items() for base in kind.__mro__ if "__slots__" in vars(base))
+    slots = (slot for each in own for slot in each)
+    return tuple(each for each in slots if isinstance(each[1], types.MemberDescriptorType))
 
 
 def one_line(error: BaseException) -> str:

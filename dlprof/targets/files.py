@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dlprof.targets.faults import own_attributes
+
 
 def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
     """Find the files that a dataset names in its attributes, without loading a sample.
@@ -28,8 +30,8 @@ def dataset_files(dataset: object, limit: int = 1_000_000) -> Iterator[Path]:
 def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
     """Ask the system to forget the cached content of files (``posix_fadvise`` DONTNEED).
 
-    Needs no root and changes no file. Files that can't be opened are passed over, and pages stay
-    that are dirty or mapped by a process.
+    Needs no root and changes no file. Files that can't be opened are passed over, as are named
+    pipes and the like, and pages stay that are dirty or mapped by a process.
 
     Returns:
         Of how many it forgot; ``None`` where the system can't do that.
@@ -38,23 +40,18 @@ def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
         return None
     evicted = 0
     for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            evicted += 1
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # waits for no pipe's writer
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                evicted += 1
+            finally:
+                os.close(descriptor)
     return evicted
 
 
 def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
-    attributes: dict[str, object] = {}
-    with contextlib.suppress(AttributeError, TypeError):
-        attributes = object.__getattribute__(dataset, "__dict__")
-    for value in list(attributes.values()):
+    for value in own_attributes(dataset).values():
         yield from _of_value(value, depth)
 
 

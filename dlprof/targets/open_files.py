@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlprof.internals import workers_of
+from dlprof.targets.faults import own_attributes
 
 _FOLDER = "/proc/self/fd"
 _OF_THE_KERNEL = ("/proc/", "/sys/")
-
-_LOOKS, _ENTRIES = 5_000, 256
-"""Objects that are looked at for who holds a file, and entries of one container."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None), type)
@@ -225,14 +223,12 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
 
     Where an object of a library holds the file, as a ``ZipFile`` does, that one is named.
     """
-    from dlprof.targets.weighing import own_attributes  # torch is loaded where there is a loader
-
     roots = {"": "dataset", "collate_fn": "collate_fn", "worker_init_fn": "worker_init_fn"}
     waiting: collections.deque[tuple[str, Any, str]] = collections.deque(
         (name, getattr(loader, part, None), "") for name, part in roots.items()
     )
     seen = set[int]()
-    while waiting and len(seen) < _LOOKS:
+    while waiting and len(seen) < 5_000:  # objects, of each container 256 entries
         name, value, holder = waiting.popleft()
         kind = type(value)
         if issubclass(kind, _SIMPLE) or id(value) in seen:
@@ -245,7 +241,7 @@ def _held_files(loader: Any) -> Iterator[tuple[int, str]]:
         inside: Iterable[tuple[str, Any]]
         if issubclass(kind, _CONTAINERS):
             pairs = dict.items(value) if issubclass(kind, dict) else enumerate(value)
-            some = itertools.islice(pairs, _ENTRIES)
+            some = itertools.islice(pairs, 256)
             inside = [(f"{name}[{key!r}]"[:60], each) for key, each in some]
         else:
             if not holder and kind.__module__.partition(".")[0] in _LIBRARIES:

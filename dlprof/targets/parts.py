@@ -202,9 +202,9 @@ class LoaderParts:
             return self.noted(
                 "An iterable dataset shares itself out to ranks, or gives all to each."
             )
-        own = self.batching.get("sampler")
-        whole = isinstance(own, Sized) and len(own) == len(self.dataset)
-        if type(own) not in (RandomSampler, SequentialSampler) or not whole:
+        own: Any = self.batching.get("sampler")
+        plain = type(own) in (RandomSampler, SequentialSampler) and isinstance(self.dataset, Sized)
+        if not plain or len(own) != len(self.dataset):
             kind = type(own or self.batching.get("batch_sampler")).__name__
             if not isinstance(own, DistributedSampler) or own.num_replicas < ranks:
                 return self.noted(f"The target's own {kind} decides what each rank gets.")
@@ -265,8 +265,8 @@ def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
         )
     kept = {name: getattr(loader, name) for name in _KEPT}
     # Deprecated: passing even an empty text would warn in some versions.
-    if loader.pin_memory_device:
-        kept["pin_memory_device"] = loader.pin_memory_device
+    if device := getattr(loader, "pin_memory_device", ""):
+        kept["pin_memory_device"] = device
     return LoaderParts(
         loader_class=type(loader),
         dataset=loader.dataset,

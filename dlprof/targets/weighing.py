@@ -26,7 +26,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ import torch.multiprocessing  # registers how tensors are pickled
 from torch.utils.data import IterableDataset
 
 from dlprof.records import AttributeWeight, DatasetWeight
-from dlprof.targets.faults import one_line
+from dlprof.targets.faults import one_line, own_attributes
 
 _AT_ONCE = 256
 """Entries that are pickled at once, at most: as one list, as torch would find them."""
@@ -50,6 +50,7 @@ _OBJECTS = 20_000
 """Objects of an attribute that are counted, each with its size."""
 
 _PAGE = 4096
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes")
 
 _now_s = time.perf_counter
@@ -420,34 +421,36 @@ def _type_of(value: Any) -> str:
         return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if _is(value, bytes | bytearray | str):
         return f"{name} of {len(value):,}"
-    _, some = _entries(value) or (0, ())
-    for each in some:  # none of a mapping that has a length and gives nothing
+    count, some = _entries(value) or (0, iter(()))
+    for each in some:
         entry = each[1] if _is(value, Mapping) else each
-        return f"{name} of {len(value):,} {type(entry).__qualname__}"
+        return f"{name} of {count:,} {type(entry).__qualname__}"
     return name
 
 
 def _entries(value: Any) -> tuple[int, Iterator[Any]] | None:
     """How many entries a container has, and entries that stand for all of them.
 
-    The first few of these come from all over it, and none comes twice.
+    The first few of these come from all over it, and none comes twice. As pickle takes them: a list
+    of the user's own class that loads what it is asked for is not asked.
     """
-    if _is(value, list | tuple) or _is_object_array(value):
-        flat = value.reshape(-1) if _is_object_array(value) and value.ndim > 1 else value
-        count = len(flat)
-    elif _is(value, dict | set | frozenset | collections.deque):
-        count = len(value)
-        source = dict.items(value) if _is(value, dict) else iter(value)
-        # Listing more entries of a dict or set would copy their pages, too.
-        flat = list(itertools.islice(source, 200_000))
-    else:
+    kind: Any = next((kind for kind in _CONTAINERS if _is(value, kind)), None)
+    is_array = _is_object_array(value)
+    if kind is None and not is_array:
         return None
-    size = len(flat)
+    size = count = int(value.size) if is_array else kind.__len__(value)
+    if is_array:
+        entry: Callable[[int], Any] = value.reshape(-1).__getitem__
+    elif kind in (list, tuple):
+        entry = functools.partial(kind.__getitem__, value)
+    else:
+        size = min(count, 200_000)  # listing more of a dict or set would copy their pages, too
+        source = dict.items(value) if kind is dict else kind.__iter__(value)
+        entry = list(itertools.islice(source, size)).__getitem__
     step = max(1, round(0.618 * size))
     while math.gcd(step, max(1, size)) != 1:
         step += 1
-    # A class of the user's may promise entries, and give none.
-    return count if size else 0, (flat[place * step % size] for place in range(size))
+    return count, (entry(place * step % size) for place in range(size))
 
 
 def _is_object_array(value: Any) -> bool:
@@ -500,18 +503,20 @@ def _inside(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
         return [("func", value.func), *placed, *given], ""
     if kind is types.MethodType:
         return [("__self__", value.__self__)], ""
-    if kind is types.FunctionType:
-        return _function(value)
+    if kind is types.FunctionType or _is(value, type):
+        return _named(value)
     return _state(value)
 
 
-def _function(value: types.FunctionType) -> tuple[Sequence[tuple[str, Any]] | None, str]:
-    """A function goes by its name; where it has none, what it closes over shows its weight."""
+def _named(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+    """A function or class goes by its name; what a local function closes over shows its weight."""
     found: Any = sys.modules.get(value.__module__)
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
-    if found is value:
+    if found is value or value is type(None):
         return (), ""
+    if _is(value, type):
+        return (), f"{value.__qualname__} is a local class, which can't be pickled"
     inside = []
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # it is empty so far
@@ -527,7 +532,8 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     by_hand = kind in ForkingPickler(io.BytesIO()).dispatch_table
     # Objects of these libraries are named as wholes, not by what they hold.
     whole = kind.__module__.partition(".")[0] in {"pandas", "polars", "pyarrow", "PIL"}
-    if not plain or by_hand or whole or _is(value, list | dict | tuple | set | str | bytes):
+    as_one = (list, dict, tuple, set, str, bytes, types.ModuleType)
+    if not plain or by_hand or whole or _is(value, as_one):
         return None, ""
     own = getattr(kind, "__getstate__", None)
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -540,19 +546,6 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
         object.__getattribute__(value, "__dict__")
         return list(held.items()), ""
     return list(held.items()) or None, ""  # a class written in C may hold more
-
-
-def own_attributes(value: Any) -> dict[str, Any]:
-    """An object's own attributes, past all properties."""
-    held: dict[str, Any] = {}
-    with contextlib.suppress(AttributeError, TypeError):
-        held.update(object.__getattribute__(value, "__dict__"))
-    for base in type(value).__mro__:
-        for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType):
-                with contextlib.suppress(AttributeError):
-                    held[name] = slot.__get__(value)
-    return {str(name): each for name, each in held.items()}
 
 
 def shards_of(dataset: Any) -> int | None:

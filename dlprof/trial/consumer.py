@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from dlprof.errors import TargetError
-from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.importing import import_object
 from dlprof.units import parse_step
@@ -74,19 +73,3 @@ def lateness_s(
         found.append(clock() - began_s - nap_s)
     # An idle core's timer slack and waking stay below this; what is more is a crowd's doing.
     return min(max(0.0, sorted(found)[1]), 2.5e-4)
-
-
-def try_consumer(consume: Consumer, batch: Any, step_callable: str | None) -> None:
-    """Call the user's step once, so that a wrong one is named for what it is.
-
-    Raises:
-        TargetError: It raised.
-    """
-    try:
-        consume(batch)
-    except Exception as error:
-        raise TargetError(
-            f"The step {step_callable!r} raised {one_line(error)} on the first batch.",
-            hint="It is called with each batch, as the loader yields it.",
-            traceback=user_traceback(error),
-        ) from error

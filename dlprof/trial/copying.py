@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from dlprof.device.runtime import (
     Runtime,
     Spinner,
     UnavailableError,
+    current_index,
     find_accelerator,
     held_bytes,
     identity,
@@ -358,12 +360,20 @@ def host_memory(kind: str) -> Mapping[str, Any]:
 def open_device(name: str) -> Runtime | None:
     """The device, by torch's name or ``auto``, that batches go to; ``None`` for the CPU.
 
+    Each rank has its own, by ``LOCAL_RANK`` as trainings choose it, where neither the name nor the
+    target's code chooses one.
+
     Raises:
         TargetError: It isn't there.
     """
+    import torch  # only in a trial's process
+
     wanted = find_accelerator() if name == "auto" else name
     if wanted is None or wanted.partition(":")[0] == "cpu":
         return None
+    rank, count = os.environ.get("LOCAL_RANK", ""), torch.accelerator.device_count()
+    if rank.isdecimal() and count > 1 and ":" not in wanted and current_index() == 0:
+        wanted = f"{wanted}:{int(rank) % count}"
     try:
         return open_runtime(wanted)
     except UnavailableError as reason:

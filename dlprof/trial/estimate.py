@@ -142,7 +142,6 @@ def is_rising(rounds: Sequence[Stretch]) -> bool:
 
 
 def _rate(mean_s: Estimate) -> Estimate:
-    """A rate per second from the mean seconds."""
     low = 1 / mean_s.high if mean_s.high else None
     high = 1 / mean_s.low if mean_s.low is not None and mean_s.low > 0 else None
     if low is None or high is None:

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from dlprof.machine.gpu_drivers import open_gpus
-from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage
+from dlprof.machine.gpus import GpuNeighbours, Gpus, mean_usage, open_gpus
 from dlprof.records import GpuInfo, GpuUsage
 
 _Work = Callable[[Gpus], object]
@@ -124,6 +123,7 @@ class _Window:
         self._before: Sequence[GpuNeighbours] = ()
         self._after: Sequence[GpuNeighbours] = ()
         self._cpu_s = 0.0
+        self._made_s = clock()
         self._began_s: float | None = None
         self._ended_s = 0.0
 
@@ -136,8 +136,9 @@ class _Window:
         return True
 
     def look_before(self, gpus: Gpus) -> None:
-        """See who is on the cards."""
-        self._before = gpus.neighbours()
+        """See who is on the cards before the trial is: not late, as while a driver is loaded."""
+        if self._clock() - self._made_s < 0.25:  # to reach a card takes a process longer
+            self._before = gpus.neighbours()
 
     def collect(self, gpus: Gpus) -> None:
         """Sample until the window is over, then see who is on the cards once more.

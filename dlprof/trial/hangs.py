@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import psutil
 
@@ -21,7 +19,7 @@ from dlprof.trial.state import TrialState
 _RANK_GROUP = "/dlprof/trial/rank_group.py"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class OpenFiles:
     """How many file descriptors a process has open, and how many it may: its soft limit."""
 
@@ -29,24 +27,18 @@ class OpenFiles:
     limit: int
 
 
-def open_files(pid: int, proc: Path = Path("/proc")) -> OpenFiles | None:
-    """The file descriptors of a process; ``None`` where that isn't known, or there is no limit."""
-    place = proc / str(pid)
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        limits = (place / "limits").read_text()
-        soft = limits.partition("Max open files")[2].split(maxsplit=1)[0]
-        if soft != "unlimited":
-            count = sum(1 for _ in os.scandir(place / "fd"))
-            return OpenFiles(count=count, limit=int(soft))
-    return None
-
-
-def without_room(pids: Sequence[int], proc: Path = Path("/proc")) -> list[OpenFiles]:
+def without_room(pids: Sequence[int]) -> list[OpenFiles]:
     """Those of the processes that have no room for another hand-over of shared memory."""
-    found = (open_files(pid, proc) for pid in pids)
-    # That takes a descriptor for the connection over which it is asked for, one for itself, and one
-    # for whatever is looked up meanwhile.
-    return [files for files in found if files is not None and files.limit - files.count < 3]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, AttributeError):  # it has ended, or isn't on Linux
+            process = psutil.Process(pid)
+            files = OpenFiles(process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[0])
+            # That takes a descriptor for the connection over which it is asked for, one for itself,
+            # and one for whatever is looked up meanwhile. Below 0 there is no limit.
+            if 0 <= files.limit < files.count + 3:
+                found.append(files)
+    return found
 
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.

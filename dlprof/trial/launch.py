@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from dlprof.errors import TargetError
-from dlprof.records import Target
+from dlprof.records import Failure, Target
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
-from dlprof.trial.failures import ended, last_lines, resource_limits
+from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
@@ -58,6 +58,8 @@ def built_of(message: Message) -> Built:
     """
     if message["event"] == "build_failed":
         raise error_of(message["error"])
+    if message["event"] == "failed":  # before it came to the target
+        raise as_error(from_json(Failure, message["failure"]), TargetError)
     try:
         return from_json(Built, message)
     except MismatchError as error:
@@ -141,8 +143,8 @@ class Launcher:
         self.kill()
 
 
-def _built_by(process: ModuleProcess, patience_s: float) -> Built:
-    """What a process answers to the order to build; it is ended where it doesn't.
+def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout") -> Built:
+    """What a process answers to the order to build; ``limit`` is the option that gives it longer.
 
     One that a signal has stopped never would: it is ended as soon, and counts as dead.
 
@@ -162,7 +164,7 @@ def _built_by(process: ModuleProcess, patience_s: float) -> Built:
         stacks.collect([process.pid], log)
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
-            hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
+            hint=f"Raise {limit} if it takes that long; the stack shows what it waits for.",
             traceback=last_lines(log.text()),
         )
     if answer.message is None:
@@ -212,7 +214,7 @@ class ForkLauncher(Launcher):
 
     def built(self, patience_s: float = math.inf) -> Built:
         """What the fork server has built."""
-        built = _built_by(self._process, patience_s)
+        built = built_by(self._process, patience_s)
         self._stuck = False
         return built
 
@@ -284,7 +286,7 @@ class FreshLauncher(Launcher):
             process = self._start(Inbox(), LAUNCHER, log)
             ended_by_itself_s = 0.0
             try:
-                built = _built_by(process, patience_s)
+                built = built_by(process, patience_s)
                 ended_by_itself_s = _QUIT_S
             finally:
                 process.end(ended_by_itself_s)

@@ -29,7 +29,7 @@ from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
 if TYPE_CHECKING:
-    from dlprof.targets.epoch import EpochGate  # which imports torch
+    from dlprof.targets.loader import EpochGate  # which imports torch
 
 _PATIENCE = 3.0
 """The warm-up, and a window that gathers three rounds, may last this many windows each; so many
@@ -102,7 +102,7 @@ class Loop:
     confirm: Callable[[], object] = lambda: None  # called once, after the very first batch
     # Called with each batch that comes before the window, and its position in its epoch.
     inspect: Callable[[int, Any], object] = lambda _position, _batch: None
-    # Samples in a batch; called for each one until :meth:`count_no_more`. What its attribute
+    # Samples in a batch; called for each one, unless that is known otherwise. What its attribute
     # ``earlier`` says from some batch on, if it has one, is in each before that.
     count: Callable[[Any], int | None] | None = None
     batch: Any = dataclasses.field(default=None, init=False)  # the last one
@@ -157,10 +157,6 @@ class Loop:
         self._look()
         self.consume(self.batch)
         self.beat(log.yields_s[0])
-
-    def count_no_more(self) -> None:
-        """Leave counting to what hands the samples out."""
-        self.count = None
 
     def _note(self, batch: Any) -> None:
         """Count the samples of a batch, where that is done by looking at it."""
@@ -357,7 +353,6 @@ class Measurement:
 
     @property
     def _warm_up(self) -> int:
-        """Batches of the warm-up."""
         config = self.loop.config
         after = self.inspected + config.batches_in_flight if self.inspected else 0
         return max(warm_up_batches(config), after)
@@ -374,7 +369,7 @@ class Measurement:
             gate.reopen(limit=max(1, loop.config.num_workers))
         loop.begin_epoch()
         if gate.attached and gate.sizes is not None:
-            loop.count_no_more()
+            loop.count = None  # what hands the samples out counts them
         if limited and gate.attached:
             ended_s = loop.drain()
             self._check_whole()

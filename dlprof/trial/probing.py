@@ -19,7 +19,7 @@ from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind,
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer, try_consumer
+from dlprof.trial.consumer import make_consumer
 from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
@@ -89,7 +89,15 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
         runtime = open_device(request.device)
         there = batch if runtime is None else move(batch, runtime.device)
-    try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
+    consume = make_consumer(0.0, request.step_callable)
+    try:
+        consume(there)
+    except Exception as error:
+        raise TargetError(
+            f"The step {request.step_callable!r} raised {one_line(error)} on the first batch.",
+            hint="It is called with each batch, as the loader yields it.",
+            traceback=user_traceback(error),
+        ) from error
     strategy = None
     if getattr(core_of(loader), "worker_init_fn", None) is None:
         strategy = str(mp.get_sharing_strategy())

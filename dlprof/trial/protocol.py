@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -133,6 +134,14 @@ def error_of(fault: Mapping[str, str]) -> DlprofError:
     return kind(fault["message"], hint=fault["hint"], traceback=fault["traceback"])
 
 
+def _plain(value: Any) -> float | str:
+    """A number as JSON has it: a target's settings may be numpy's, or what no record can hold."""
+    for read in (operator.index, float):
+        with contextlib.suppress(TypeError, ValueError):
+            return read(value)
+    return type(value).__name__
+
+
 class Channel:
     """One end of a stream of messages, over file objects or a pair of descriptors.
 
@@ -169,7 +178,7 @@ class Channel:
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message at once."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ValueError):
-            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.write(json.dumps(message, default=_plain).encode() + b"\n")
             self._writer.flush()
 
     def receive(self) -> Message | None:

@@ -39,11 +39,6 @@ _ONE_THREAD = (
 )
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
-_UNEVEN = (
-    f"An epoch has {{mine}} batches on rank 0 and {{theirs}} on rank {{rank}}: {UNEVEN_SIGN}. "
-    "Share the data evenly, or use torch's Join."
-)
-
 _Outcome = TypeVar("_Outcome")
 
 
@@ -130,7 +125,7 @@ class TrialRunner:
             self._build_in_each_trial(built.fork_hazard)
         for link, theirs in self._nodes.all_answer(limits.wall_s):
             where = f"Install the same on {link.host}."
-            _refuse_version(self.versions, theirs["versions"], link.ranks[0], where)
+            _refuse_differing(self.versions, theirs["versions"], link.ranks[0], where)
             target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
         return target
 
@@ -150,7 +145,7 @@ class TrialRunner:
         first, *others = found
         for rank, theirs in zip(self._numbers[1:], others, strict=True):
             where = "Have all ranks find the same packages: see their PYTHONPATH."
-            _refuse_version(first.versions, theirs.versions, rank, where)
+            _refuse_differing(first.versions, theirs.versions, rank, where)
             first = dataclasses.replace(
                 first,
                 target=_alike(first.target, theirs.target, rank),
@@ -409,7 +404,6 @@ class TrialRunner:
                 launcher.preload(self._asked(rank))
 
     def _made(self) -> list[Launcher]:
-        """New launchers: one for each rank."""
         place, launchers = self._directory, list[Launcher]()
         kind = ForkLauncher if sys.platform == "linux" else FreshLauncher
         with contextlib.ExitStack() as those_before:  # end where the system starts no further one
@@ -442,18 +436,18 @@ def _with(
     return both, answer["details"] if slowest else details
 
 
-def _refuse_version(
-    mine: Mapping[str, str], theirs: Mapping[str, str], rank: int, hint: str
+def _refuse_differing(
+    mine: Mapping[str, object], theirs: Mapping[str, object], rank: int, hint: str
 ) -> None:
-    """Refuse a rank that has another torch or Python.
+    """Refuse a rank that differs in what is to be the same on all.
 
     Raises:
-        TargetError: It has.
+        TargetError: It does.
     """
-    for name, version in mine.items():
-        if theirs[name] != version:
+    for name, value in mine.items():
+        if theirs[name] != value:
             raise TargetError(
-                f"Ranks differ: {name} is {version} on rank 0 and {theirs[name]} on rank {rank}.",
+                f"Ranks differ: {name} is {value} on rank 0 and {theirs[name]} on rank {rank}.",
                 hint=hint,
             )
 
@@ -464,15 +458,16 @@ def _alike(first: Target, other: Target, rank: int) -> Target:
     Raises:
         TargetError: It is another one on this rank, so that no figure would hold for both.
     """
-    for name in ("dataset", "kind", "batch_size", "own_config"):
-        mine, theirs = getattr(first, name), getattr(other, name)
-        if mine != theirs:
-            raise TargetError(
-                f"Ranks differ: {name} is {mine} on rank 0 and {theirs} on rank {rank}.",
-                hint="Have the target build the same loader on every rank, each for its share.",
-            )
+    hint = "Have the target build the same loader on every rank, each for its share."
+    names = ("dataset", "kind", "batch_size", "own_config")
+    mine, theirs = ({name: getattr(each, name) for name in names} for each in (first, other))
+    _refuse_differing(mine, theirs, rank, hint)
     notes = dict.fromkeys((*first.notes, *other.notes))
     if first.batches_per_epoch != other.batches_per_epoch:
-        mine, theirs = first.batches_per_epoch, other.batches_per_epoch
-        notes[_UNEVEN.format(mine=mine, rank=rank, theirs=theirs)] = None
+        uneven = (
+            f"An epoch has {first.batches_per_epoch} batches on rank 0 and "
+            f"{other.batches_per_epoch} on rank {rank}: {UNEVEN_SIGN}. Share the data evenly, or "
+            "use torch's Join."
+        )
+        notes[uneven] = None
     return dataclasses.replace(first, notes=tuple(notes))

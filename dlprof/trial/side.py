@@ -16,7 +16,7 @@ from dlprof.records.codec import from_json
 from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
 from dlprof.trial.failures import as_error, as_failure, died, last_lines
-from dlprof.trial.launch import Built, built_of
+from dlprof.trial.launch import BuilderDiedError, Built, built_by
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
 from dlprof.trial.temporary import SharedMemoryWatch
@@ -99,13 +99,23 @@ class SideProcess:
         Raises:
             DlprofError: It can't be built, or not in time.
         """
-        self._build_s = patience_s
+        self._build_s, python = patience_s, self.place.python
         if self._process is None:
             self.begin()
-        answer = self._answer(patience_s, time.monotonic() - self._began_s)
-        if isinstance(answer, Failure):
-            raise _unbuilt(answer, self.place.python, self.limit)
-        return built_of(answer)
+        left_s = max(1.0, patience_s - (time.monotonic() - self._began_s))
+        try:
+            return built_by(cast(ModuleProcess, self._process), left_s, self.limit)
+        except BuilderDiedError as died_of:
+            tail = died_of.traceback
+            if python == sys.executable:
+                raise TargetError(died_of.message, hint=died_of.hint, traceback=tail) from None
+            lines = tail.splitlines() or [died_of.message]
+            sign = next((line for line in lines if line.startswith(_SIGNS)), lines[0])
+            raise UsageError(
+                f"{python} can't run a check: {sign}",
+                hint="It has to be Python 3.11 or later with torch and psutil installed.",
+                traceback=tail,
+            ) from None
 
     def open(self, config: Config, patience_s: float) -> None:
         """Make the loader of its blocks with some settings, within ``patience_s``.
@@ -169,10 +179,10 @@ class SideProcess:
         cast(ModuleProcess, self._process).order(order, **details)
         return self._answer(patience_s)
 
-    def _answer(self, patience_s: float, waited_s: float = 0.0) -> Message | Failure:
+    def _answer(self, patience_s: float) -> Message | Failure:
         """The next answer, or why there is none; one that is there already is taken at any time."""
         process = cast(ModuleProcess, self._process)
-        answer = process.answer(max(1.0, patience_s - waited_s))
+        answer = process.answer(max(1.0, patience_s))
         message = None if answer is None else answer.message
         if message is not None and message["event"] != "failed":
             return message
@@ -189,27 +199,3 @@ class SideProcess:
             return died(process.status(GRACE_S), tail)
         failure = from_json(Failure, message["failure"])
         return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
-
-
-def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:
-    """The error of a process that ended before it had said anything, or never said anything."""
-    if failure.kind == "timeout":
-        return TargetError(
-            f"The process that builds the target is not done: {failure.message}",
-            hint=f"Raise {limit} if importing and building take that long on this machine; "
-            "otherwise the target hangs.",
-            traceback=failure.stderr_tail,
-        )
-    if python != sys.executable:
-        lines = failure.stderr_tail.splitlines() or [failure.message]
-        sign = next((line for line in lines if line.startswith(_SIGNS)), lines[0])
-        return UsageError(
-            f"{python} can't run a check: {sign}",
-            hint="It has to be Python 3.11 or later with torch and psutil installed.",
-            traceback=failure.stderr_tail,
-        )
-    return TargetError(
-        f"The process that builds the target failed: {failure.message}",
-        hint="Import the target in a Python of your own to see why.",
-        traceback=failure.stderr_tail,
-    )

@@ -291,7 +291,6 @@ def _has_step(request: TrialRequest) -> bool:
 
 
 def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:
-    """Reasons for every figure of the trial that is missing."""
     reasons: dict[str, str] = {}
     if state.usage is None:
         for field in dataclasses.fields(Usage):

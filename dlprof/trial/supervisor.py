@@ -501,7 +501,6 @@ def _all_filled_since(ranks: Sequence[_Rank]) -> float | None:
 
 
 def _no_batch(failure: Failure) -> DlprofError:
-    """What a probe that failed is raised as."""
     message = f"Loading fails, even without workers: {failure.message}"
     kind: type[DlprofError] = NothingMeasuredError
     if failure.kind == "target_error":

@@ -261,7 +261,6 @@ def _seed_all(loader: Any, seed: int) -> None:
 
 
 def _shared_bytes() -> int | None:
-    """What /dev/shm holds now."""
     from dlprof.machine.memory import read_shared_memory  # after the target
 
     now = read_shared_memory()
@@ -424,7 +423,6 @@ def block_figures(
 
 
 def _own_s(span: Span) -> float:
-    """What a stage took, less run-queue delay."""
     return max(0, span.wall_ns - (span.run_queue_ns or 0)) * 1e-9
 
 
@@ -440,9 +438,6 @@ def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
             key = f"fetch: {name}"
             found[key] = found.get(key, 0.0) + took_ns * own
     return dict(itertools.islice(found.items(), 16))
-
-
-_PROC = Path("/proc")
 
 
 class Placement:
@@ -547,7 +542,7 @@ def cores_of(pids: Sequence[int]) -> list[int]:
 
 
 def _threads(pid: int) -> list[int]:
-    return [int(task.name) for task in (_PROC / str(pid) / "task").iterdir()]
+    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def _affinity(pid: int) -> frozenset[int] | None:
@@ -568,14 +563,11 @@ def _hold(pid: int, cores: Collection[int]) -> None:
 
 def _ran_ns(pid: int) -> tuple[int, int]:
     """CPU time of a process by all of its threads, and run-queue delay of its first; else 0."""
-    try:
-        paths = {
-            each: _PROC / str(pid) / "task" / str(each) / "schedstat" for each in _threads(pid)
-        }
-        figures = {each: path.read_text().split() for each, path in paths.items()}
-        return sum(int(each[0]) for each in figures.values()), int(figures[pid][1])
-    except (OSError, ValueError, IndexError, KeyError):
-        return 0, 0
+    from dlprof.machine.tree import member_of  # torch comes first
+
+    seen = member_of(f"/proc/{pid}")
+    first = None if seen is None else seen.threads.get(str(pid))
+    return (0, 0) if seen is None or first is None else (seen.run_ns, first.wait_ns)
 
 
 if __name__ == "__main__":

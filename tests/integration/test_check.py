@@ -402,9 +402,9 @@ def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_p
     place, library = SidePlace(directory=tmp_path), Path(trial.__file__).parents[2]
     request = BuildRequest(target=parse_target("data.py:make"))
     side = SideProcess("change", request, place, library=library, logs=tmp_path, limit="--budget")
-    with contextlib.closing(side), pytest.raises(TargetError, match="is not done") as caught:
+    with contextlib.closing(side), pytest.raises(TargetError, match="did not end within") as caught:
         side.build(0.1)
-    assert caught.value.hint.startswith("Raise --budget if importing")
+    assert caught.value.hint.startswith("Raise --budget if it takes that long; the stack")
 
 
 def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -47,7 +47,7 @@ print(json.dumps({"windows": windows, "held_s": max(held)}))
 _PATIENT = """
 import dataclasses, json
 from dlprof.machine.inspection import inspect_machine
-from dlprof.machine.gpu_drivers import PatientGpus
+from dlprof.machine.gpus import PatientGpus
 gpus = PatientGpus(limit_s=0.5, opening_s=0.5)
 machine = inspect_machine(gpus=gpus)
 print(json.dumps([dataclasses.asdict(machine), len(gpus.neighbours())]))

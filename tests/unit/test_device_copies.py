@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from fake_device import FakeBatch, FakeDevice
 
 from dlprof.errors import TargetError
@@ -160,6 +161,23 @@ def test_batches_stay_on_the_cpu_without_an_accelerator() -> None:
     assert make_copier(TrialRequest(config=Config(), device="auto")) is None
     with pytest.raises(TargetError, match="no accelerator"):
         open_device("cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("name", "current", "opened"),
+    [("cuda", 0, "cuda:3"), ("cuda:1", 0, "cuda:1"), ("auto", 2, "cuda")],
+)
+def test_each_rank_copies_to_a_device_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, name: str, current: int, opened: str
+) -> None:
+    """Else all of them would share the link of the first, as no training has them do."""
+    monkeypatch.setenv("LOCAL_RANK", "11")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    monkeypatch.setattr("dlprof.trial.copying.current_index", lambda: current)
+    monkeypatch.setattr("dlprof.trial.copying.find_accelerator", lambda: "cuda")
+    monkeypatch.setattr("dlprof.trial.copying.open_runtime", lambda wanted: wanted)
+    found: object = open_device(name)
+    assert found == opened
 
 
 def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(

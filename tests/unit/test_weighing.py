@@ -118,6 +118,50 @@ def test_nothing_lazy_is_triggered() -> None:
     assert vars(dataset) == before
 
 
+def test_a_list_that_loads_what_it_is_asked_for_weighs_what_it_holds() -> None:
+    """As pickle sends it to a worker: paths, and not the pictures behind them."""
+
+    class Loading(list[str]):
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError(index)
+
+        def __len__(self) -> int:
+            raise AssertionError
+
+    paths = [f"/data/{n:04d}.jpg" for n in range(1000)]
+    found = _weighed(paths=Loading(paths)).heaviest
+    assert found is not None
+    assert (found.name, found.failure) == ("paths", "")
+    assert found.type.endswith(".Loading of 1,000 str")
+    assert found.pickled_bytes == pytest.approx(len(torch_pickled(paths)), rel=0.05)
+
+
+def test_an_array_around_one_object_weighs_that_object() -> None:
+    """As ``np.load`` gives a dictionary that was saved."""
+    numpy = pytest.importorskip("numpy")
+    index = {f"/data/{n:04d}.jpg": n for n in range(1000)}
+    found = _weighed(index=numpy.array(index, dtype=object)).heaviest
+    assert found is not None
+    assert (found.name, found.failure) == ("index", "")
+    assert found.pickled_bytes == pytest.approx(len(torch_pickled(index)), rel=0.05)
+
+
+class Named:
+    TABLE = tuple(f"/data/{n:04d}.jpg" for n in range(1000))
+
+
+def test_a_class_is_sent_by_its_name_and_a_module_not_at_all() -> None:
+    class Local:
+        TABLE = Named.TABLE
+
+    found = _weighed(kind=Named, local=Local, module=weighing)
+    assert found.pickled_bytes < 4096
+    failures = {each.name: each.failure for each in found.attributes}
+    assert failures.keys() == {"local", "module"}
+    assert "local class" in failures["local"]
+    assert "module" in failures["module"]
+
+
 def test_a_lazy_proxy_is_not_asked_for_its_class() -> None:
     class Proxy:
         def __init__(self) -> None:

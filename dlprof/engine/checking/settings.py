@@ -17,11 +17,6 @@ from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings, by_key
 from dlprof.targets.grammar import parse_target
 
-BLOCK_S = 0.05
-"""Length of a block of loading, in seconds. Cores change their speed after a second or so: four
-blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
-after 2.6 s of loading instead of 11; benchmarks, gate_rule)."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
@@ -37,7 +32,10 @@ class CheckSettings:
     fail_above: float = THRESHOLD  # what counts as slower, as a fraction of the base
     confidence: float = CONFIDENCE  # that code which isn't slower doesn't fail
     pin: bool = True  # whether both sides are held to the same cores
-    block_s: float = BLOCK_S  # length of a block of loading, in seconds
+    # Length of a block of loading, in seconds. Cores change their speed after a second or so: four
+    # blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal
+    # code after 2.6 s of loading instead of 11; benchmarks, gate_rule).
+    block_s: float = 0.05
     override: str = ""  # why a regression may pass; empty where none may
     warn_only: bool = False  # whether a failure is only reported
 

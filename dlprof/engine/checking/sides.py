@@ -137,7 +137,6 @@ class Sides:
 
     @property
     def _patience_s(self) -> float:
-        """How long one answer may take."""
         return patience(self._settings)[0]
 
     @property
@@ -321,7 +320,6 @@ class Sides:
                 raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
 
     def _not_measured(self, side: Side, what: str, failure: Failure) -> DlprofError:
-        """The error of a side that can't be measured."""
         kind = BaseNotMeasuredError if side == "base" else NothingMeasuredError
         return as_error(failure, kind, f"{side_name(self._plans[side])} {what}")
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import random
+import re
 import shutil
 import sys
 import tarfile
@@ -27,14 +28,6 @@ _SEED = 20_240_229
 Progress = Callable[[str, int, int], None]
 """Called with what is being made, how many are done, and of how many."""
 
-FILES: Mapping[str, tuple[str, ...]] = {
-    "images": ("count",),
-    "shards": ("count", "shards"),
-    "text": ("lines", "words"),
-    "voc": ("count",),
-}
-"""The parameters of built-ins that :func:`directory` makes files by."""
-
 
 def silent(what: str, done: int, total: int) -> None:
     """Report to nobody."""
@@ -51,15 +44,10 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
     Raises:
         FileError: The cache can't be written, or the disk is full.
     """
-    makers: Mapping[str, Callable[..., None]] = {
-        "images": _make_images,
-        "shards": _make_shards,
-        "text": _make_text,
-        "voc": _make_voc,
-    }
+    make, _ = FILES[name]
     return make_once(
         "-".join([name, "v1", *map(str, numbers)]),
-        lambda folder: makers[name](folder, progress, *numbers),
+        lambda folder: make(folder, progress, *numbers),
     )
 
 
@@ -113,6 +101,18 @@ def _make_voc(folder: Path, progress: Progress, count: int) -> None:
     pictures.make_voc(random.Random(_SEED), folder, count, progress)
 
 
+FILES: Mapping[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "images": (_make_images, ("count",)),
+    "shards": (_make_shards, ("count", "shards")),
+    "text": (_make_text, ("lines", "words")),
+    "voc": (_make_voc, ("count",)),
+}
+"""What makes the files of built-ins, and by which of their parameters."""
+
+_LEFT = re.compile(rf"\.({'|'.join(FILES)})-v\d+(-\d+)*\.\w{{8}}")
+"""Folders of :func:`make_whole` for one of these, as ``tempfile`` names them."""
+
+
 def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
     """Where generated files lie.
 
@@ -157,7 +157,8 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
             return final
         for left in root.glob(".*-v*.*"):  # by runs that were killed; none takes a day
             with contextlib.suppress(OSError):  # another run is removing it too
-                if left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600:
+                is_old = left.is_dir() and left.stat().st_mtime < time.time() - 24 * 3600
+                if is_old and _LEFT.fullmatch(left.name):  # the folder may be anybody's
                     shutil.rmtree(left, ignore_errors=True)
         make_whole(final, make, there=final.is_dir)
     except OSError as error:

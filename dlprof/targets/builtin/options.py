@@ -230,7 +230,7 @@ def prepare(
     if isinstance(options, DlioOptions):
         options.workload().make(options.most, progress)
     elif options is not None and spec.source in FILES:
-        numbers = [getattr(options, name) for name in FILES[spec.source]]
+        numbers = [getattr(options, name) for name in FILES[spec.source][1]]
         directory(spec.source, *numbers, progress=progress)
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,6 +235,34 @@ def test_a_thread_that_is_left_behind_needs_nothing_that_may_be_gone(
     window(cores, probe, {})
     assert probe.mean == pytest.approx(_SLOW)
     assert not failed
+
+
+def test_a_thread_that_comes_late_knows_its_own_window(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a core that gives it no time before the next window visits other cores."""
+    monkeypatch.setattr(core_speed, "_MOST_CORES", 1)
+    cores, probe = made({0: _SLOW_NS, 1: _FAST_NS})
+    late: list[Callable[[], object]] = []
+
+    class Late:
+        """A thread that has not come to anything when its window ends."""
+
+        def __init__(self, *, target: Callable[..., object], args: Any, daemon: bool) -> None:
+            del daemon
+            late.append(lambda: target(*args))
+
+        def start(self) -> None:
+            """Not yet."""
+
+        def join(self, _timeout: float) -> None:
+            """Not now."""
+
+    monkeypatch.setattr(threading, "Thread", Late)
+    probe.start()
+    probe.start()
+    late[0]()
+    assert cores.visited == []
 
 
 def test_of_a_machine_it_says_the_median_and_the_slowest_and_fastest_core(made: Made) -> None:

@@ -12,8 +12,7 @@ import pytest
 from fake_nvml import FakeNvml
 
 from dlprof.machine.amd_gpus import AmdReader
-from dlprof.machine.gpu_drivers import PatientGpus, open_gpus
-from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.gpus import GpuNeighbours, Gpus, PatientGpus, open_gpus
 
 
 class _AmdSmiError(Exception):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from machine_fake_proc import MS, FakeProc
@@ -139,15 +141,15 @@ def test_watching_a_machine(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir()
     (tmp_path / "proc/self/status").write_text("Cpus_allowed_list:\t0\n")
     stat = tmp_path / "proc/stat"
-    stat.write_text(f"cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 {_HZ}\nprocs_running 2\n")
-    (tmp_path / "proc/loadavg").write_text("0.50 0.40 0.30 1/10 99\n")
+    stat.write_text(f"cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 {_HZ}\n")
+    (tmp_path / "proc/loadavg").write_text("0.50 0.40 0.30 2/10 99\n")
     slept = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         proc.processes[10].threads[10] = (600 * MS, 0)
         proc.write()
-        stat.write_text(f"cpu 0\ncpu0 {_HZ} 0 0 0\ncpu1 0 0 0 {_HZ * 2}\nprocs_running 2\n")
+        stat.write_text(f"cpu 0\ncpu0 {_HZ} 0 0 0\ncpu1 0 0 0 {_HZ * 2}\n")
 
     found = watch(1.0, root=tmp_path, clock=iter([0, 10**9]).__next__, sleep=sleep)
     assert slept == [1.0]
@@ -157,6 +159,26 @@ def test_watching_a_machine(tmp_path: Path) -> None:
     (user,) = found.users
     assert user.cpu_cores == pytest.approx(0.5)
     assert found.unseen_cores == pytest.approx(0.5)
+
+
+def test_a_process_that_may_not_be_looked_into_is_its_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder in ``/proc`` is root's, as of ssh-agent or a browser's sandbox."""
+    proc = FakeProc(tmp_path)
+    for pid in (10, 11):
+        proc.start(pid)
+    proc.write()
+    (tmp_path / "proc/10/status").write_text("Name:\tssh-agent\nUid:\t7\t7\t7\t7\n")
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> Any:
+        is_process = str(path).endswith(("proc/10", "proc/11"))
+        return SimpleNamespace(st_uid=0) if is_process else real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    found = look(root=tmp_path, clock=lambda: 0)
+    assert {pid: owner for (pid, _), (owner, _) in found.processes.items()} == {10: 7, 11: 0}
 
 
 def test_a_look_where_there_is_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ _PARSERS: list[Callable[[str], object]] = [
     procfs.parse_cpuinfo,
     procfs.parse_meminfo,
     procfs.parse_cpu_ticks,
-    procfs.parse_running,
     procfs.parse_process_stat,
     procfs.parse_schedstat,
     procfs.parse_io,
@@ -32,7 +31,7 @@ _PARSERS: list[Callable[[str], object]] = [
     procfs.parse_runnable,
 ]
 _PIECES = """
-cpu cpu0 some total= Pss: rchar: read_bytes: -1 0 1_0 ٣ ² ( ) : - , . kB processor procs_running
+cpu cpu0 some total= Pss: rchar: read_bytes: -1 0 1_0 ٣ ² ( ) : - , . kB processor
 """
 _WORDS = st.sampled_from([*_PIECES.split(), "9" * 30, "\n", " ", "\x00"])
 
@@ -138,11 +137,9 @@ def test_small_texts() -> None:
     assert procfs.parse_schedstat("0 0 0\n") is None  # a kernel without the account says so
     assert procfs.parse_schedstat("0 7 1\n") == procfs.SchedStat(run_ns=0, wait_ns=7)
     assert procfs.parse_pressure("full avg10=0.00 total=5\n") is None
-    assert procfs.parse_running("ctxt 1\nprocs_running 12\n") == 12
     assert procfs.parse_load("37.21 35.80 33.99 41/2817 918273\n") == 37.21
     assert procfs.parse_load("1e9 1 1\n") is None
     assert procfs.parse_runnable("37.21 35.80 33.99 41/2817 918273\n") == 41
     assert procfs.parse_runnable("37.21 35.80 33.99\n") is None
     assert procfs.parse_runnable("0.00 0.00 0.00 0/0 0\n") is None  # gVisor counts none
-    assert procfs.parse_running("procs_running 0\n") is None
     assert procfs.parse_counters("a 1\nb x\n 3\n") == {"a": 1}

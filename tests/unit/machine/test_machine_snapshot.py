@@ -97,6 +97,25 @@ def test_a_cpuset_that_is_changed_within_a_window(tmp_path: Path) -> None:
     assert (usage.available_cpu_cores, usage.other_cpu_cores) == (1.0, 0.0)
 
 
+def test_cpus_of_a_trial_that_has_just_ended_are_still_those_that_it_might_use(
+    tmp_path: Path,
+) -> None:
+    """Else what the others keep idle would seem to be busy with somebody's work."""
+    proc = FakeProc(tmp_path)
+    proc.start(10, run_ns=0)
+    proc.write()
+    _system(tmp_path, (0, 0, 0))
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S]).__next__)
+    first = sampler.take()
+    proc.end(10, reaped=True)
+    proc.write()
+    _system(tmp_path, (100, 100, 100))
+    last = sampler.take()
+    usage, _ = usage_between(first, last)
+    assert (last.allowed_cpus, last.tree.processes) == (2, 0)
+    assert usage.other_cpu_cores == 0.0
+
+
 def test_ranks_may_use_the_cpus_of_all_of_them(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     for pid, cpu in ((10, 0), (11, 1)):

@@ -17,8 +17,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall
 from dlprof.targets.adapters import adapt, call_at, call_of
 from dlprof.targets.build import BuiltTarget, build_from_object
-from dlprof.targets.epoch import EpochGate
-from dlprof.targets.loader import make_loader
+from dlprof.targets.loader import EpochGate, make_loader
 
 
 class Numbers(Dataset[int]):

@@ -239,6 +239,14 @@ def test_a_sampler_of_ones_own_decides_what_a_rank_gets() -> None:
     assert built.target.notes == ()
 
 
+def test_a_dataset_that_only_its_sampler_knows_the_length_of_is_shared_by_that() -> None:
+    loader = DataLoader(Unsized(), batch_size=2, sampler=WeightedRandomSampler([1.0] * 4, 4))
+    built = build_from_object(loader, share=(1, 2))
+    assert built.target.notes == (
+        "The target's own WeightedRandomSampler decides what each rank gets.",
+    )
+
+
 class _Own(DistributedSampler[int]):
     """One of the user's own."""
 
@@ -537,6 +545,12 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
     assert target.sampler == "SequentialSampler"
     assert target.collate_fn == "torch.utils.data._utils.collate.default_collate"
     assert build_from_object(Numbers()).target.own_config is None
+
+
+def test_settings_may_be_numbers_of_numpys() -> None:
+    numpy = pytest.importorskip("numpy")
+    own = build_from_object(DataLoader(Numbers(), num_workers=numpy.int64(2))).target.own_config
+    assert own == Config(num_workers=2, prefetch_factor=2)
 
 
 def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:

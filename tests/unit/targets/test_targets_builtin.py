@@ -199,14 +199,18 @@ def test_a_user_without_a_home_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_left_overs_of_killed_runs_go_after_a_day(tmp_path: Path) -> None:
-    old, new = tmp_path / ".a-v1.old", tmp_path / ".a-v1.new"
-    for path in (old, new):
+    """And nothing else: ``DLPROF_CACHE_DIR`` may be a folder that holds more."""
+    old, new = tmp_path / ".images-v1-384.k3x_9q0a", tmp_path / ".images-v1-384.tmp_0b1c"
+    others = [tmp_path / name for name in (".some-viewer.d", ".nvm-v0.39", ".images-v1-384.backup")]
+    for path in (old, new, *others):
         path.mkdir()
     yesterday = time.time() - 2 * 24 * 3600
-    os.utime(old, (yesterday, yesterday))
-    make_once("b-v1", fill_nothing, root=tmp_path)
+    for path in (old, *others):
+        os.utime(path, (yesterday, yesterday))
+    make_once("voc-v1-256", fill_nothing, root=tmp_path)
     assert not old.exists()
     assert new.exists()
+    assert all(path.exists() for path in others)
 
 
 def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.utils.rnn import pack_sequence
 
 from dlprof.integrations.first_batches import looked_at
@@ -255,6 +256,14 @@ def test_a_batch_that_holds_itself_ends() -> None:
     assert count_bytes(batch) == 0
     count_samples(batch)
     count_samples(batch, 3)
+
+
+def test_pictures_weigh_their_pixels() -> None:
+    """As lists of them reach a processor of Hugging Face's that runs in the loop."""
+    batch = {"images": [Image.new("RGB", (40, 30)), Image.new("L", (10, 10))], "ids": ["a", "b"]}
+    assert count_bytes(batch) == 40 * 30 * 3 + 10 * 10 + 2
+    assert count_tensors(batch) == 0
+    assert count_samples(batch) == 2
 
 
 def test_samples_that_know_each_other_are_counted_once() -> None:

@@ -13,8 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object, describe_loader
-from dlprof.targets.epoch import EpochGate, GatedIndices
-from dlprof.targets.loader import make_loader
+from dlprof.targets.loader import EpochGate, GatedIndices, make_loader
 
 
 class Squares(Dataset[int]):

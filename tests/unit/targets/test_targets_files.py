@@ -112,6 +112,13 @@ def test_eviction_counts_what_it_could_open(folder: Path) -> None:
     assert evict_from_page_cache([folder / "a.jpg", folder / "gone.jpg"]) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="Linux")
+def test_eviction_waits_for_no_pipe(folder: Path) -> None:
+    """As one beside the files of a folder that is walked; opened plainly it waits for a writer."""
+    os.mkfifo(folder / "pipe")
+    assert evict_from_page_cache([folder / "pipe", folder / "a.jpg"]) == 1
+
+
 def test_eviction_without_the_call(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     assert evict_from_page_cache([folder / "a.jpg"]) is None

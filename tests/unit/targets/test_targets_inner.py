@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
-from dlprof.targets.epoch import EpochGate
-from dlprof.targets.loader import make_loader
+from dlprof.targets.loader import EpochGate, make_loader
 from dlprof.targets.parts import dataloader_of, inner_loaders
 
 

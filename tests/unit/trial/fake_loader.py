@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from dlprof.targets.epoch import EpochGate
+from dlprof.targets.loader import EpochGate
 
 
 class VirtualClock:

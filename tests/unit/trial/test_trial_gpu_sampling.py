@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,11 @@ class _Cards(Gpus):
         self.calls.append("close")
 
 
+def _calm() -> Callable[[], float]:
+    """A clock by which hardly any time passes, however busy the machine is."""
+    return itertools.count(step=1e-6).__next__
+
+
 def _window(sampler: GpuSampler, until: threading.Event) -> tuple[GpuUsage, ...]:
     sampler.begin()
     sampler.start()
@@ -67,7 +73,7 @@ def _window(sampler: GpuSampler, until: threading.Event) -> tuple[GpuUsage, ...]
 
 def test_a_window_is_primed_sampled_and_framed_by_looks_at_who_is_there() -> None:
     cards = _Cards()
-    sampler = GpuSampler(lambda: cards, period_s=0.001)
+    sampler = GpuSampler(lambda: cards, period_s=0.001, clock=_calm())
     usage = _window(sampler, cards.sampled)
     assert sampler.latest()
     sampler.close()
@@ -116,6 +122,28 @@ def test_each_trial_begins_again() -> None:
     sampler.begin()
     assert sampler.latest() == ()
     sampler.close()
+
+
+def test_a_driver_that_takes_long_to_load_takes_no_trial_for_others() -> None:
+    """What computes on a card by then may be the trial's own."""
+    loading, now_s = threading.Event(), [0.0]
+    cards = _Cards()
+
+    def load() -> Gpus:
+        loading.wait(10)
+        return cards
+
+    sampler = GpuSampler(load, period_s=0.001, clock=lambda: now_s[0])
+    sampler.begin()
+    now_s[0] = 1.0
+    sampler.start()
+    loading.set()
+    cards.sampled.wait(10)
+    sampler.stop()
+    second = sampler.usage()[1]
+    sampler.close()
+    assert (second.other_processes, second.processes) == (None, 1)
+    assert second.unavailable["other_processes"] == "the GPUs' driver was not ready in time"
 
 
 def test_a_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

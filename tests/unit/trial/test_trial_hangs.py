@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dlprof.trial.hangs import (
@@ -19,7 +20,6 @@ from dlprof.trial.hangs import (
     all_wait,
     find_hang,
     judge,
-    open_files,
     without_room,
 )
 from dlprof.trial.runtime import TrialLog, open_log
@@ -165,9 +165,9 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, free: int, kind: str | None
 ) -> None:
     """Where nobody is at work who may close a file."""
-    process(tmp_path, 1, count=64 - free, limit="64")
+    full = [] if free else [OpenFiles(count=64, limit=64)]
     monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: {1: parse_stacks(stack)})
-    monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: without_room([1], tmp_path))
+    monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: full)
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:
         file.write(b"OSError: [Errno 24] Zu viele offene Dateien\n")
@@ -225,32 +225,20 @@ def test_nothing_known_is_a_hang_by_the_clock() -> None:
     assert judge(stuck(MAIN)).kind == "deadlock"
 
 
-def process(proc: Path, pid: int, *, count: int, limit: str) -> None:
-    (proc / f"{pid}/fd").mkdir(parents=True)
-    for number in range(count):
-        (proc / f"{pid}/fd/{number}").touch()
-    (proc / f"{pid}/limits").write_text(
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        f"Max open files            {limit:<20} 4096                 files     \n"
-        "Max locked memory         65536                65536                bytes     \n"
-    )
+@pytest.mark.skipif(sys.platform != "linux", reason="only there limits of others are known")
+@pytest.mark.parametrize("limit", [2, 3, resource.RLIM_INFINITY])
+def test_room_for_descriptors_is_counted(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    count = psutil.Process().num_fds()
+    limit += count if limit >= 0 else 0
+    monkeypatch.setattr(psutil.Process, "rlimit", lambda *_: (limit, 4096))
+
+    found = without_room([os.getpid(), 2**22 + 1])  # there is no such process
+    assert found == ([OpenFiles(count=count, limit=limit)] if limit == count + 2 else [])
 
 
-def test_room_for_descriptors_is_counted(tmp_path: Path) -> None:
-    process(tmp_path, 1, count=10, limit="64")
-    process(tmp_path, 2, count=62, limit="64")
-    process(tmp_path, 3, count=10, limit="unlimited")
-
-    assert open_files(1, tmp_path) == OpenFiles(count=10, limit=64)
-    assert open_files(3, tmp_path) is None
-    assert open_files(4, tmp_path) is None
-    assert without_room([1, 2, 3, 4], tmp_path) == [OpenFiles(count=62, limit=64)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only there limits of others are known")
 def test_this_processs_own_limit() -> None:
-    files = open_files(os.getpid())
-
-    assert files is not None
-    assert files.limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert not without_room([os.getpid()])
+    assert psutil.Process().rlimit(psutil.RLIMIT_NOFILE) == resource.getrlimit(
+        resource.RLIMIT_NOFILE
+    )

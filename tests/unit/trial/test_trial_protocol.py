@@ -68,6 +68,16 @@ def test_what_names_no_event_is_not_heard(rubbish: bytes) -> None:
     assert channel.hear() is None
 
 
+def test_numbers_of_numpy_are_sent_as_plain_ones() -> None:
+    """As those that a target's loader is set to."""
+    numpy = pytest.importorskip("numpy")
+    sent = io.BytesIO()
+    message = {"depth": numpy.int64(4), "share": numpy.float32(0.5), "size": len}
+    Channel(io.BytesIO(), sent).send(message)
+    said = {"depth": 4, "share": 0.5, "size": "builtin_function_or_method"}
+    assert json.loads(sent.getvalue()) == said  # of which the last fits no record
+
+
 @pytest.mark.parametrize("rest", [b"", b'{"event": "be'])
 def test_a_message_that_is_cut_off_is_none(rest: bytes) -> None:
     channel = said(b'{"go": true}\n' + rest)

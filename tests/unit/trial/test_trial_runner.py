@@ -276,7 +276,7 @@ def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
         process = Stopped()
         process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
         with pytest.raises(BuilderDiedError, match="SIGTERM"):
-            launch_module._built_by(process, 120.0)  # type: ignore[arg-type] # as much as is asked
+            launch_module.built_by(process, 120.0)  # type: ignore[arg-type] # as much as is asked
     assert process.ended
 
 
