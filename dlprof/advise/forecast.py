@@ -451,7 +451,7 @@ def _decided(
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, certify(choice)), None, None
+        return None, *judge(nothing, None), None, None
     try:
         choice, _ = decide(situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers

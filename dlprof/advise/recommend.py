@@ -183,7 +183,8 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     known = {cell.config: False for cell in cells} | known
-    keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
+    # Without trials, only what the model was asked for.
+    keys = speeds.claimed or speeds.belief.log_rates
     rated = {config: measured for config, measured in known.items() if config.key in keys}
     return tuple(
         ConfigRate(

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from builders import config, machine, target, trial
+from builders import WAITING, blocks, config, machine, target, trial
 from golden import drawn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -106,6 +106,20 @@ def test_where_nothing_fits_there_is_no_pick() -> None:
     found = predicted(calibrated(), machine=there)
     assert found.pick is None
     assert all(row.beyond for row in found.rows)
+
+
+def test_where_nothing_that_was_measured_fits_there_is_no_pick_either() -> None:
+    rates = {config(0): [23.0, 23.0, 23.0], config(8): [180.0, 181.0, 180.0]}
+    used = dataclasses.replace(WAITING, pss_peak_bytes=1 << 30)
+    found = predicted(calibrated(trials=blocks(rates, usage=used)), max_ram_bytes=1 << 20)
+    assert found.pick is None
+    assert found.confidence == "low"
+
+
+def test_a_trial_without_a_rate_is_none_of_what_the_model_calibrated_by() -> None:
+    empty = trial(config(1), samples_per_s=None, batches_per_s=None)
+    found = recommend(calibrated(trials=[trial(config(4), 1400.0), empty]))
+    assert [each.config for each in found.rates] == [config(4)]
 
 
 def test_measured_rates_stand_beside() -> None:

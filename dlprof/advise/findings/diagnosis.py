@@ -267,8 +267,9 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):
         finding = placed.finding
-        left = min(left, finding.cost) or finding.cost  # what those before leave to it
-        own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
+        cost = min(left, finding.cost)  # what those before leave to it
+        left = cost or left  # one that costs nothing leaves as much
+        own = dataclasses.replace(finding, cost=cost, severity=severity_of(cost))
         if (graded := _graded(placed._replace(finding=own), view)) is not None:
             listed.append(_doubted(graded, view))
     return tuple(listed)
