@@ -371,7 +371,7 @@ def test_what_fewer_workers_may_beat_is_explained_first(
                 trial_id=each.trial.id,
             ),
         )
-        if each.experiment.role == "variant"
+        if each.role == "variant"
         else each
         for each in seen.observations
     )

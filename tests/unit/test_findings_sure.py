@@ -56,7 +56,8 @@ def test_what_costs_nothing_leaves_to_the_next_cause_what_was_left(
         for (code, cost), place in zip(costs.items(), places, strict=True)
     ]
     monkeypatch.setattr(diagnosis, "TABLE", causes)
-    assert [each.cost for each in find(evidence(dataclasses.replace(STEP, step=0.0)))] == [0.5, 0, 0.5]
+    free = evidence(dataclasses.replace(STEP, step=0.0))
+    assert [each.cost for each in find(free)] == [0.5, 0.0, 0.5]
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:

@@ -117,7 +117,7 @@ def test_where_nothing_that_was_measured_fits_there_is_no_pick_either() -> None:
 
 
 def test_a_trial_without_a_rate_is_none_of_what_the_model_calibrated_by() -> None:
-    empty = trial(config(1), samples_per_s=None, batches_per_s=None)
+    empty = trial(config(1), None)
     found = recommend(calibrated(trials=[trial(config(4), 1400.0), empty]))
     assert [each.config for each in found.rates] == [config(4)]
 

@@ -45,41 +45,12 @@ Role = Literal["present", "calibration", "cold", "variant"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """One short trial that a profile asks for.
-
-    Attributes:
-        name: In words, for the progress shown to people.
-        role: What the trial is for.
-        config: What to measure, canonical.
-        explain: Whether the trial is instrumented; its rate is then compared with no other.
-        trial_s: Length of the window.
-        turnover: Whether the end of an epoch is timed as well.
-        repetition: Number of the interleaved block; trials of equal repetition are compared.
-    """
-
-    name: str
-    role: Role
-    config: Config
-    explain: bool = False
-    trial_s: float = 1.0
-    turnover: bool = False
-    repetition: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """An experiment and what came of it.
+    """A trial, and what it was for."""
 
-    Attributes:
-        experiment: What was asked for.
-        trial: Its record.
-        explanation: What an instrumented trial showed; ``None`` for a plain or a failed one.
-    """
-
-    experiment: Experiment
+    role: Role
     trial: Trial
-    explanation: Explanation | None = None
+    explanation: Explanation | None = None  # what a traced one showed, if it did not fail
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,11 +434,10 @@ class Evidence:
     gain: Callable[[Config], Estimate | None] | None = None
 
     @classmethod
-    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
+    def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
         """Of a single trial: what it shows of memory and data."""
-        experiment = Experiment(name=name, role="present", config=trial.config)
-        observations = (Observation(experiment=experiment, trial=trial),)
-        return cls(machine=machine, target=target, config=trial.config, observations=observations)
+        seen = Observation(role="present", trial=trial)
+        return cls(machine=machine, target=target, config=trial.config, observations=(seen,))
 
     @classmethod
     def of_training(
@@ -478,7 +448,6 @@ class Evidence:
         *,
         plain: Trial,
         traced: Trial,
-        name: str,
         whole_cpu_s: float | None = None,
     ) -> Evidence:
         """Of a training that was watched, with the model fitted to what its batches cost.
@@ -486,9 +455,8 @@ class Evidence:
         ``plain`` is it as a trial that was not touched, ``traced`` as the one that the explanation
         is of; ``whole_cpu_s`` are a step's CPU seconds in all threads, ``None`` for its own.
         """
-        one = cls.of_trial(machine, target, plain, name)
-        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
-        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
+        one = cls.of_trial(machine, target, plain)
+        seen = Observation(role="present", trial=traced, explanation=explanation)
         calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
         known = calibration.in_main is not None or calibration.in_workers is not None
         predict = None
@@ -510,7 +478,7 @@ class Evidence:
 
     def trials(self, *roles: Role) -> tuple[Trial, ...]:
         """All trials of some roles, failed and instrumented ones too; of none, all."""
-        return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
+        return tuple(o.trial for o in self.observations if not roles or o.role in roles)
 
     @functools.cached_property
     def integrity(self) -> Integrity:
@@ -522,7 +490,7 @@ class Evidence:
         return tuple(
             o.trial
             for o in self.observations
-            if o.experiment.role in roles and not o.experiment.explain
+            if o.role in roles and o.trial.purpose != "explain"
             if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
             if o.trial.batches_per_s.value > 0
         )
@@ -532,7 +500,7 @@ class Evidence:
         return tuple(
             o.explanation
             for o in self.observations
-            if o.explanation is not None and o.experiment.role != "cold"
+            if o.explanation is not None and o.role != "cold"
         )
 
     @functools.cached_property
