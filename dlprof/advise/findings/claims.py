@@ -25,21 +25,13 @@ from dlprof.stats import NEAR, Belief, Gap, believe, near_best, observe
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Throughput after a change over throughput now.
+    """Throughput after a change over throughput now."""
 
-    Attributes:
-        estimate: The ratio.
-        source: How it is known.
-        trials: The trials that it was measured by.
-        worst: The least that it was in any block of trials.
-        is_alone: Whether it is for cores that nobody else uses, though others did.
-    """
-
-    estimate: Estimate
-    source: Literal["measured", "model", "bound"]
-    trials: tuple[str, ...] = ()
-    worst: float | None = None
-    is_alone: bool = False
+    estimate: Estimate  # the ratio
+    source: Literal["measured", "model", "bound"]  # how it is known
+    trials: tuple[str, ...] = ()  # the trials that it was measured by
+    worst: float | None = None  # the least that it was in any block of trials
+    is_alone: bool = False  # whether it is for cores that nobody else uses, though others did
 
     @property
     def value(self) -> float:
@@ -222,33 +214,21 @@ class Place(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """What a rule says where it finds its cause.
+    """What a rule says where it finds its cause."""
 
-    Attributes:
-        title: The cause in a few words.
-        explanation: How it slows this loader down, with figures.
-        cost: Share of the run's time that the cause takes.
-        figures: Names of those that show it, as ``Evidence.figures`` knows them.
-        given: Figures that only the rule knows.
-        fix: What to change, in a sentence; empty where nothing should be.
-        code: What to paste.
-        argument: An argument of DataLoader that is set with it, and its value as source.
-        config: Settings that are the fix, or a part of it.
-        gain: What the fix would bring.
-        place: Where it belongs, where that is not where the table puts it.
-    """
-
-    title: str
-    explanation: str
-    cost: float
-    figures: str = ""
+    title: str  # the cause in a few words
+    explanation: str  # how it slows this loader down, with figures
+    cost: float  # share of the run's time that the cause takes
+    figures: str = ""  # names of those that show it, as ``Evidence.figures`` knows them
+    # Figures that only the rule knows.
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    fix: str = ""
-    code: str = ""
+    fix: str = ""  # what to change, in a sentence; empty where nothing should be
+    code: str = ""  # what to paste
+    # An argument of DataLoader that is set with it, and its value as source.
     argument: tuple[str, str] | None = None
-    config: Config | None = None
-    gain: Gain | None = None
-    place: Place | None = None
+    config: Config | None = None  # settings that are the fix, or a part of it
+    gain: Gain | None = None  # what the fix would bring
+    place: Place | None = None  # where it belongs, where that is not where the table puts it
 
 
 def fix_of(view: Evidence, claim: Claim) -> Fix | None:

@@ -49,19 +49,13 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause.
+    """One cause."""
 
-    Attributes:
-        code: Which.
-        place: Where it belongs; within one, the more expensive comes first.
-        rule: Looks for it; ``None`` where it isn't.
-        remedy: The configuration worth a trial, which fixes it if it is the cause; ``None`` where
-            no setting shows it.
-    """
-
-    code: FindingCode
-    place: Place
-    rule: Callable[[Evidence], Claim | None]
+    code: FindingCode  # which
+    place: Place  # where it belongs; within one, the more expensive comes first
+    rule: Callable[[Evidence], Claim | None]  # looks for it; ``None`` where it isn't
+    # The configuration worth a trial, which fixes it if it is the cause; ``None`` where no setting
+    # shows it.
     remedy: Callable[[Evidence], Config | None] | None = None
 
 

@@ -55,16 +55,11 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtStep:
-    """The model, at one calibration and one step.
+    """The model, at one calibration and one step."""
 
-    Attributes:
-        calibration: What batches cost.
-        conditions: The consumer's step; the cores are those that are asked for.
-        asked: Answers so far, since each costs milliseconds and rules ask alike.
-    """
-
-    calibration: Calibration
-    conditions: Conditions
+    calibration: Calibration  # what batches cost
+    conditions: Conditions  # the consumer's step; the cores are those that are asked for
+    # Answers so far, since each costs milliseconds and rules ask alike.
     asked: dict[tuple[object, ...], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -138,21 +133,14 @@ class ModelAtStep:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script that a loader was watched in.
+    """The script that a loader was watched in."""
 
-    Attributes:
-        wall_s: How long it took.
-        loader: What was seen of the loader, by the clock around ``next()``.
-        step_cores: Cores that the main process keeps busy in a step; ``None`` if that isn't known.
-        step_threads: Threads that compute in a step; ``None`` likewise.
-        start_method: How workers start where the loader doesn't say so.
-    """
-
-    wall_s: float
-    loader: WatchedLoader
+    wall_s: float  # how long it took
+    loader: WatchedLoader  # what was seen of the loader, by the clock around ``next()``
+    # Cores that the main process keeps busy in a step; ``None`` if that isn't known.
     step_cores: float | None = None
-    step_threads: float | None = None
-    start_method: str = "fork"
+    step_threads: float | None = None  # threads that compute in a step; ``None`` likewise
+    start_method: str = "fork"  # how workers start where the loader doesn't say so
 
     @property
     def loop_s(self) -> float:
@@ -179,17 +167,11 @@ _LEAST_CORES = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageTime:
-    """What one part of loading takes, seconds per batch.
+    """What one part of loading takes, seconds per batch."""
 
-    Attributes:
-        cpu_s: CPU.
-        io_s: True waiting.
-        run_queue_s: Waiting for a core.
-    """
-
-    cpu_s: float = 0.0
-    io_s: float = 0.0
-    run_queue_s: float = 0.0
+    cpu_s: float = 0.0  # CPU
+    io_s: float = 0.0  # true waiting
+    run_queue_s: float = 0.0  # waiting for a core
 
     def plus(self, other: StageTime, times: float = 1.0) -> StageTime:
         """Both together, the other so many times; no less than nothing."""
@@ -214,32 +196,19 @@ class StageTime:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Where one configuration's time goes, seconds per batch.
+    """Where one configuration's time goes, seconds per batch."""
 
-    Attributes:
-        fetch: Of the samples.
-        collate: Of the batch.
-        put_cpu_s: CPU of a worker beside the thread that fetches.
-        receive: Of main, taking and rebuilding the batch.
-        dispatch: Of main, drawing indices and sending them.
-        pin_s: Of the pin thread.
-        copy_s: To the device, as far as the step waits for it.
-        wait_s: Of the consumer, in ``next()``.
-        step_s: Of the consumer, working.
-        period_s: From one batch to the next.
-        usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
-    """
-
-    fetch: StageTime
-    collate: StageTime
-    put_cpu_s: float
-    receive: StageTime
-    dispatch: StageTime
-    pin_s: float
-    copy_s: float
-    wait_s: float
-    step_s: float
-    period_s: float
+    fetch: StageTime  # of the samples
+    collate: StageTime  # of the batch
+    put_cpu_s: float  # CPU of a worker beside the thread that fetches
+    receive: StageTime  # of main, taking and rebuilding the batch
+    dispatch: StageTime  # of main, drawing indices and sending them
+    pin_s: float  # of the pin thread
+    copy_s: float  # to the device, as far as the step waits for it
+    wait_s: float  # of the consumer, in ``next()``
+    step_s: float  # of the consumer, working
+    period_s: float  # from one batch to the next
+    # True waiting in making the batch in the middle: a few slow ones don't move it.
     usual_io_s: float
 
     def without(self, blocked_s: float) -> Costs:
@@ -399,38 +368,27 @@ that they wait for each other."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that is known of one configuration of one target, and what follows from it.
+    """Everything that is known of one configuration of one target, and what follows from it."""
 
-    Attributes:
-        machine: Where it was measured; of several ranks, what one of them can count on.
-        target: What was loaded.
-        config: The configuration that is explained, canonical.
-        accelerator: torch's name of it; ``None`` without one.
-        observations: In the order of measuring.
-        predict: The model; ``None`` where there is none.
-        step_s: Length of the consumer's step; 0 for none.
-        has_step: Whether the consumer does anything (a step that is a function has no stated
-            length); without, it only waits, and its share of waiting says nothing.
-        reads_files: Whether the dataset reads files; ``None`` where that isn't known.
-        script: Where it was watched; ``None`` for a loader that was measured by itself.
-        weight: What the dataset weighs; ``None`` where it was not weighed.
-        ranks: How many share the machine; what others use of it is seen of the whole machine.
-        gain: The rate of a configuration over that of this one, as all views of the run print it;
-            ``None`` where trials are compared by themselves, as while it is measured.
-    """
-
-    machine: Machine
-    target: Target
-    config: Config
-    accelerator: str | None = None
-    observations: tuple[Observation, ...] = ()
-    predict: ModelAtStep | None = None
-    step_s: float = 0.0
+    machine: Machine  # where it was measured; of several ranks, what one of them can count on
+    target: Target  # what was loaded
+    config: Config  # the configuration that is explained, canonical
+    accelerator: str | None = None  # torch's name of it; ``None`` without one
+    observations: tuple[Observation, ...] = ()  # in the order of measuring
+    predict: ModelAtStep | None = None  # the model; ``None`` where there is none
+    step_s: float = 0.0  # length of the consumer's step; 0 for none
+    # Whether the consumer does anything (a step that is a function has no stated length); without,
+    # it only waits, and its share of waiting says nothing.
     has_step: bool = False
+    # Whether the dataset reads files; ``None`` where that isn't known.
     reads_files: bool | None = None
+    # Where it was watched; ``None`` for a loader that was measured by itself.
     script: Script | None = None
+    # What the dataset weighs; ``None`` where it was not weighed.
     weight: DatasetWeight | None = None
-    ranks: int = 1
+    ranks: int = 1  # how many share the machine; what others use of it is seen of the whole machine
+    # The rate of a configuration over that of this one, as all views of the run print it; ``None``
+    # where trials are compared by themselves, as while it is measured.
     gain: Callable[[Config], Estimate | None] | None = None
 
     @classmethod
