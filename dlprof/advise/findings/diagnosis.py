@@ -184,7 +184,7 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     if costs is None:
         return ()
     fetch, collate, making_s = costs.fetch, costs.collate, costs.making.wall_s
-    held_s = (view.waits_for_gil_s or 0.0) + view.locked_s  # by each other
+    held_s = (view.waits_for_gil_s or 0.0) + view.blocked_s("lock")  # by each other
     blocked_s = max(0.0, fetch.io_s - held_s)
     paged_s = min(blocked_s, (view.usage.memory_pressure_fraction or 0.0) * making_s)
     none = StageTime()

@@ -711,7 +711,7 @@ class Evidence:
             return 0.0
         if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
-        watched = self.config.start_method in BY_COPY  # by a thread of dlprof's
+        watched = self.start_method in BY_COPY  # by a thread of dlprof's
         many = self.most_threads > at.OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
@@ -723,34 +723,22 @@ class Evidence:
         return math.fsum(known) if known else None
 
     @property
-    def _worker_waits(self) -> Mapping[str, float]:
+    def worker_waits(self) -> Mapping[str, float]:
+        """What the workers of the traced trial were seen at: shares of the looks at them."""
         traced_id = None if self.explained is None else self.explained.trial_id
         traced = (trial for trial in self.trials() if trial.id == traced_id)
         return next((trial.usage.worker_waits for trial in traced), {})
 
-    @property
-    def locked_s(self) -> float:
-        """Seconds of fetching a batch that are a wait for a lock which processes share."""
-        return self._blocked_s("lock")
+    def blocked_s(self, wait: str) -> float:
+        """Seconds of fetching a batch that are blocked on one thing, as ``worker_waits`` names it.
 
-    @property
-    def served_s(self) -> float:
-        """Those that are a wait for what another process sends by a Unix socket."""
-        return self._blocked_s("handover")
-
-    def _blocked_s(self, wait: str) -> float:
-        """Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run."""
-        waits = self._worker_waits
+        Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run.
+        """
+        waits = self.worker_waits
         blocked = math.fsum(waits.values()) - waits.get("running", 0.0) - waits.get("queue", 0.0)
         if self.costs is None or blocked <= 0:
             return 0.0
         return self.costs.fetch.io_s * min(1.0, waits.get(wait, 0.0) / blocked)
-
-    @property
-    def lock_share(self) -> float:
-        """Share of their busy time in which workers were seen in a lock that processes share."""
-        waits = self._worker_waits
-        return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
 
     @property
     def gil_share(self) -> float:
@@ -771,7 +759,7 @@ class Evidence:
             return 0.0
         if seen_s is not None:
             return min(costs.making.io_s, seen_s)
-        watched = self.config.start_method in BY_COPY
+        watched = self.start_method in BY_COPY
         if self.workers and self.most_threads <= at.OWN_THREADS + watched:
             return 0.0
         return min(costs.making.io_s, explained.fetch_threads_cpu_s or 0.0)
