@@ -71,7 +71,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
     Cause("cpu.neighbours", Place.BEHIND, machine.neighbours),
     Cause("dataset.heavy", Place.BEHIND, dataset.heavy),
-    Cause("startup", Place.BEHIND, dataset.starting, loader.kept_workers),
+    Cause("startup", Place.BEHIND, loader.startup, loader.kept_workers),
     Cause("main.sampler", Place.FAULT, loader.sampler),
     Cause("main.pin", Place.FAULT, loader.pin, loader.unpinned),
     Cause("main.receive", Place.FAULT, loader.receive, loader.lighter),

@@ -307,7 +307,7 @@ def startup(view: Evidence) -> Claim | None:
         advice,
         config=kept,
         gain=None if forked else _gain(view, kept, share, turn_s),
-        place=Place.FAULT if starting_leads(view) else Place.BEHIND,
+        place=Place.FAULT if starting_leads(view) and not sending_leads(view) else Place.BEHIND,
     )
 
 
@@ -340,6 +340,14 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
     return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
+
+
+def sending_leads(view: Evidence) -> bool:
+    """Whether that is mostly sending them the dataset, which comes before the rest of it."""
+    weight = view.weight
+    if weight is None or view.start_method == "fork" or not starting_leads(view):
+        return False
+    return weight.sent_s * view.workers >= max(at.SENT_S, 0.4 * turn(view)[0])
 
 
 def kept_workers(view: Evidence) -> Config | None:
