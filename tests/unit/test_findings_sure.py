@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal, cast
 
 import pytest
 from builders import config
 from finding_cases import Loader, evidence
 
-from dlprof.advise.findings import diagnosis, find
+from dlprof.advise.findings import Evidence, diagnosis, find
 from dlprof.advise.findings.claims import Claim, Place
 from dlprof.advise.findings.diagnosis import Cause, Placed, _graded
 from dlprof.records import Estimate, Finding, FindingCode, Fix
@@ -51,8 +52,12 @@ def test_what_costs_nothing_leaves_to_the_next_cause_what_was_left(
 ) -> None:
     costs = {"lock": 0.5, "collate": 0.0, "too_few_workers": 0.8}
     places = (Place.FAULT, Place.FAULT, Place.SETTING)
+
+    def rule(cost: float) -> Callable[[Evidence], Claim]:
+        return lambda _: Claim("", "", cost)
+
     causes = [
-        Cause(cast("FindingCode", code), place, lambda _, cost=cost: Claim("", "", cost))
+        Cause(cast("FindingCode", code), place, rule(cost))
         for (code, cost), place in zip(costs.items(), places, strict=True)
     ]
     monkeypatch.setattr(diagnosis, "TABLE", causes)

@@ -109,9 +109,9 @@ def test_where_nothing_fits_there_is_no_pick() -> None:
 
 
 def test_where_nothing_that_was_measured_fits_there_is_no_pick_either() -> None:
-    rates = {config(0): [23.0, 23.0, 23.0], config(8): [180.0, 181.0, 180.0]}
-    used = dataclasses.replace(WAITING, pss_peak_bytes=1 << 30)
-    found = predicted(calibrated(trials=blocks(rates, usage=used)), max_ram_bytes=1 << 20)
+    rates = {config(0): [730.0, 731.0, 730.0], config(8): [5800.0, 5810.0, 5790.0]}
+    run = calibrated(trials=blocks(rates, usage=WAITING))
+    found = forecast(asked(run, max_ram_bytes=1 << 20), [*rates])
     assert found.pick is None
     assert found.confidence == "low"
 
