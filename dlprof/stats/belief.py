@@ -611,8 +611,7 @@ class _Fit:
         self._level_sd = max(_LEVEL_LOG_SD, least / 2)
         self._common_sd = dict.fromkeys((_LEVEL, _APART), wider * self._level_sd)
         blocks = sorted({o.block for o in observations})
-        # Neighboring blocks are merged beyond this many, so that long runs stay quick to
-        # judge.
+        # Neighboring blocks are merged beyond this many, so that long runs stay quick to judge.
         merged = max(1, math.ceil(len(blocks) / 32))
         self._place = {block: place // merged for place, block in enumerate(blocks)}
         self._blocks = len(set(self._place.values()))
@@ -841,8 +840,7 @@ class _Fit:
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
-        # What a quiet machine drifts from one block to another, expected before any is
-        # seen.
+        # What a quiet machine drifts from one block to another, expected before any is seen.
         self._block_variance = (TAIL_DF * 0.03**2 + drift) / (TAIL_DF + count)
         return math.fsum(costs)
 

@@ -91,18 +91,16 @@ TABLE: tuple[Cause, ...] = (
 """In the order in which equal causes are listed: the rarer and graver first."""
 
 
-_BESIDE_STEP: frozenset[FindingCode] = frozenset(
-    {"too_many_workers", "transfer.pageable", "transfer.link", "step.slowed"}
-)
-"""What matters even where the consumer's step is the limit, beside what ends the run: waste, and
-copies or workers that make the step itself longer."""
+_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
+"""What makes the consumer's own part shorter, so that it is not the limit yet. It matters even
+where the step is the limit, as does waste."""
 
 
 def rows(view: Evidence) -> Iterator[Cause]:
     """The causes that come into question."""
     fed = view.limit == "consumer"
     for row in TABLE:
-        if not fed or row.place <= Place.CONSUMER or row.code in _BESIDE_STEP:
+        if not fed or row.place <= Place.CONSUMER or row.code in {*_IN_STEP, "too_many_workers"}:
             yield row
 
 
@@ -128,20 +126,14 @@ class Placed(NamedTuple):
     asked: Config | None = None
 
 
-_CERTAIN: frozenset[FindingCode] = frozenset(
-    {
-        *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
-        *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
-        *("data.shared_file", "workers.unfed"),
-    }
-)
-"""Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
-
 WRONG_DATA: frozenset[FindingCode] = frozenset(
     {"data.shared_file", "data.duplicated", "data.truncated"}
 )
-_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
-"""What makes the consumer's own part shorter, so that it is not the limit yet."""
+_CERTAIN: frozenset[FindingCode] = WRONG_DATA | {
+    *("cpu.neighbours", "cpu.quota", "cpu.affinity", "workers.unfed"),
+    *("memory.growth", "memory.limit", "memory.shm"),
+}
+"""Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 
 def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
