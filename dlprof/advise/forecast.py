@@ -311,27 +311,25 @@ def forecast(
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
-    rows = []
-    for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        measured = None
-        if each.measured:
-            measured = Measured(
+    rows = [
+        ForecastRow(
+            config=each.config,
+            prediction=model,
+            samples_per_s=model.samples_per_s and speeds.rate(each.key),
+            measured=Measured(
                 samples_per_s=speeds.rate(each.key),
                 wait_fraction=speeds.wait_fraction(each),
                 trials=tuple(each.trial_ids),
             )
-        if each.prediction is not None:
-            rows.append(
-                ForecastRow(
-                    config=each.config,
-                    prediction=each.prediction,
-                    samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
-                    measured=measured,
-                    ratio=None if pick is None else speeds.ratio(each.key, pick.key),
-                    beyond=broken_limit(each, situation),
-                    gain_if=gain_if(run, each.config),
-                )
-            )
+            if each.measured
+            else None,
+            ratio=None if pick is None else speeds.ratio(each.key, pick.key),
+            beyond=broken_limit(each, situation),
+            gain_if=gain_if(run, each.config),
+        )
+        for each in sorted(candidates, key=lambda each: each.config.cost_key)
+        if (model := each.prediction) is not None
+    ]
     shown = rows[0].config if pick is None else pick
     others, unavailable = dict[str, ConfigRate](), dict[str, str]()
     zero = Config(batch_size=None if pick is None else pick.batch_size)
