@@ -31,6 +31,7 @@ from dlprof.advise.choice import (
     gather,
     perhaps_faster,
     predictions,
+    speeds_of,
 )
 from dlprof.advise.reasons import Agreement, agreement, certify, judge
 from dlprof.advise.recommend import kept_answer
@@ -793,12 +794,10 @@ def _shown(situation: Situation, most: int) -> dict[int, _Shown]:
     samples = situation.calibration.samples_per_batch if situation.is_calibrated else None
     if found or not samples or not situation.as_measured or limits.ranks > 1:
         return found
-    with contextlib.suppress(DlprofError):  # nothing is recommended
-        choice, _ = decide(situation)
-        if choice.pick.measured:
-            step_s, rate = _step_of(situation), choice.speeds.steady(choice.pick.key)
-            share = rate.through(lambda each: min(1.0, each * step_s / samples))
-            return {1: _Shown(choice.pick.config, share)}
+    best, step_s = _best_of_all(situation), _step_of(situation)
+    if best is not None and any(t.config == best and t.has_rate for t in run.completed):
+        rate = speeds_of(situation).steady(best.key)
+        found[1] = _Shown(best, rate.through(lambda each: min(1.0, each * step_s / samples)))
     return found
 
 
