@@ -236,7 +236,7 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
     search = GridSearch(
         plan=final_plan(plan, raced),
         seed=seed,
-        expected=ExpectedRates.of(prediction),
+        expected=ExpectedRates.of(prediction.cells, prediction.log_sd),
         cells=tuple(cell.config for cell in prediction.cells),
     )
     plain = {each.num_workers: each for each in reversed([*world.true]) if each.num_workers < 3}

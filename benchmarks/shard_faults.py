@@ -20,7 +20,7 @@ import torch
 from common import Report, Table, parser, publish, surroundings
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dlprof.advise.findings import Evidence, Experiment, Observation, find
+from dlprof.advise.findings import Evidence, Observation, find
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Target, Trial
 from dlprof.targets.weighing import weigh
@@ -134,12 +134,11 @@ def first_finding(dataset: Any, workers: int) -> str:
     explained = explain(tracer.trace(), trial_id="t0001", config=config)
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     trial = Trial(id="t0001", config=config, repetition=0, outcome="completed", purpose="explain")
-    experiment = Experiment(name="traced", role="present", config=config, explain=True)
     evidence = Evidence(
         machine=inspect_machine(),
         target=Target(spec="", kind="iterable", dataset=kind, batch_size=8),
         config=config,
-        observations=(Observation(experiment=experiment, trial=trial, explanation=explained),),
+        observations=(Observation(role="present", trial=trial, explanation=explained),),
         weight=weigh(loader),
     )
     found = find(evidence)

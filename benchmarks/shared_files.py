@@ -405,7 +405,7 @@ def first_finding(loader: DataLoader[Any]) -> tuple[str, str]:
     trial = Trial(id="t0001", config=config, repetition=0, outcome="completed")
     if (failure := shared_position(shared)) is not None:
         trial = dataclasses.replace(trial, outcome="skipped", failure=failure)
-    found = find(Evidence.of_trial(inspect_machine(), target, trial, "the loader"))
+    found = find(Evidence.of_trial(inspect_machine(), target, trial))
     return found[0].code if found else "", ", ".join(shared)
 
 

@@ -41,7 +41,6 @@ from dlprof.records import (
     Prediction,
     Reason,
     Run,
-    SweepPrediction,
     Trial,
 )
 from dlprof.stats import (
@@ -324,14 +323,14 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     expected = None
     if situation.as_measured:
         stored, epoch = run.prediction, situation.target.batches_per_epoch
-        late = stored is not None and epoch and not stored.epoch_log_rates
+        late = stored and epoch and not any(cell.epoch_samples_per_s for cell in stored.cells)
         if stored is not None and late and situation.is_calibrated:
             # Only later trials saw how long an epoch is: predicted once more.
             with contextlib.suppress(UsageError):  # its batches cost nothing
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        expected = None if stored is None else ExpectedRates.of(stored)
+        expected = None if stored is None else ExpectedRates.of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
@@ -559,17 +558,15 @@ def _expected(
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
     from dlprof.model import cells_of
 
-    cells = (*beside, *cells_of(models))
-    found = SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    return dataclasses.replace(ExpectedRates.of(found), calibrated=calibrated)
+    return ExpectedRates.of((*beside, *cells_of(models)), log_sd, calibrated)
 
 
 def _calibrating(situation: Situation) -> set[Config]:
     """What its run's model was fitted with, but for the settings that it says to be alike."""
     run, calibration = situation.run, situation.calibration
     if run.prediction is not None:
-        counts = ExpectedRates.of(run.prediction).calibrated
+        counts = ExpectedRates.of(run.prediction.cells, run.prediction.log_sd).calibrated
     else:
         trials = (trial for trial in run.trials if trial.id in calibration.trials)
         counts = frozenset({trial.config.num_workers for trial in trials} - {0}) or CALIBRATED

@@ -13,7 +13,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from dlprof import late
@@ -218,88 +217,84 @@ def _waiting(a: Figures, b: Figures) -> str:
     return text + "."
 
 
-KINDS: Mapping[PartCode, CauseKind] = MappingProxyType(
-    {
-        "cpu": CauseKind(
-            "CPU time per sample",
-            # Threads of the main process that spin while they wait take CPU time and are more
-            # threads: apart from each other, the two would seem to cancel.
-            ("cpu_s", "worker_share", "threads"),
-            ("cpu_s_per_sample", "own_cpu_cores"),
-            _cpu,
-            ("fetch.cpu", "Make __getitem__ cheaper, or take a machine with faster cores."),
+KINDS: Mapping[PartCode, CauseKind] = {
+    "cpu": CauseKind(
+        "CPU time per sample",
+        # Threads of the main process that spin while they wait take CPU time and are more
+        # threads: apart from each other, the two would seem to cancel.
+        ("cpu_s", "worker_share", "threads"),
+        ("cpu_s_per_sample", "own_cpu_cores"),
+        _cpu,
+        ("fetch.cpu", "Make __getitem__ cheaper, or take a machine with faster cores."),
+    ),
+    "cores": CauseKind(
+        "available cores",
+        ("affinity", "own_stretch"),
+        ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
+        lambda a, b: (
+            f"The loader may run on {a['affinity_cpus']:g} CPUs in A and on"
+            f" {b['affinity_cpus']:g} in B."
         ),
-        "cores": CauseKind(
-            "available cores",
-            ("affinity", "own_stretch"),
-            ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
-            lambda a, b: (
-                f"The loader may run on {a['affinity_cpus']:g} CPUs in A and on"
-                f" {b['affinity_cpus']:g} in B."
-            ),
-            ("cpu.affinity", "Let the job run on more CPUs: affinity mask, cpuset, taskset."),
-        ),
-        "quota": CauseKind(
-            "CPU quota",
-            ("quota_stretch",),
-            ("quota_cores", "usable_cores", "throttled_fraction"),
-            lambda a, b: f"{_quota(a)} in A, and {_quota(b)} in B.",
-            ("cpu.quota", "Raise the CPU quota of the job's cgroup or container."),
-        ),
-        "neighbours": CauseKind(
-            "background load",
-            ("neighbour_stretch",),
-            ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
-            lambda a, b: f"A {_neighbours(a, _MEANS)}. B {_neighbours(b)}.",
-            ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
-        ),
-        "storage": CauseKind(
-            "blocked on storage",
-            ("io_s",),
-            ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
-            _storage,
-            ("fetch.io", "Bring the data to faster storage or into memory, or add workers."),
-        ),
-        "receive": CauseKind(
-            "receiving and pinning",
-            ("receive_s", "pin_s"),
-            ("receive_s_per_sample", "pin_s_per_sample"),
-            _receive,
-            ("main.receive", "Send fewer and larger tensors per batch."),
-        ),
-        "copy": CauseKind(
-            "copies to the device",
-            ("copy_s",),
-            ("copy_s_per_sample",),
-            _seconds(
-                "Copying to the device takes {} a sample in A and {} in B.", "copy_s_per_sample"
-            ),
-            ("transfer.link", "Pin memory, and look at the link with dlprof transfer."),
-        ),
-        "wait": CauseKind(
-            "waiting for data",
-            ("wait_s",),
-            ("wait_s_per_sample", "settings", "fetch_s_per_batch"),
-            _waiting,
-        ),
-        "step": CauseKind(
-            "the training step",
-            ("step_s",),
-            ("step_s_per_sample", "wait_fraction"),
-            _seconds("The training step takes {} a sample in A and {} in B.", "step_s_per_sample"),
-            ("consumer", "The step is the limit; the loader is not what to change."),
-        ),
-        "settings": CauseKind(
-            "the settings",
-            ("workers", "pin_thread"),
-            ("settings",),
-            lambda a, b: f"A ran with {a['settings']}, B with {b['settings']}.",
-        ),
-        "remainder": CauseKind(
-            "unexplained", (), (), lambda _a, _b: "What the figures of the runs don't explain."
-        ),
-    }
-)
+        ("cpu.affinity", "Let the job run on more CPUs: affinity mask, cpuset, taskset."),
+    ),
+    "quota": CauseKind(
+        "CPU quota",
+        ("quota_stretch",),
+        ("quota_cores", "usable_cores", "throttled_fraction"),
+        lambda a, b: f"{_quota(a)} in A, and {_quota(b)} in B.",
+        ("cpu.quota", "Raise the CPU quota of the job's cgroup or container."),
+    ),
+    "neighbours": CauseKind(
+        "background load",
+        ("neighbour_stretch",),
+        ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
+        lambda a, b: f"A {_neighbours(a, _MEANS)}. B {_neighbours(b)}.",
+        ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
+    ),
+    "storage": CauseKind(
+        "blocked on storage",
+        ("io_s",),
+        ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
+        _storage,
+        ("fetch.io", "Bring the data to faster storage or into memory, or add workers."),
+    ),
+    "receive": CauseKind(
+        "receiving and pinning",
+        ("receive_s", "pin_s"),
+        ("receive_s_per_sample", "pin_s_per_sample"),
+        _receive,
+        ("main.receive", "Send fewer and larger tensors per batch."),
+    ),
+    "copy": CauseKind(
+        "copies to the device",
+        ("copy_s",),
+        ("copy_s_per_sample",),
+        _seconds("Copying to the device takes {} a sample in A and {} in B.", "copy_s_per_sample"),
+        ("transfer.link", "Pin memory, and look at the link with dlprof transfer."),
+    ),
+    "wait": CauseKind(
+        "waiting for data",
+        ("wait_s",),
+        ("wait_s_per_sample", "settings", "fetch_s_per_batch"),
+        _waiting,
+    ),
+    "step": CauseKind(
+        "the training step",
+        ("step_s",),
+        ("step_s_per_sample", "wait_fraction"),
+        _seconds("The training step takes {} a sample in A and {} in B.", "step_s_per_sample"),
+        ("consumer", "The step is the limit; the loader is not what to change."),
+    ),
+    "settings": CauseKind(
+        "the settings",
+        ("workers", "pin_thread"),
+        ("settings",),
+        lambda a, b: f"A ran with {a['settings']}, B with {b['settings']}.",
+    ),
+    "remainder": CauseKind(
+        "unexplained", (), (), lambda _a, _b: "What the figures of the runs don't explain."
+    ),
+}
 """In the order in which they are shown where they are of one size."""
 
 

@@ -7,15 +7,29 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings import Evidence, Experiment
+from dlprof.advise.findings import Evidence
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.evidence import Role
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
 from dlprof.stats import NEAR
 
 _TRYING = "trying "
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One short trial that a profile asks for."""
+
+    name: str  # in words, for the progress shown to people
+    role: Role  # what it is for
+    config: Config  # what to measure, canonical
+    explain: bool = False  # whether it is traced; its rate is then compared with no other
+    trial_s: float = 1.0  # length of the window
+    turnover: bool = False  # whether the end of an epoch is timed as well
+    repetition: int = 0  # number of the interleaved block; trials of equal ones are compared
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +117,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
 
 def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """Once, where memory may grow. What only fills up doesn't go on: it is long enough to show."""
-    asked = [each.experiment for each in evidence.observations]
-    presents = sum(each.role == "present" and not each.explain for each in asked)
+    presents = sum(each.purpose != "explain" for each in evidence.trials("present"))
     # Plain trials of the present configuration that a profile begins with.
     if not presents == len(evidence.plain("present")) == 2:
         return []

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
@@ -31,10 +31,11 @@ from dlprof.advise.choice import (
     gather,
     perhaps_faster,
     predictions,
+    speeds_of,
 )
 from dlprof.advise.reasons import Agreement, agreement, certify, judge
 from dlprof.advise.recommend import kept_answer
-from dlprof.advise.scaling import Scale, scales
+from dlprof.advise.scaling import scales
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
@@ -311,27 +312,25 @@ def forecast(
     other = next((e for e in gather(run) if e.config == pick and pick not in known), None)
     if other is not None:  # at a batch size that was not calibrated
         candidates.append(dataclasses.replace(other, prediction=_of_trials(other, speeds)))
-    rows = []
-    for each in sorted(candidates, key=lambda each: each.config.cost_key):
-        measured = None
-        if each.measured:
-            measured = Measured(
+    rows = [
+        ForecastRow(
+            config=each.config,
+            prediction=model,
+            samples_per_s=model.samples_per_s and speeds.rate(each.key),
+            measured=Measured(
                 samples_per_s=speeds.rate(each.key),
                 wait_fraction=speeds.wait_fraction(each),
                 trials=tuple(each.trial_ids),
             )
-        if each.prediction is not None:
-            rows.append(
-                ForecastRow(
-                    config=each.config,
-                    prediction=each.prediction,
-                    samples_per_s=each.prediction.samples_per_s and speeds.rate(each.key),
-                    measured=measured,
-                    ratio=None if pick is None else speeds.ratio(each.key, pick.key),
-                    beyond=broken_limit(each, situation),
-                    gain_if=gain_if(run, each.config),
-                )
-            )
+            if each.measured
+            else None,
+            ratio=None if pick is None else speeds.ratio(each.key, pick.key),
+            beyond=broken_limit(each, situation),
+            gain_if=gain_if(run, each.config),
+        )
+        for each in sorted(candidates, key=lambda each: each.config.cost_key)
+        if (model := each.prediction) is not None
+    ]
     shown = rows[0].config if pick is None else pick
     others, unavailable = dict[str, ConfigRate](), dict[str, str]()
     zero = Config(batch_size=None if pick is None else pick.batch_size)
@@ -451,7 +450,7 @@ def _decided(
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, certify(choice)), None, None
+        return None, *judge(nothing, None), None, None
     try:
         choice, _ = decide(situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
@@ -662,23 +661,23 @@ def accelerators_of(run: Run) -> Accelerators | None:
         return None
     situation = Situation.of(run)
     most = situation.constraints.ranks
-    seen = {} if situation.is_calibrated else _measured_scales(situation, most)
+    seen = {} if situation.is_calibrated else _shown(situation, most)
     if 1 not in seen:
         return _accelerators(situation, au)
     # Of numbers of ranks between those that loaded nothing is known: the count is the least.
     count, low = (float(_between(seen, au, 0, end)) for end in (None, 0))
     high = float(_between(seen, au, most, 1))
-    here = seen[max(1, int(count))]
+    here, after = seen[max(1, int(count))], seen.get(int(count) + 1)
     short = next((each for ranks, each in sorted(seen.items()) if ranks > count), None)
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=count, low=low, high=high),
-        config=_config_of(run, here),
-        utilization=_utilization_of(here) or 0.0,
+        config=here.config,
+        utilization=here.utilization.value,
         held_by="",
         most=most,
         measured=True,
-        next_utilization=_utilization_of(seen.get(int(count) + 1)),
+        next_utilization=after.utilization.value if after else None,
         limit=None if short is None else _LIMITING.get(short.limit.partition(":")[0]),
     )
 
@@ -702,15 +701,11 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     own = candidates_of(endless, [config])[1].steady(config.key)
     raw = claims(predictions(endless, [config]))[config.key].value
     factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
-    seen = _measured_scales(situation, most)
+    seen = _shown(situation, most)
     found = [
         None if factor is None else _Search(situation, factor).most_fed(most, allowed)
         for factor in factors
     ]
-    one = _of_one(situation)
-    if one is not None:
-        ends = (one[1].value, *one[1].ends)
-        found = [0 if end < au else each for each, end in zip(found, ends, strict=True)]
     count = _between(seen, au, found[0] or 0)
     # By its costs alone twice as many would be: what holds them back the model doesn't see.
     blind = by_costs.most_fed(most, allowed) > 2 * count
@@ -723,10 +718,9 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     without, held_by = tuple[WithoutPart, ...](), ""
     limit: LoaderPart | None = None
     if count < most:
-        next_one = _utilization_of(seen.get(more))
-        if one is not None and not count:
-            next_one = one[1].value
-        if next_one is None:
+        if more in seen:
+            next_one = seen[more].utilization.value
+        else:
             next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
         held_by = "" if blind else host.held_by(more, allowed)
         known = [factor for factor in factors if factor is not None]
@@ -745,12 +739,9 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     if not count:  # what receiving from workers costs may be more than they load
         config = min(config, host.config(0), key=lambda each: host.wait_here(each, 1))
     utilization = 1.0 - host.wait_here(config, max(1, count))
-    measured = _utilization_of(seen.get(max(1, count)))
-    if measured is not None:
-        utilization, config = measured, _config_of(run, seen[max(1, count)])
-    elif one is not None and not count:
-        config, measured = one[0], one[1].value
-        utilization = measured
+    here = seen.get(max(1, count))
+    if here is not None:
+        config, utilization = here.config, here.utilization.value
     return Accelerators(
         least_utilization=au,
         count=Estimate(value=float(count), low=low, high=high),
@@ -758,27 +749,11 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         utilization=utilization,
         held_by=held_by,
         most=most,
-        measured=measured is not None,
+        measured=here is not None,
         next_utilization=next_one,
         limit=limit,
         without=without,
     )
-
-
-def _of_one(situation: Situation) -> tuple[Config, Estimate] | None:
-    """The recommended settings and the utilization of one accelerator, where trials show them."""
-    samples = situation.calibration.samples_per_batch
-    if not situation.as_measured or situation.constraints.ranks > 1 or not samples:
-        return None
-    try:
-        choice, _ = decide(situation)
-    except DlprofError:
-        return None
-    if not choice.pick.measured:
-        return None
-    rate = choice.speeds.steady(choice.pick.key)
-    share = rate.times((situation.step_s + situation.step_cpu_s) / samples)
-    return choice.pick.config, share.through(lambda each: min(1.0, each))
 
 
 _LIMITING: Mapping[str, LoaderPart] = {
@@ -791,23 +766,39 @@ _LIMITING: Mapping[str, LoaderPart] = {
 """Parts of loading that ``Scale.limit`` names."""
 
 
-def _measured_scales(situation: Situation, most: int) -> dict[int, Scale]:
-    """What numbers of ranks gave that loaded at once under these conditions, by their numbers."""
-    found = scales(situation.run) if situation.as_measured else ()
-    return {
-        each.ranks: each
-        for each in found
-        if each.num_workers == found[0].num_workers and each.ranks <= most and each.utilization
+class _Shown(NamedTuple):
+    """What trials show of a number of ranks."""
+
+    config: Config
+    utilization: Estimate
+    limit: str = ""  # as in ``Scale``
+
+
+def _shown(situation: Situation, most: int) -> dict[int, _Shown]:
+    """What trials show under these conditions, by the number of ranks.
+
+    Of ranks that loaded at once; else of one by itself, by what is recommended for it.
+    """
+    run, limits = situation.run, situation.constraints
+    scaled = scales(run) if situation.as_measured else ()
+    tried = [trial.config for trial in run.trials if trial.purpose == "scaling"]
+    found = {
+        each.ranks: _Shown(
+            next(config for config in tried if config.num_workers == each.num_workers),
+            each.utilization,
+            each.limit,
+        )
+        for each in scaled
+        if each.num_workers == scaled[0].num_workers and each.ranks <= most and each.utilization
     }
-
-
-def _config_of(run: Run, scale: Scale) -> Config:
-    tried = (trial.config for trial in run.trials if trial.purpose == "scaling")
-    return next(each for each in tried if each.num_workers == scale.num_workers)
-
-
-def _utilization_of(scale: Scale | None) -> float | None:
-    return None if scale is None or scale.utilization is None else scale.utilization.value
+    samples = situation.calibration.samples_per_batch if situation.is_calibrated else None
+    if found or not samples or not situation.as_measured or limits.ranks > 1:
+        return found
+    best, step_s = _best_of_all(situation), _step_of(situation)
+    if best is not None and any(t.config == best and t.has_rate for t in run.completed):
+        rate = speeds_of(situation).steady(best.key)
+        found[1] = _Shown(best, rate.through(lambda each: min(1.0, each * step_s / samples)))
+    return found
 
 
 def _limit(without: Sequence[WithoutPart], utilization: float, au: float) -> LoaderPart | None:
@@ -818,15 +809,14 @@ def _limit(without: Sequence[WithoutPart], utilization: float, au: float) -> Loa
     return None
 
 
-def _between(seen: Mapping[int, Scale], au: float, predicted: int, end: int | None = None) -> int:
+def _between(seen: Mapping[int, _Shown], au: float, predicted: int, end: int | None = None) -> int:
     """A predicted count, held between what was measured: fed, and not fed.
 
     By the measured utilization, or by an ``end`` of its interval.
     """
     has = {
-        ranks: scale.utilization.value if end is None else scale.utilization.ends[end]
-        for ranks, scale in seen.items()
-        if scale.utilization is not None
+        ranks: each.utilization.value if end is None else each.utilization.ends[end]
+        for ranks, each in seen.items()
     }
     slow = min((ranks for ranks, share in has.items() if share < au), default=None)
     fed = max((n for n in has if slow is None or n < slow), default=0)

@@ -381,8 +381,8 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     if own is None or available is None or own < max(0.5, at.USED_UP * available):
         return  # below half a core it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    there = choice.situation
-    # Of several ranks one's share is as much of its share of the machine.
+    there = choice.situation.run.header
+    # Of several ranks one's share is as much of its share of the machine that was measured.
     whole_machine = own * there.launched >= at.USED_UP * there.machine.usable_cores
     if waited is None or waited > at.STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"

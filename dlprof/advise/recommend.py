@@ -51,7 +51,6 @@ from dlprof.records import (
     Config,
     ConfigRate,
     Constraints,
-    Estimate,
     Expected,
     Integrity,
     LeastLoss,
@@ -183,7 +182,8 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     known = {cell.config: False for cell in cells} | known
-    keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
+    # Without trials, only what the model was asked for.
+    keys = speeds.claimed or speeds.belief.log_rates
     rated = {config: measured for config, measured in known.items() if config.key in keys}
     return tuple(
         ConfigRate(
@@ -203,13 +203,16 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     """The present settings, then ties, fastest, default and the best of fewer workers by speed."""
     pick, speeds = choice.pick, choice.speeds
     fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
-    rivals = [speeds.fastest(fewer)] if fewer else []
+    rival = speeds.fastest(fewer) if fewer else pick
+    ratio = speeds.ratio(rival.key, pick.key)
+    # By more than noise: what may be as fast is said to be, beside its rate.
+    slower = ratio.value < NEAR and ratio.ends[1] < 1
     related: dict[Relation, Sequence[Candidate | None]] = {  # the most important first
         "present": [choice.present],
         "default": [choice.default],
         "fastest": [choice.best],
         "tie": [each for each in choice.ties if each.measured],
-        "slower": [each for each in rivals if _is_slower(speeds.ratio(each.key, pick.key))],
+        "slower": [rival] if slower else [],
     }
     found: dict[str, Alternative] = {}
     for relation, several in related.items():
@@ -224,11 +227,6 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     return sorted(
         found.values(), key=lambda a: (a.relation != "present", -a.speed, a.config.cost_key)
     )
-
-
-def _is_slower(ratio: Estimate) -> bool:
-    """Whether it is by more than noise: what may be as fast is said to be, beside its rate."""
-    return ratio.value < NEAR and ratio.ends[1] < 1
 
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:

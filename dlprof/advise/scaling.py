@@ -29,27 +29,17 @@ from dlprof.stats import Belief, believe, observe, t_quantile, typical
 
 @record(frozen=True, slots=True, kw_only=True)
 class RankSpeed:
-    """One rank over all trials of the recommended configuration.
+    """One rank over all trials of the recommended configuration."""
 
-    Attributes:
-        rank: Its number.
-        host: Its machine.
-        samples_per_s: Its own steady rate.
-        startup_s: Time to its first batch, median.
-        barrier_fraction: Share of its time in which it waited for slower ranks, median.
-        slowest: In how many of the trials it was the slowest.
-        trials: Of how many.
-        cause: What it is slower by than the others, in half of the trials at least; empty where
-            that is not seen.
-    """
-
-    rank: int
-    host: str
-    samples_per_s: Estimate
-    startup_s: float | None
-    barrier_fraction: float | None
-    slowest: int
-    trials: int
+    rank: int  # its number
+    host: str  # its machine
+    samples_per_s: Estimate  # its own steady rate
+    startup_s: float | None  # time to its first batch, median
+    barrier_fraction: float | None  # share of its time in which it waited for slower ranks, median
+    slowest: int  # in how many of the trials it was the slowest
+    trials: int  # of how many
+    # What it is slower by than the others, in half of the trials at least; empty where that is not
+    # seen.
     cause: str = ""
 
 

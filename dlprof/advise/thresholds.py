@@ -123,6 +123,9 @@ LARGE_SHARE = 0.3
 """Share of making a batch from which its samples are worth a word. From it, starting workers is so
 much of an epoch that it comes before what it explains."""
 
+SENT_S = 0.5
+"""Seconds that sending the dataset to all workers takes, from which it is worth a word."""
+
 LEAST_RECEIVE_S, LEAST_PUT_S, LIGHT_S = 0.0003, 0.0001, 0.0025
 """What main takes to receive one tensor from a worker, and a worker to put it. Receiving that takes
 less than the last, of few tensors, is what any batch from a worker takes: 0.3 ms for one tensor and

@@ -352,9 +352,7 @@ def _evidence(
         fed_workers=explained.config.num_workers if target.kind == "iterable" else None,
     )
     traced = dataclasses.replace(plain, id=explained.trial_id, purpose="explain")
-    found = Evidence.of_training(
-        machine, target, explained, plain=plain, traced=traced, name="the training"
-    )
+    found = Evidence.of_training(machine, target, explained, plain=plain, traced=traced)
     return dataclasses.replace(found, ranks=seen.training.ranks)
 
 
@@ -675,7 +673,7 @@ def _broken(
         usage=usage,
         batch_bytes=_batch_bytes(seen),
     )
-    found = diagnose(Evidence.of_trial(machine, target, trial, "the training"), (note,))
+    found = diagnose(Evidence.of_trial(machine, target, trial), (note,))
     ends = tuple(each for each in found.findings if each.code.startswith("memory."))
     return dataclasses.replace(found, findings=ends, trials=())
 

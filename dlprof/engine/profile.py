@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dlprof.advise.choice import gains_over
-from dlprof.advise.experiments import Allowance, left_out, propose
-from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation, diagnose
+from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
+from dlprof.advise.findings import Evidence, ModelAtStep, Observation, diagnose
+from dlprof.advise.findings.evidence import Role
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,
@@ -147,7 +148,7 @@ class _Profile(Measuring):
 
     config: Config
     cost: TrialCost
-    experiments: list[Experiment] = dataclasses.field(default_factory=list)
+    roles: list[Role] = dataclasses.field(default_factory=list)
     """What each trial was for."""
     weight: DatasetWeight | None = None
 
@@ -183,8 +184,7 @@ class _Profile(Measuring):
     def _observe(self, outlook: Outlook) -> EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
-            present = Experiment(name="as it is", role="present", config=self.config)
-            self.experiments.append(present)
+            self.roles.append("present")
             self.skip(self.config, fault)
             return "complete"
         self._weigh(limit_s=self.deadline.left_s / 10)
@@ -266,7 +266,7 @@ class _Profile(Measuring):
         timeline = None
         if experiment.role == "present":
             timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.experiments.append(experiment)
+        self.roles.append(experiment.role)
         self.keep(trial, explanation, timeline)
 
     def _evidence(self) -> Evidence:
@@ -275,8 +275,8 @@ class _Profile(Measuring):
         ranks = self.header.launched  # of one of which the trials' figures are
         explained = {each.trial_id: each for each in self.so_far.explanations}
         observations = tuple(
-            Observation(experiment=experiment, trial=trial, explanation=explained.get(trial.id))
-            for experiment, trial in zip(self.experiments, self.so_far.trials, strict=False)
+            Observation(role=role, trial=trial, explanation=explained.get(trial.id))
+            for role, trial in zip(self.roles, self.so_far.trials, strict=False)
         )
         evidence = Evidence(
             machine=machine.shared_by(ranks),

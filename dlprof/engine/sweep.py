@@ -293,7 +293,7 @@ class Sweep(Measuring):
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
-        expected = None if led is None else ExpectedRates.of(led)
+        expected = None if led is None else ExpectedRates.of(led.cells, led.log_sd)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
             found = Integrity.of(self.so_far)

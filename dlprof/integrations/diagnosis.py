@@ -102,7 +102,7 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
     if seen is None or loader.config is None:
         return ()
     target = dataclasses.replace(target, shared_files=loader.shared_files)
-    found = find(Evidence.of_trial(machine, target, seen, "the script"))
+    found = find(Evidence.of_trial(machine, target, seen))
     message = "" if seen.failure is None else seen.failure.message
 
     def said(explanation: str) -> str:
@@ -228,7 +228,6 @@ def _evidence(
         explanation,
         plain=plain,
         traced=traced,
-        name="the script",
         whole_cpu_s=explanation.step_cpu_s,
     )
     return dataclasses.replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from dlprof.records.config import Config, Estimate
@@ -171,17 +170,3 @@ class SweepPrediction:
     neighbours: float = 0.0
     log_sd: float = 0.1
     method: str = ""
-
-    @property
-    def log_rates(self) -> dict[str, float]:
-        """Natural logarithm of each steady rate, by ``Config.key``."""
-        return _logs({cell.config.key: cell.samples_per_s.value for cell in self.cells})
-
-    @property
-    def epoch_log_rates(self) -> dict[str, float]:
-        """The same over whole epochs, as far as their length is known."""
-        return _logs({cell.config.key: cell.epoch_samples_per_s or 0.0 for cell in self.cells})
-
-
-def _logs(rates: Mapping[str, float]) -> dict[str, float]:
-    return {key: math.log(rate) for key, rate in rates.items() if rate > 0}

@@ -138,16 +138,26 @@ class GridSearch:
         not show in one alone.
         """
         belief = self._judge(earlier)
-        working = [] if belief is None else self._working(earlier, belief)
-        seen = [c for c in working if belief is not None and belief.blocks[c.key]]
-        if not seen and any(trial.outcome != "completed" for trial in earlier):
+        if belief is None:
+            return []
+        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
+        # What is known of and did not fail, nor asks for as much as what did; cheapest first.
+        known = {*self.plan.configs, *self.cells} - failed
+        working = [
+            each
+            for each in sorted(known, key=lambda config: config.cost_key)
+            if each.key in belief.log_rates
+            if belief.blocks[each.key] or not any(map(each.asks_as_much_as, failed))
+        ]
+        seen = [c for c in working if belief.blocks[c.key]]
+        if not seen and failed:
             seen = working  # what is predicted of the rest, where all that was tried failed
-        if belief is None or not seen:
+        if not seen:
             return []
         expected, over = self.expected, dict[str, float]()
         if expected is not None and not any(trial.whole_epochs for trial in earlier):
-            known = expected.log_rates  # which hold no turnovers
-            over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
+            steady = expected.log_rates  # which hold no turnovers
+            over = {key: log - steady[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
 
         def gap(one: Config, two: Config) -> Gap:
@@ -211,21 +221,6 @@ class GridSearch:
         it, else_ = belief.log_rate(config.key), rest.log_rate(config.key)
         apart = Gap(else_.value - it.value, math.hypot(else_.error, it.error), else_.df)
         return apart.chance(NEAR_LOG) > PROBABILITY
-
-    def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
-        """What is known of and did not fail, nor asks for as much as what did; cheapest first."""
-        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
-        planned = {*self.plan.configs, *self.cells}
-        return sorted(
-            (
-                each
-                for each in planned
-                if each.key in belief.log_rates
-                and each not in failed
-                and (belief.blocks[each.key] or not any(map(each.asks_as_much_as, failed)))
-            ),
-            key=lambda config: config.cost_key,
-        )
 
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
         """What is believed by trials that worked, and by predictions; ``None`` without either."""

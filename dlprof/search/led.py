@@ -82,9 +82,8 @@ def final_trial_s(plan: Plan, left_s: float) -> float:
     beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
     # Most ``finalists`` are five.
     window_s = (left_s - calibrating_s) / (plan.planned_repeats * 5) - beside_s
-    # Length of the windows that verify a prediction, where there is time for it: a loader of
-    # 24 workers takes as long to start and to end, and has a quarter of a second's batches in
-    # hand.
+    # Length of the windows that verify a prediction, where there is time for it: a loader of 24
+    # workers takes as long to start and to end, and has a quarter of a second's batches in hand.
     return min(max(window_s, SHORTEST_TRIAL_S), 1.0)
 
 
@@ -238,8 +237,7 @@ def levers(
     receiving_s += calibration.receive_busy_s.get("default", 0.0) if columns else 0.0
     # With ``file_descriptor`` each tensor of a batch takes a handshake of its own.
     many = (calibration.batch_tensors or 0) >= 8
-    # Share of a batch's period that main spends on receiving from which another way of sharing
-    # is.
+    # Share of a batch's period that main spends on receiving from which another way of sharing is.
     if many and receiving_s * ordered >= 0.2:
         found["sharing_strategy"] = "file_system"
     # Cores that a loader of one worker keeps busy from which its worker computes with threads.

@@ -258,8 +258,7 @@ def build_cells(
     # So many at least are predicted on any machine: loaders that wait on storage gain by them.
     most = max(32, *(config.num_workers for config in space.configs))
     # Depths that cost nothing to predict. Not 1: with a consumer as quick as the one that is
-    # measured it often gives as much, but it leaves a training step that varies nothing to
-    # live on.
+    # measured it often gives as much, but it leaves a training step that varies nothing to live on.
     finer = dataclasses.replace(
         settings,
         num_workers=settings.num_workers or spread_workers(most),

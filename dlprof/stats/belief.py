@@ -32,7 +32,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Config, Estimate, SweepPrediction, Trial
+from dlprof.records import Config, Estimate, PredictedCell, Trial
 from dlprof.stats.intervals import t_quantile, t_tail
 
 PROBABILITY = 0.95
@@ -252,17 +252,23 @@ class ExpectedRates:
     calibrated: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, prediction: SweepPrediction) -> ExpectedRates:
-        """What a sweep's model predicted."""
-        families = {c.config.key: c.config.num_workers for c in prediction.cells}
-        counts = sorted({workers for workers in families.values() if workers})
+    def of(
+        cls,
+        cells: Sequence[PredictedCell],
+        log_sd: float,
+        calibrated: frozenset[int] | None = None,
+    ) -> ExpectedRates:
+        """What a model predicted, that was ``calibrated`` with the fewest where it isn't known."""
+        counts = sorted({c.config.num_workers for c in cells} - {0})
+        found = frozenset(CALIBRATED.intersection(counts) or counts[:1])
+        rates = {c.config.key: (c.samples_per_s.value, c.epoch_samples_per_s) for c in cells}
         return cls(
-            log_rates=prediction.log_rates,
-            log_sd=min(max(prediction.log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
-            epoch_log_rates=prediction.epoch_log_rates,
-            groups={c.config.key: _steady_group(c.config) for c in prediction.cells},
-            families=families,
-            calibrated=frozenset(CALIBRATED.intersection(counts) or counts[:1]),
+            log_rates={key: math.log(rate) for key, (rate, _) in rates.items() if rate > 0},
+            log_sd=min(max(log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
+            epoch_log_rates={key: math.log(o) for key, (_, o) in rates.items() if o and o > 0},
+            groups={c.config.key: _steady_group(c.config) for c in cells},
+            families={c.config.key: c.config.num_workers for c in cells},
+            calibrated=found if calibrated is None else calibrated,
         )
 
 
@@ -605,8 +611,7 @@ class _Fit:
         self._level_sd = max(_LEVEL_LOG_SD, least / 2)
         self._common_sd = dict.fromkeys((_LEVEL, _APART), wider * self._level_sd)
         blocks = sorted({o.block for o in observations})
-        # Neighboring blocks are merged beyond this many, so that long runs stay quick to
-        # judge.
+        # Neighboring blocks are merged beyond this many, so that long runs stay quick to judge.
         merged = max(1, math.ceil(len(blocks) / 32))
         self._place = {block: place // merged for place, block in enumerate(blocks)}
         self._blocks = len(set(self._place.values()))
@@ -835,8 +840,7 @@ class _Fit:
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
-        # What a quiet machine drifts from one block to another, expected before any is
-        # seen.
+        # What a quiet machine drifts from one block to another, expected before any is seen.
         self._block_variance = (TAIL_DF * 0.03**2 + drift) / (TAIL_DF + count)
         return math.fsum(costs)
 

@@ -61,6 +61,8 @@ def t_tail(t: float, df: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     """The regularised incomplete beta function ``I_x(a, b)``.
 
+    By the continued fraction ``1 + d1 / (1 + d2 / (1 + ...))`` of Abramowitz & Stegun 26.5.8, front
+    to back by the modified Lentz method: it converges within a few times ``sqrt(max(a, b))`` steps.
     ``rest`` is ``1 - x``, passed in because the difference would lose digits near 1.
     """
     if x <= 0 or rest <= 0:
@@ -68,20 +70,8 @@ def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     if x > (a + 1) / (a + b + 2):
         return 1.0 - _incomplete_beta(b, a, rest, x)
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    front = math.exp(a * math.log(x) + b * math.log(rest) - log_beta) / a
-    return front / _beta_fraction(a, b, x)
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction ``1 + d1 / (1 + d2 / (1 + ...))`` of Abramowitz & Stegun 26.5.8.
-
-    Evaluated front to back by the modified Lentz method; it converges within a few times
-    ``sqrt(max(a, b))`` steps for the ``x`` that ``_incomplete_beta`` passes.
-    """
-    tiny = 1e-300
-    value, upper, lower = 1.0, 1.0, 0.0
-    step = 0
-    change = 0.0
+    value = math.exp(a * math.log(x) + b * math.log(rest) - log_beta) / a
+    tiny, upper, lower, change, step = 1e-300, 1.0, 0.0, 0.0, 0
     while abs(change - 1.0) > 1e-15 and step < 100_000:
         step += 1
         m = step // 2
@@ -92,7 +82,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
         lower = 1.0 / (1.0 + term * lower or tiny)
         upper = 1.0 + term / upper or tiny
         change = upper * lower
-        value *= change
+        value /= change
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from builders import around, config, machine, target, trial
 
-from dlprof.advise.findings import Evidence, Experiment, ModelAtStep, Observation
+from dlprof.advise.findings import Evidence, ModelAtStep, Observation
 from dlprof.model import Conditions
 from dlprof.records import (
     BatchCosts,
@@ -178,15 +178,13 @@ def _observed(
     role: Any, chosen: Config, rate: float, block: int, fields: Mapping[str, Any]
 ) -> Observation:
     made = trial(chosen, rate * 32, repetition=block, **fields)
-    return Observation(
-        experiment=Experiment(name="plain", role=role, config=chosen, repetition=block), trial=made
-    )
+    return Observation(role=role, trial=made)
 
 
 def _explained(role: Any, loader: Loader) -> Observation:
     return Observation(
-        experiment=Experiment(name="explained", role=role, config=loader.config, explain=True),
-        trial=trial(loader.config, loader.rate * 32),
+        role=role,
+        trial=trial(loader.config, loader.rate * 32, purpose="explain"),
         explanation=explanation(loader),
     )
 
@@ -206,12 +204,11 @@ def _numbered(seen: Sequence[Observation]) -> tuple[Observation, ...]:
 
 def failing(chosen: Config, made: Trial, **fields: Any) -> Evidence:
     """Evidence of one trial that failed."""
-    experiment = Experiment(name="plain", role="present", config=chosen)
     return Evidence(
         machine=machine(2, **fields.pop("machine_fields", {})),
         target=target(**fields.pop("target_fields", {})),
         config=chosen,
-        observations=(Observation(experiment=experiment, trial=made),),
+        observations=(Observation(role="present", trial=made),),
         **fields,
     )
 

@@ -11,8 +11,8 @@ from finding_cases import Loader, explanation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.experiments import Allowance, left_out, propose
-from dlprof.advise.findings import Evidence, Experiment, Observation, find
+from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
+from dlprof.advise.findings import Evidence, Observation, find
 from dlprof.records import Config, Trial, TrialCost
 
 PRESENT = config(4)
@@ -29,14 +29,21 @@ def _start(present: Config = PRESENT, **fields: Any) -> Evidence:
 
 def _play(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> list[str]:
     """The names of proposed trials, and what they find."""
-    last = _last(seen, allowance, gains)
-    names = [each.experiment.name for each in last.observations]
+    names: list[str] = []
+    last = _last(seen, allowance, gains, names)
     return [*names, ",".join(finding.code for finding in find(last))]
 
 
-def _last(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> Evidence:
+def _last(
+    seen: Evidence,
+    allowance: Allowance,
+    gains: Mapping[Config, float],
+    names: list[str] | None = None,
+) -> Evidence:
     """Run proposed trials on an imagined machine until nothing more is asked for."""
     while block := propose(seen, allowance):
+        if names is not None:
+            names += [each.name for each in block]
         count = len(seen.observations)
         assert count < 100
         done = tuple(_run(each, gains, count + place) for place, each in enumerate(block))
@@ -52,11 +59,12 @@ def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Obser
         repetition=asked.repetition,
         trial_id=f"t{number:04}",
         wall_s=asked.trial_s + 0.4,
+        purpose="explain" if asked.explain else "measure",
     )
     shown = None
     if asked.explain:
         shown = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
-    return Observation(experiment=asked, trial=made, explanation=shown)
+    return Observation(role=asked.role, trial=made, explanation=shown)
 
 
 def test_it_begins_with_what_is_and_the_calibration() -> None:
@@ -127,10 +135,7 @@ def test_what_a_budget_leaves_out_is_reported() -> None:
 
 
 def test_a_present_that_fails_is_reported_by_that() -> None:
-    lost = Observation(
-        experiment=Experiment(name="as it is", role="present", config=PRESENT),
-        trial=failed(PRESENT),
-    )
+    lost = Observation(role="present", trial=failed(PRESENT))
     assert propose(_start(observations=(lost,)), ROOMY) == ()
 
 
@@ -164,7 +169,7 @@ def test_a_longer_look_at_memory_that_failed_is_not_taken_again() -> None:
     seen = dataclasses.replace(seen, observations=tuple(done))
     longer = propose(seen, ROOMY)
     assert [each.name for each in longer] == ["longer, to check for memory growth"]
-    lost = Observation(experiment=longer[0], trial=failed(PRESENT, repetition=2))
+    lost = Observation(role="present", trial=failed(PRESENT, repetition=2))
     after = dataclasses.replace(seen, observations=(*seen.observations, lost))
     assert longer[0].name not in [each.name for each in propose(after, ROOMY)]
 

@@ -9,7 +9,7 @@ import pytest
 from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings import Evidence, Experiment, Observation, find
+from dlprof.advise.findings import Evidence, Observation, find
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
 from dlprof.records import BatchCosts, Usage
 
@@ -20,10 +20,9 @@ CPU = Loader(fetch_cpu=0.019, rate=100.0)
 def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
     """Plain trials of so many batches, with so many MiB in the end."""
     seen = evidence(CPU, target_fields={"batch_bytes": 1000})
-    experiment = Experiment(name="as it is", role="present", config=CPU.config)
     plain = tuple(
         Observation(
-            experiment=experiment,
+            role="present",
             trial=trial(
                 CPU.config,
                 3200.0,
@@ -35,7 +34,7 @@ def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
         )
         for block, (batches, mebibytes) in enumerate(points)
     )
-    rest = tuple(o for o in seen.observations if o.experiment.explain)
+    rest = tuple(o for o in seen.observations if o.trial.purpose == "explain")
     return dataclasses.replace(seen, observations=(*plain, *rest))
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dlprof.advise.findings import (
     Evidence,
-    Experiment,
     ModelAtStep,
     Observation,
     diagnose,
@@ -106,9 +105,7 @@ def test_what_the_model_does_not_know_is_estimated() -> None:
 
 def test_a_remedy_that_failed_brings_nothing() -> None:
     seen = evidence(WAITING)
-    lost = Observation(
-        experiment=Experiment(name="trying", role="variant", config=MORE), trial=failed(MORE)
-    )
+    lost = Observation(role="variant", trial=failed(MORE))
     view = dataclasses.replace(seen, observations=(*seen.observations, lost))
     gain = measured_gain(view, MORE)
     assert gain is not None

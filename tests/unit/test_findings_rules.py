@@ -16,6 +16,7 @@ from dlprof.advise.findings.diagnosis import TABLE
 from dlprof.records import (
     LENGTH_SIGN,
     Config,
+    DatasetWeight,
     Failure,
     Finding,
     FindingCode,
@@ -371,7 +372,7 @@ def test_what_fewer_workers_may_beat_is_explained_first(
                 trial_id=each.trial.id,
             ),
         )
-        if each.experiment.role == "variant"
+        if each.role == "variant"
         else each
         for each in seen.observations
     )
@@ -389,6 +390,16 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
     assert found.fix is not None
     assert found.fix.text == "If the dataset starts threads of its own, start fewer."
     assert not found.fix.code
+
+
+@pytest.mark.parametrize(("method", "theirs"), [("fork", True), ("forkserver", False)])
+def test_the_thread_that_watches_workers_which_are_no_forks_is_none_of_theirs(
+    method: Any, theirs: bool
+) -> None:
+    """However they come to start so: by Python's own default, which no setting names."""
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.02, threads=4, rate=40)
+    seen = evidence(loader, usage=FULL, weight=DatasetWeight(start_method=method))
+    assert ("cpu.threads" in codes(find(seen))) is theirs
 
 
 def test_a_fix_that_the_users_framework_does_not_take_says_so() -> None:

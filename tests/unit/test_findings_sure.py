@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, cast
 
 import pytest
 from builders import config
 from finding_cases import Loader, evidence
 
-from dlprof.advise.findings import find
-from dlprof.advise.findings.claims import Place
-from dlprof.advise.findings.diagnosis import Placed, _graded
-from dlprof.records import Estimate, Finding, Fix
+from dlprof.advise.findings import Evidence, diagnosis, find
+from dlprof.advise.findings.claims import Claim, Place
+from dlprof.advise.findings.diagnosis import Cause, Placed, _graded
+from dlprof.records import Estimate, Finding, FindingCode, Fix
 from dlprof.report.findings import known_gain
 
 STEP = Loader(fetch_cpu=0.038, rate=45.0, step=0.002, wait=0.02)
@@ -44,6 +45,24 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
     loses = gain is not None and gain.value < 1
     assert bool(found.fix.dataloader_kwargs) is not loses
     assert ("num_workers=4 shows no gain: 0.94x (95% CI 0.58-1.54)" in found.fix.text) is loses
+
+
+def test_what_costs_nothing_leaves_to_the_next_cause_what_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs = {"lock": 0.5, "collate": 0.0, "too_few_workers": 0.8}
+    places = (Place.FAULT, Place.FAULT, Place.SETTING)
+
+    def rule(cost: float) -> Callable[[Evidence], Claim]:
+        return lambda _: Claim("", "", cost)
+
+    causes = [
+        Cause(cast("FindingCode", code), place, rule(cost))
+        for (code, cost), place in zip(costs.items(), places, strict=True)
+    ]
+    monkeypatch.setattr(diagnosis, "TABLE", causes)
+    free = evidence(dataclasses.replace(STEP, step=0.0))
+    assert [each.cost for each in find(free)] == [0.5, 0.0, 0.5]
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:

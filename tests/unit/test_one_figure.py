@@ -347,7 +347,7 @@ def test_what_was_predicted_before_epochs_were_seen_is_reported_over_them_too() 
     made = calibrated(target=endless, plan=plan(RATES, cells=(config(0), *cells)))
     made = dataclasses.replace(made, prediction=sweep_prediction(made))
     assert made.prediction is not None
-    assert not made.prediction.epoch_log_rates
+    assert not any(each.epoch_samples_per_s for each in made.prediction.cells)
     seen = blocks({config(8): [1240, 1250]}, epoch_samples=3200, epoch_turnover_s=0.5)
     later = dataclasses.replace(made, trials=(*made.trials, *seen))
     epochs = speeds_of(Situation.of(later)).epochs

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from builders import config, machine, target, trial
+from builders import WAITING, blocks, config, machine, target, trial
 from golden import drawn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -106,6 +106,20 @@ def test_where_nothing_fits_there_is_no_pick() -> None:
     found = predicted(calibrated(), machine=there)
     assert found.pick is None
     assert all(row.beyond for row in found.rows)
+
+
+def test_where_nothing_that_was_measured_fits_there_is_no_pick_either() -> None:
+    rates = {config(0): [730.0, 731.0, 730.0], config(8): [5800.0, 5810.0, 5790.0]}
+    run = calibrated(trials=blocks(rates, usage=WAITING))
+    found = forecast(asked(run, max_ram_bytes=1 << 20), [*rates])
+    assert found.pick is None
+    assert found.confidence == "low"
+
+
+def test_a_trial_without_a_rate_is_none_of_what_the_model_calibrated_by() -> None:
+    empty = trial(config(1), None)
+    found = recommend(calibrated(trials=[trial(config(4), 1400.0), empty]))
+    assert [each.config for each in found.rates] == [config(4)]
 
 
 def test_measured_rates_stand_beside() -> None:

@@ -291,6 +291,20 @@ def test_storage_for_which_batches_queue_keeps_no_more_busy() -> None:
     assert found.utilization == pytest.approx(0.5, abs=0.02)
 
 
+def test_what_one_accelerator_has_is_what_the_trials_of_what_is_recommended_gave() -> None:
+    costs = dataclasses.replace(calibration(cpu=0.001, io=0.1, receive=0.0005), queueing_s=0.1)
+    rates = {config(0): (154.0,) * 3, config(2): (614.0,) * 3, config(4): (616.0,) * 3}
+    run = calibrated(costs, blocks(rates), settings={"step_s": 0.05})
+    found = forecast(asked(run, step_s=0.05), [config(2)], au=0.9).accelerators
+    assert found is not None
+    assert (found.count.value, found.measured) == (1, True)
+    answer = recommend(run)
+    assert found.config == answer.config
+    assert found.utilization == pytest.approx(
+        answer.expected.samples_per_s.value * 0.05 / 32, rel=0.02
+    )
+
+
 def test_one_accelerator_that_trials_do_not_keep_busy_is_none() -> None:
     """By its costs 16 are: what holds the trials at half of the step's rate isn't in them."""
     costs = calibration(cpu=0.05, receive=0.0005)

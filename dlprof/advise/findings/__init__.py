@@ -9,7 +9,6 @@ from dlprof.advise.findings.diagnosis import WRONG_DATA as WRONG_DATA
 from dlprof.advise.findings.diagnosis import diagnose as diagnose
 from dlprof.advise.findings.diagnosis import find as find
 from dlprof.advise.findings.evidence import Evidence as Evidence
-from dlprof.advise.findings.evidence import Experiment as Experiment
 from dlprof.advise.findings.evidence import ModelAtStep as ModelAtStep
 from dlprof.advise.findings.evidence import Observation as Observation
 from dlprof.advise.findings.evidence import Script as Script

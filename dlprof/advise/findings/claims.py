@@ -25,21 +25,13 @@ from dlprof.stats import NEAR, Belief, Gap, believe, near_best, observe
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Throughput after a change over throughput now.
+    """Throughput after a change over throughput now."""
 
-    Attributes:
-        estimate: The ratio.
-        source: How it is known.
-        trials: The trials that it was measured by.
-        worst: The least that it was in any block of trials.
-        is_alone: Whether it is for cores that nobody else uses, though others did.
-    """
-
-    estimate: Estimate
-    source: Literal["measured", "model", "bound"]
-    trials: tuple[str, ...] = ()
-    worst: float | None = None
-    is_alone: bool = False
+    estimate: Estimate  # the ratio
+    source: Literal["measured", "model", "bound"]  # how it is known
+    trials: tuple[str, ...] = ()  # the trials that it was measured by
+    worst: float | None = None  # the least that it was in any block of trials
+    is_alone: bool = False  # whether it is for cores that nobody else uses, though others did
 
     @property
     def value(self) -> float:
@@ -222,33 +214,21 @@ class Place(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """What a rule says where it finds its cause.
+    """What a rule says where it finds its cause."""
 
-    Attributes:
-        title: The cause in a few words.
-        explanation: How it slows this loader down, with figures.
-        cost: Share of the run's time that the cause takes.
-        figures: Names of those that show it, as ``Evidence.figures`` knows them.
-        given: Figures that only the rule knows.
-        fix: What to change, in a sentence; empty where nothing should be.
-        code: What to paste.
-        argument: An argument of DataLoader that is set with it, and its value as source.
-        config: Settings that are the fix, or a part of it.
-        gain: What the fix would bring.
-        place: Where it belongs, where that is not where the table puts it.
-    """
-
-    title: str
-    explanation: str
-    cost: float
-    figures: str = ""
+    title: str  # the cause in a few words
+    explanation: str  # how it slows this loader down, with figures
+    cost: float  # share of the run's time that the cause takes
+    figures: str = ""  # names of those that show it, as ``Evidence.figures`` knows them
+    # Figures that only the rule knows.
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    fix: str = ""
-    code: str = ""
+    fix: str = ""  # what to change, in a sentence; empty where nothing should be
+    code: str = ""  # what to paste
+    # An argument of DataLoader that is set with it, and its value as source.
     argument: tuple[str, str] | None = None
-    config: Config | None = None
-    gain: Gain | None = None
-    place: Place | None = None
+    config: Config | None = None  # settings that are the fix, or a part of it
+    gain: Gain | None = None  # what the fix would bring
+    place: Place | None = None  # where it belongs, where that is not where the table puts it
 
 
 def fix_of(view: Evidence, claim: Claim) -> Fix | None:
@@ -401,12 +381,19 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
             return None
         low, high = gain.estimate.ends
         factors = (gain.value, max(1e-3, low), high)
-    startings = (1.0, 2.0, 0.5)  # the time of a start may be off by that
-    now_s = script.loop_s if loop else script.wall_s
-    value, low, high = (
-        now_s / (now_s - script.loop_s + _loop_after_s(view, script, config, factor, starting))
-        for factor, starting in zip(factors, startings, strict=True)
-    )
+    now_s, seen = script.loop_s if loop else script.wall_s, script.loader
+    ends, epochs = [], max(1, seen.epochs)
+    # The time of a start may be off by a factor of two.
+    for factor, starting in zip(factors, (1.0, 2.0, 0.5), strict=True):
+        begun_s = starts_s(view, script, config, starting)
+        if factor is not None:
+            loop_s = begun_s + epochs * _epoch_s(view, seen, config, factor)
+        else:
+            turnover_s = seen.turnover.total_s if seen.turnover else 0.0
+            started_s = (seen.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
+            loop_s = script.loop_s - max(0.0, started_s) + begun_s
+        ends.append(now_s / (now_s - script.loop_s + loop_s))
+    value, low, high = ends
     widened = math.exp(0.15)  # two runs of one script differ by as much
     low, high = min(low, value / widened), max(high, value * widened)
     if config.num_workers >= now.num_workers:  # fewer may leave cores to the step
@@ -437,23 +424,6 @@ def crowds(view: Evidence) -> bool:
     if script is None:
         return False
     return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
-
-
-def _loop_after_s(
-    view: Evidence, script: Script, config: Config, factor: float | None, starting: float
-) -> float:
-    """Seconds of all epochs over the loader with another configuration.
-
-    Its rate is ``factor`` of the present one's, ``None`` for the same loop, and starts of workers
-    take ``starting`` times what is expected.
-    """
-    loader, begun_s = script.loader, starts_s(view, script, config, starting)
-    epochs = max(1, loader.epochs)
-    if factor is not None:
-        return begun_s + epochs * _epoch_s(view, loader, config, factor)
-    turnover_s = loader.turnover.total_s if loader.turnover else 0.0
-    seen_s = (loader.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
-    return script.loop_s - max(0.0, seen_s) + begun_s
 
 
 def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1.0) -> float:

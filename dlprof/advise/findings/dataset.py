@@ -6,19 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.findings import loader
 from dlprof.advise.findings.claims import Claim, Place, bound, gain_of, predicted_gain
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import made_by_worker, starved_workers
-from dlprof.advise.thresholds import PAYS
 from dlprof.model import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.stats import NEAR
 from dlprof.units import counted, format_bytes, format_duration
-
-_SENT_S = 0.5
-"""Seconds that sending the dataset to all workers takes, from which it is worth a word."""
-
 
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
 
@@ -51,11 +47,10 @@ def heavy(view: Evidence) -> Claim | None:
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
     fills = room is not None and copied >= 0.05 * room
-    if sent_s < (_SENT_S if now else 2.0) and not (fills and not now):
+    if sent_s < (at.SENT_S if now else 2.0) and not (fills and not now):
         return None
     turn_s, share = loader.turn(view)  # of which sending the dataset is a part
     share = share * min(1.0, sent_s / turn_s) if now and turn_s > 0 else 0.0
-    leads = leads_start(view)
     return Claim(
         f"The dataset is heavy: {first.name}",
         _words(view, weight, first, sent_s),
@@ -81,26 +76,8 @@ def heavy(view: Evidence) -> Claim | None:
         },
         *_remedy(first),
         gain=bound(1 / max(0.02, 1 - share)) if share else None,
-        place=Place.FAULT if leads else Place.BEHIND,
+        place=Place.FAULT if loader.sending_leads(view) else Place.BEHIND,
     )
-
-
-def starting(view: Evidence) -> Claim | None:
-    """Starting workers costs more than it saves, behind the dataset where that is why."""
-    claim = loader.startup(view)
-    if claim is not None and leads_start(view):
-        return dataclasses.replace(claim, place=Place.BEHIND)
-    return claim
-
-
-def leads_start(view: Evidence) -> bool:
-    """Whether sending the dataset is most of what starting the workers takes, and that leads."""
-    weight = view.weight
-    if weight is None or view.start_method == "fork" or not loader.starting_leads(view):
-        return False
-    sent_s = weight.sent_s * view.workers
-    # Where sending the dataset is most of what starting the workers takes, it comes before that.
-    return sent_s >= max(_SENT_S, 0.4 * loader.turn(view)[0])
 
 
 def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
@@ -182,7 +159,7 @@ def unfed(view: Evidence) -> Claim | None:
     gain, less = gain_of(view, fewer), predicted_gain(view, fewer)
     # What all workers would bring over those that are fed.
     whole = less and dataclasses.replace(less, estimate=less.estimate.inverse)
-    pays = whole is not None and whole.value >= PAYS
+    pays = whole is not None and whole.value >= at.PAYS
     # Where each gave a batch before the window, those that give none have come to their end. Of
     # fewer workers each has another share: the window doesn't say when these would end.
     own = (trial for trial in view.trials() if trial.config == view.config)

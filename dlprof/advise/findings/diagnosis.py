@@ -49,19 +49,13 @@ from dlprof.units import format_duration
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause.
+    """One cause."""
 
-    Attributes:
-        code: Which.
-        place: Where it belongs; within one, the more expensive comes first.
-        rule: Looks for it; ``None`` where it isn't.
-        remedy: The configuration worth a trial, which fixes it if it is the cause; ``None`` where
-            no setting shows it.
-    """
-
-    code: FindingCode
-    place: Place
-    rule: Callable[[Evidence], Claim | None]
+    code: FindingCode  # which
+    place: Place  # where it belongs; within one, the more expensive comes first
+    rule: Callable[[Evidence], Claim | None]  # looks for it; ``None`` where it isn't
+    # The configuration worth a trial, which fixes it if it is the cause; ``None`` where no setting
+    # shows it.
     remedy: Callable[[Evidence], Config | None] | None = None
 
 
@@ -77,7 +71,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
     Cause("cpu.neighbours", Place.BEHIND, machine.neighbours),
     Cause("dataset.heavy", Place.BEHIND, dataset.heavy),
-    Cause("startup", Place.BEHIND, dataset.starting, loader.kept_workers),
+    Cause("startup", Place.BEHIND, loader.startup, loader.kept_workers),
     Cause("main.sampler", Place.FAULT, loader.sampler),
     Cause("main.pin", Place.FAULT, loader.pin, loader.unpinned),
     Cause("main.receive", Place.FAULT, loader.receive, loader.lighter),
@@ -97,18 +91,16 @@ TABLE: tuple[Cause, ...] = (
 """In the order in which equal causes are listed: the rarer and graver first."""
 
 
-_BESIDE_STEP: frozenset[FindingCode] = frozenset(
-    {"too_many_workers", "transfer.pageable", "transfer.link", "step.slowed"}
-)
-"""What matters even where the consumer's step is the limit, beside what ends the run: waste, and
-copies or workers that make the step itself longer."""
+_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
+"""What makes the consumer's own part shorter, so that it is not the limit yet. It matters even
+where the step is the limit, as does waste."""
 
 
 def rows(view: Evidence) -> Iterator[Cause]:
     """The causes that come into question."""
     fed = view.limit == "consumer"
     for row in TABLE:
-        if not fed or row.place <= Place.CONSUMER or row.code in _BESIDE_STEP:
+        if not fed or row.place <= Place.CONSUMER or row.code in {*_IN_STEP, "too_many_workers"}:
             yield row
 
 
@@ -134,20 +126,14 @@ class Placed(NamedTuple):
     asked: Config | None = None
 
 
-_CERTAIN: frozenset[FindingCode] = frozenset(
-    {
-        *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
-        *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
-        *("data.shared_file", "workers.unfed"),
-    }
-)
-"""Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
-
 WRONG_DATA: frozenset[FindingCode] = frozenset(
     {"data.shared_file", "data.duplicated", "data.truncated"}
 )
-_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
-"""What makes the consumer's own part shorter, so that it is not the limit yet."""
+_CERTAIN: frozenset[FindingCode] = WRONG_DATA | {
+    *("cpu.neighbours", "cpu.quota", "cpu.affinity", "workers.unfed"),
+    *("memory.growth", "memory.limit", "memory.shm"),
+}
+"""Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 
 def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
@@ -190,7 +176,7 @@ def _without(view: Evidence) -> tuple[WithoutPart, ...]:
     if costs is None:
         return ()
     fetch, collate, making_s = costs.fetch, costs.collate, costs.making.wall_s
-    held_s = (view.waits_for_gil_s or 0.0) + view.locked_s  # by each other
+    held_s = (view.waits_for_gil_s or 0.0) + view.blocked_s("lock")  # by each other
     blocked_s = max(0.0, fetch.io_s - held_s)
     paged_s = min(blocked_s, (view.usage.memory_pressure_fraction or 0.0) * making_s)
     none = StageTime()
@@ -267,8 +253,9 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):
         finding = placed.finding
-        left = min(left, finding.cost) or finding.cost  # what those before leave to it
-        own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
+        cost = min(left, finding.cost)  # what those before leave to it
+        left = cost or left  # one that costs nothing leaves as much
+        own = dataclasses.replace(finding, cost=cost, severity=severity_of(cost))
         if (graded := _graded(placed._replace(finding=own), view)) is not None:
             listed.append(_doubted(graded, view))
     return tuple(listed)

@@ -45,55 +45,21 @@ Role = Literal["present", "calibration", "cold", "variant"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """One short trial that a profile asks for.
-
-    Attributes:
-        name: In words, for the progress shown to people.
-        role: What the trial is for.
-        config: What to measure, canonical.
-        explain: Whether the trial is instrumented; its rate is then compared with no other.
-        trial_s: Length of the window.
-        turnover: Whether the end of an epoch is timed as well.
-        repetition: Number of the interleaved block; trials of equal repetition are compared.
-    """
-
-    name: str
-    role: Role
-    config: Config
-    explain: bool = False
-    trial_s: float = 1.0
-    turnover: bool = False
-    repetition: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """An experiment and what came of it.
+    """A trial, and what it was for."""
 
-    Attributes:
-        experiment: What was asked for.
-        trial: Its record.
-        explanation: What an instrumented trial showed; ``None`` for a plain or a failed one.
-    """
-
-    experiment: Experiment
+    role: Role
     trial: Trial
-    explanation: Explanation | None = None
+    explanation: Explanation | None = None  # what a traced one showed, if it did not fail
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtStep:
-    """The model, at one calibration and one step.
+    """The model, at one calibration and one step."""
 
-    Attributes:
-        calibration: What batches cost.
-        conditions: The consumer's step; the cores are those that are asked for.
-        asked: Answers so far, since each costs milliseconds and rules ask alike.
-    """
-
-    calibration: Calibration
-    conditions: Conditions
+    calibration: Calibration  # what batches cost
+    conditions: Conditions  # the consumer's step; the cores are those that are asked for
+    # Answers so far, since each costs milliseconds and rules ask alike.
     asked: dict[tuple[object, ...], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
@@ -167,21 +133,14 @@ class ModelAtStep:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script that a loader was watched in.
+    """The script that a loader was watched in."""
 
-    Attributes:
-        wall_s: How long it took.
-        loader: What was seen of the loader, by the clock around ``next()``.
-        step_cores: Cores that the main process keeps busy in a step; ``None`` if that isn't known.
-        step_threads: Threads that compute in a step; ``None`` likewise.
-        start_method: How workers start where the loader doesn't say so.
-    """
-
-    wall_s: float
-    loader: WatchedLoader
+    wall_s: float  # how long it took
+    loader: WatchedLoader  # what was seen of the loader, by the clock around ``next()``
+    # Cores that the main process keeps busy in a step; ``None`` if that isn't known.
     step_cores: float | None = None
-    step_threads: float | None = None
-    start_method: str = "fork"
+    step_threads: float | None = None  # threads that compute in a step; ``None`` likewise
+    start_method: str = "fork"  # how workers start where the loader doesn't say so
 
     @property
     def loop_s(self) -> float:
@@ -208,17 +167,11 @@ _LEAST_CORES = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageTime:
-    """What one part of loading takes, seconds per batch.
+    """What one part of loading takes, seconds per batch."""
 
-    Attributes:
-        cpu_s: CPU.
-        io_s: True waiting.
-        run_queue_s: Waiting for a core.
-    """
-
-    cpu_s: float = 0.0
-    io_s: float = 0.0
-    run_queue_s: float = 0.0
+    cpu_s: float = 0.0  # CPU
+    io_s: float = 0.0  # true waiting
+    run_queue_s: float = 0.0  # waiting for a core
 
     def plus(self, other: StageTime, times: float = 1.0) -> StageTime:
         """Both together, the other so many times; no less than nothing."""
@@ -243,32 +196,19 @@ class StageTime:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Where one configuration's time goes, seconds per batch.
+    """Where one configuration's time goes, seconds per batch."""
 
-    Attributes:
-        fetch: Of the samples.
-        collate: Of the batch.
-        put_cpu_s: CPU of a worker beside the thread that fetches.
-        receive: Of main, taking and rebuilding the batch.
-        dispatch: Of main, drawing indices and sending them.
-        pin_s: Of the pin thread.
-        copy_s: To the device, as far as the step waits for it.
-        wait_s: Of the consumer, in ``next()``.
-        step_s: Of the consumer, working.
-        period_s: From one batch to the next.
-        usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
-    """
-
-    fetch: StageTime
-    collate: StageTime
-    put_cpu_s: float
-    receive: StageTime
-    dispatch: StageTime
-    pin_s: float
-    copy_s: float
-    wait_s: float
-    step_s: float
-    period_s: float
+    fetch: StageTime  # of the samples
+    collate: StageTime  # of the batch
+    put_cpu_s: float  # CPU of a worker beside the thread that fetches
+    receive: StageTime  # of main, taking and rebuilding the batch
+    dispatch: StageTime  # of main, drawing indices and sending them
+    pin_s: float  # of the pin thread
+    copy_s: float  # to the device, as far as the step waits for it
+    wait_s: float  # of the consumer, in ``next()``
+    step_s: float  # of the consumer, working
+    period_s: float  # from one batch to the next
+    # True waiting in making the batch in the middle: a few slow ones don't move it.
     usual_io_s: float
 
     def without(self, blocked_s: float) -> Costs:
@@ -428,46 +368,34 @@ that they wait for each other."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that is known of one configuration of one target, and what follows from it.
+    """Everything that is known of one configuration of one target, and what follows from it."""
 
-    Attributes:
-        machine: Where it was measured; of several ranks, what one of them can count on.
-        target: What was loaded.
-        config: The configuration that is explained, canonical.
-        accelerator: torch's name of it; ``None`` without one.
-        observations: In the order of measuring.
-        predict: The model; ``None`` where there is none.
-        step_s: Length of the consumer's step; 0 for none.
-        has_step: Whether the consumer does anything (a step that is a function has no stated
-            length); without, it only waits, and its share of waiting says nothing.
-        reads_files: Whether the dataset reads files; ``None`` where that isn't known.
-        script: Where it was watched; ``None`` for a loader that was measured by itself.
-        weight: What the dataset weighs; ``None`` where it was not weighed.
-        ranks: How many share the machine; what others use of it is seen of the whole machine.
-        gain: The rate of a configuration over that of this one, as all views of the run print it;
-            ``None`` where trials are compared by themselves, as while it is measured.
-    """
-
-    machine: Machine
-    target: Target
-    config: Config
-    accelerator: str | None = None
-    observations: tuple[Observation, ...] = ()
-    predict: ModelAtStep | None = None
-    step_s: float = 0.0
+    machine: Machine  # where it was measured; of several ranks, what one of them can count on
+    target: Target  # what was loaded
+    config: Config  # the configuration that is explained, canonical
+    accelerator: str | None = None  # torch's name of it; ``None`` without one
+    observations: tuple[Observation, ...] = ()  # in the order of measuring
+    predict: ModelAtStep | None = None  # the model; ``None`` where there is none
+    step_s: float = 0.0  # length of the consumer's step; 0 for none
+    # Whether the consumer does anything (a step that is a function has no stated length); without,
+    # it only waits, and its share of waiting says nothing.
     has_step: bool = False
+    # Whether the dataset reads files; ``None`` where that isn't known.
     reads_files: bool | None = None
+    # Where it was watched; ``None`` for a loader that was measured by itself.
     script: Script | None = None
+    # What the dataset weighs; ``None`` where it was not weighed.
     weight: DatasetWeight | None = None
-    ranks: int = 1
+    ranks: int = 1  # how many share the machine; what others use of it is seen of the whole machine
+    # The rate of a configuration over that of this one, as all views of the run print it; ``None``
+    # where trials are compared by themselves, as while it is measured.
     gain: Callable[[Config], Estimate | None] | None = None
 
     @classmethod
-    def of_trial(cls, machine: Machine, target: Target, trial: Trial, name: str) -> Evidence:
+    def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
         """Of a single trial: what it shows of memory and data."""
-        experiment = Experiment(name=name, role="present", config=trial.config)
-        observations = (Observation(experiment=experiment, trial=trial),)
-        return cls(machine=machine, target=target, config=trial.config, observations=observations)
+        seen = Observation(role="present", trial=trial)
+        return cls(machine=machine, target=target, config=trial.config, observations=(seen,))
 
     @classmethod
     def of_training(
@@ -478,7 +406,6 @@ class Evidence:
         *,
         plain: Trial,
         traced: Trial,
-        name: str,
         whole_cpu_s: float | None = None,
     ) -> Evidence:
         """Of a training that was watched, with the model fitted to what its batches cost.
@@ -486,9 +413,8 @@ class Evidence:
         ``plain`` is it as a trial that was not touched, ``traced`` as the one that the explanation
         is of; ``whole_cpu_s`` are a step's CPU seconds in all threads, ``None`` for its own.
         """
-        one = cls.of_trial(machine, target, plain, name)
-        followed = dataclasses.replace(one.observations[0].experiment, explain=True)
-        seen = Observation(experiment=followed, trial=traced, explanation=explanation)
+        one = cls.of_trial(machine, target, plain)
+        seen = Observation(role="present", trial=traced, explanation=explanation)
         calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
         known = calibration.in_main is not None or calibration.in_workers is not None
         predict = None
@@ -510,7 +436,7 @@ class Evidence:
 
     def trials(self, *roles: Role) -> tuple[Trial, ...]:
         """All trials of some roles, failed and instrumented ones too; of none, all."""
-        return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
+        return tuple(o.trial for o in self.observations if not roles or o.role in roles)
 
     @functools.cached_property
     def integrity(self) -> Integrity:
@@ -522,7 +448,7 @@ class Evidence:
         return tuple(
             o.trial
             for o in self.observations
-            if o.experiment.role in roles and not o.experiment.explain
+            if o.role in roles and o.trial.purpose != "explain"
             if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
             if o.trial.batches_per_s.value > 0
         )
@@ -532,7 +458,7 @@ class Evidence:
         return tuple(
             o.explanation
             for o in self.observations
-            if o.explanation is not None and o.experiment.role != "cold"
+            if o.explanation is not None and o.role != "cold"
         )
 
     @functools.cached_property
@@ -785,7 +711,7 @@ class Evidence:
             return 0.0
         if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
-        watched = self.config.start_method in BY_COPY  # by a thread of dlprof's
+        watched = self.start_method in BY_COPY  # by a thread of dlprof's
         many = self.most_threads > at.OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
@@ -797,34 +723,22 @@ class Evidence:
         return math.fsum(known) if known else None
 
     @property
-    def _worker_waits(self) -> Mapping[str, float]:
+    def worker_waits(self) -> Mapping[str, float]:
+        """What the workers of the traced trial were seen at: shares of the looks at them."""
         traced_id = None if self.explained is None else self.explained.trial_id
         traced = (trial for trial in self.trials() if trial.id == traced_id)
         return next((trial.usage.worker_waits for trial in traced), {})
 
-    @property
-    def locked_s(self) -> float:
-        """Seconds of fetching a batch that are a wait for a lock which processes share."""
-        return self._blocked_s("lock")
+    def blocked_s(self, wait: str) -> float:
+        """Seconds of fetching a batch that are blocked on one thing, as ``worker_waits`` names it.
 
-    @property
-    def served_s(self) -> float:
-        """Those that are a wait for what another process sends by a Unix socket."""
-        return self._blocked_s("handover")
-
-    def _blocked_s(self, wait: str) -> float:
-        """Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run."""
-        waits = self._worker_waits
+        Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run.
+        """
+        waits = self.worker_waits
         blocked = math.fsum(waits.values()) - waits.get("running", 0.0) - waits.get("queue", 0.0)
         if self.costs is None or blocked <= 0:
             return 0.0
         return self.costs.fetch.io_s * min(1.0, waits.get(wait, 0.0) / blocked)
-
-    @property
-    def lock_share(self) -> float:
-        """Share of their busy time in which workers were seen in a lock that processes share."""
-        waits = self._worker_waits
-        return waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
 
     @property
     def gil_share(self) -> float:
@@ -845,7 +759,7 @@ class Evidence:
             return 0.0
         if seen_s is not None:
             return min(costs.making.io_s, seen_s)
-        watched = self.config.start_method in BY_COPY
+        watched = self.start_method in BY_COPY
         if self.workers and self.most_threads <= at.OWN_THREADS + watched:
             return 0.0
         return min(costs.making.io_s, explained.fetch_threads_cpu_s or 0.0)

@@ -179,11 +179,13 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, share, given = costs.making, view.lock_share, dict[str, Any]()
+    making, waits, given = costs.making, view.worker_waits, dict[str, Any]()
+    # Of their busy time, in which workers were seen in a lock that processes share.
+    share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
         # One of them has it: the others, at most, wait for it at once.
         most_s = (1 - 1 / view.workers) * costs.making.own_s
-        alike, given["locked_fraction"] = costs.without(min(view.locked_s, most_s)), share
+        alike, given["locked_fraction"] = costs.without(min(view.blocked_s("lock"), most_s)), share
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
@@ -305,7 +307,7 @@ def startup(view: Evidence) -> Claim | None:
         advice,
         config=kept,
         gain=None if forked else _gain(view, kept, share, turn_s),
-        place=Place.FAULT if starting_leads(view) else Place.BEHIND,
+        place=Place.FAULT if starting_leads(view) and not sending_leads(view) else Place.BEHIND,
     )
 
 
@@ -338,6 +340,14 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
     return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
+
+
+def sending_leads(view: Evidence) -> bool:
+    """Whether that is mostly sending them the dataset, which comes before the rest of it."""
+    weight = view.weight
+    if weight is None or view.start_method == "fork" or not starting_leads(view):
+        return False
+    return weight.sent_s * view.workers >= max(at.SENT_S, 0.4 * turn(view)[0])
 
 
 def kept_workers(view: Evidence) -> Config | None:
@@ -519,7 +529,8 @@ def fetch_io(view: Evidence) -> Claim | None:
     if costs.fetch.io_s < least or lock(view) is not None:
         return None
     share = _share(costs, costs.fetch.io_s)
-    served = view.served_s >= 0.5 * costs.fetch.io_s
+    served_s = view.blocked_s("handover")  # by what another process sends by a Unix socket
+    served = served_s >= 0.5 * costs.fetch.io_s
     blocked = (
         f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on "
         f"{'another process of this machine' if served else 'storage or network'}: "
@@ -532,11 +543,11 @@ def fetch_io(view: Evidence) -> Claim | None:
             "a cache does, and all workers ask it.",
             share * (view.wait or 1.0),
             "fetch_waiting_s fetch_cpu_s share num_workers",
-            {"share": share, "served_s": view.served_s},
+            {"share": share, "served_s": served_s},
             "Let each worker have what it asks for: in a tensor, whose memory all of them share, "
             "in a file that each maps, or in a copy of its own. Or ask for a whole batch at once "
             "(__getitems__).",
-            gain=predicted_gain(view, costs=costs.without(view.served_s)),
+            gain=predicted_gain(view, costs=costs.without(served_s)),
         )
     reads, limit = view.usage.read_bytes_per_s or 0.0, view.machine.read_limit_bytes_per_s
     if limit is not None and reads >= at.USED_UP * limit:
@@ -775,14 +786,24 @@ _ONE_TENSOR = """def collate(samples):
 
 def receive(view: Evidence) -> Claim | None:
     """Main spends its time rebuilding batches."""
-    costs = view.costs
-    if costs is None or not _is_receiving(view, costs):
+    costs, remedies = view.costs, _receive_remedies(view)
+    if costs is None or remedies is None:
         return None
     if not is_expensive_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
-    remedy, gain = _best_remedy(view, costs)
+    tried = ((each, gain_of(view, each)) for each in remedies)
+    paying = [
+        (each, gain)
+        for each, gain in tried
+        if gain is not None and gain.value >= at.WORTH_TRYING and (gain.sure or not view.is_noisy)
+        if gain.source != "measured" or not gain.is_chance
+    ]
+    remedy, gain = max(paying, key=lambda pair: pair[1].value, default=(None, None))
+    if remedy is None:  # the bound of lighter batches
+        light = StageTime(min(costs.receive.own_s, at.LEAST_RECEIVE_S))
+        gain = predicted_gain(view, costs=dataclasses.replace(costs, receive=light))
     if view.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.target.batch_tensors
@@ -816,41 +837,22 @@ def receive(view: Evidence) -> Claim | None:
     )
 
 
-def _is_receiving(view: Evidence, costs: Costs) -> bool:
-    """Whether receiving is what main does, and main, or what it receives, is the limit."""
-    if costs.receive.own_s < costs.dispatch.own_s:
-        return False
-    return view.limit == "main" or is_expensive_to_receive(view)
-
-
-def _best_remedy(view: Evidence, costs: Costs) -> tuple[Config | None, Gain | None]:
-    """The configuration that brings most, or the bound of lighter batches."""
-    tried = ((each, gain_of(view, each)) for each in _receive_remedies(view))
-    paying = [
-        (each, gain)
-        for each, gain in tried
-        if gain is not None and gain.value >= at.WORTH_TRYING and (gain.sure or not view.is_noisy)
-        if gain.source != "measured" or not gain.is_chance
-    ]
-    if paying:
-        return max(paying, key=lambda pair: pair[1].value)
-    least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
-    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=StageTime(least_s)))
-
-
 def lighter(view: Evidence) -> Config | None:
     """The remedy to try."""
-    return next(iter(_receive_remedies(view)), None)
+    return next(iter(_receive_remedies(view) or ()), None)
 
 
-def _receive_remedies(view: Evidence) -> list[Config]:
+def _receive_remedies(view: Evidence) -> list[Config] | None:
     """Sharing by name for many tensors, and no workers at all where the batches are cheap.
 
-    The latter comes first where it should be far better.
+    The latter comes first where it should be far better. ``None`` where receiving is not what main
+    does, or neither main nor what it receives is the limit.
     """
     costs = view.costs
-    if costs is None or not _is_receiving(view, costs):
-        return []
+    if costs is None or costs.receive.own_s < costs.dispatch.own_s:
+        return None
+    if view.limit != "main" and not is_expensive_to_receive(view):
+        return None
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
     many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
     named = view.config.sharing_strategy is None and (

@@ -428,20 +428,13 @@ def _failure(view: Evidence, kind: FailureKind) -> Failure | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copying:
-    """Copies of one configuration's batches, as evidence of a finding.
+    """Copies of one configuration's batches, as evidence of a finding."""
 
-    Attributes:
-        copy_s: Seconds a batch that the copy takes on the device; the next if not known.
-        exposed_s: Seconds a batch in which the step waits for its copy.
-        share: Share of the time that is exposed copying.
-        batch_bytes: Of a batch; ``None`` where it isn't known.
-        pinned_fraction: Share of them in page-locked memory; ``None`` where it isn't known.
-    """
-
-    copy_s: float
-    exposed_s: float
-    share: float
-    batch_bytes: float | None
+    copy_s: float  # seconds a batch that the copy takes on the device; the next if not known
+    exposed_s: float  # seconds a batch in which the step waits for its copy
+    share: float  # share of the time that is exposed copying
+    batch_bytes: float | None  # of a batch; ``None`` where it isn't known
+    # Share of them in page-locked memory; ``None`` where it isn't known.
     pinned_fraction: float | None = None
 
 

@@ -84,7 +84,7 @@ def test_more_workers_than_a_plateau_has_shown_to_be_enough_are_not_recommended(
 
 def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
     rates = {TWO: 100.0, FOUR: 101.5, config(8): 104.0}
-    logs = ExpectedRates.of(predicted(rates))
+    logs = ExpectedRates.of(predicted(rates).cells, 0.1)
     speeds = Speeds(
         belief=believe([], logs),
         epochs={each.key: Gap(0.0, 0.0, math.inf) for each in rates},

@@ -438,6 +438,8 @@ def test_ranks_that_use_the_whole_machine_are_limited_by_its_cores(ranks: int) -
     )
     measured = run(blocks({W4: [100, 101]}, usage=usage), settings={"launch_ranks": [ranks]})
     assert "Cores are the limit" in claims(recommend(measured))
+    larger = machine(64, hostname="larger", fingerprint="larger")
+    assert "Cores are the limit" in claims(recommend(measured, machine=larger))
 
 
 @pytest.mark.parametrize("busy", [30.0, 63.0])

@@ -476,7 +476,7 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
 def test_the_cheapest_that_is_predicted_near_the_best_is_measured_first(seed: int) -> None:
     found = predict_sweep(COMPUTES, NET, Conditions(cores=8.0))
     raced = final_plan(led(), found.race)
-    expected = ExpectedRates.of(found)
+    expected = ExpectedRates.of(found.cells, found.log_sd)
     first = GridSearch(plan=raced, seed=seed, expected=expected).propose([], remaining_s=60.0)
     assert isinstance(first, Proposal)
     best = max(expected.log_rates[each.key] for each in found.race)
