@@ -1,17 +1,24 @@
-"""A gate that ends an epoch on demand, so that its real end can be timed on data of any length."""
+"""A gate that ends an epoch on demand, so that its real end can be timed on data of any length.
+
+And what in a dataset changes with the epoch.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from array import array
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.internals import index_source
+from dlprof.records import EPOCH_SIGN
 from dlprof.targets.parts import OWN_LOADER_HINT, dataloader_of
+from dlprof.targets.weighing import own_attributes
 
 
 class EpochGate:
@@ -184,3 +191,30 @@ class GatedIndices:
         if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
             raise AttributeError(name)
         return getattr(self._source, name)
+
+
+def against_persisting(dataset: object) -> str:
+    """Why workers are not to outlive an epoch unasked; empty where nothing is known against it.
+
+    A training may change the dataset for each epoch, as the user's own code has it. That may be a
+    dataset within: what any of its attributes is, or its ``datasets`` hold. Installed packages,
+    such as timm, share the number of the epoch with workers that persist.
+    """
+    found, seen = [dataset], {id(dataset)}
+    for outer in found:  # which grows
+        held = own_attributes(outer)
+        owns = callable(own := held.get("set_epoch"))
+        kinds = (kind for kind in type(outer).__mro__ if callable(vars(kind).get("set_epoch")))
+        for kind in itertools.islice([type(outer)] if owns else kinds, 1):
+            module = getattr(own if owns else kind, "__module__", None) or ""
+            file = getattr(sys.modules.get(module), "__file__", None) or ""
+            if "-packages" not in file:
+                return f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes."
+        several = held.get("datasets")
+        within = several if isinstance(several, list | tuple) else ()
+        for each in itertools.chain(held.values(), within):
+            # By its type alone, as what only stands for another may open that when it is asked.
+            if issubclass(type(each), Dataset) and id(each) not in seen:
+                seen.add(id(each))
+                found.append(each)
+    return ""
