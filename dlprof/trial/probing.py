@@ -89,7 +89,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
         runtime = open_device(request.device)
         there = batch if runtime is None else move(batch, runtime.device)
-    try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
+    step = make_consumer(0.0, request.step_callable, directory=built.directory)
+    try_consumer(step, there, request.step_callable)
     strategy = None
     if getattr(core_of(loader), "worker_init_fn", None) is None:
         strategy = str(mp.get_sharing_strategy())
