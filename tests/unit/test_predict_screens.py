@@ -215,6 +215,19 @@ def test_one_disturbed_trial_bounds_a_gain_in_no_view(*, noisy: bool) -> None:
         assert ("at least 2.0x over PyTorch's default" in text) is not noisy
 
 
+@pytest.mark.parametrize(("repeats", "reaches"), [(1, True), (2, False)])
+def test_a_lone_trial_of_the_default_reaches_what_all_else_says(
+    repeats: int, *, reaches: bool
+) -> None:
+    """The model and the other trials have it five times as fast."""
+    own = [trial(config(0), 100.0, repetition=n) for n in range(repeats)]
+    advice = recommend(calibrated(trials=[*own, trial(config(2), 1000.0)]))
+    (default,) = (each.samples_per_s for each in advice.rates if each.config == config(0))
+    assert default.value == pytest.approx(100, rel=0.1)
+    assert (default.ends[1] > 500) is reaches
+    assert default.is_wide is reaches
+
+
 def test_workers_that_persist_are_what_may_be_faster_where_restarts_take_long() -> None:
     """Their steady rate was measured; of fewer workers all is predicted, their restarts too."""
     seven = trial(config(7), 1475.0, wait_fraction=0.05, startup_s=0.34, epoch_turnover_s=None)
