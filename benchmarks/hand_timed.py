@@ -43,6 +43,8 @@ class PlainLoop:
     def samples_per_s(self, num_workers: int, batches: int) -> float:
         """The rate of one configuration over so many batches.
 
+        They are those that dlprof's window begins with: others of the same dataset may take longer.
+
         Raises:
             RuntimeError: The loop failed; it has said why on standard error.
         """
@@ -50,7 +52,7 @@ class PlainLoop:
         stdin, stdout = cast(Any, process.stdin), cast(Any, process.stdout)
         request = {
             "num_workers": num_workers,
-            "warm_up": 5 + 3 * num_workers * PREFETCH_FACTOR,
+            "warm_up": num_workers * PREFETCH_FACTOR + num_workers + 1,
             "batches": batches,
         }
         print(json.dumps(request), file=stdin, flush=True)

@@ -240,7 +240,7 @@ def report_on(cells: Sequence[Cell], design: Design) -> Report:
             ),
             (
                 f"The plain loop (`benchmarks/plain_loop.py`, {loops}) skips a warm-up and times "
-                "as many batches as dlprof's window held."
+                "as many batches as dlprof's window held, in the same order from the same one on."
             ),
             f'"tiny tensors" is `{TINY}`.',
         ],

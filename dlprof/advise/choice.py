@@ -349,7 +349,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
-    belief = believe(seen, expected)
+    belief = _believed_over(_shown_over(logs, situation), seen, expected)
     # Without those that only the calibration was with: they bound others, and nobody asked.
     asked = {config.key for config in (*models, *logs)}
     all_, stored = belief.log_rates, situation.run.prediction
@@ -366,6 +366,36 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         return speeds
     level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
+
+
+def _shown_over(configs: Collection[Config], situation: Situation) -> list[str]:
+    """What a gain is shown over: the user's settings, and PyTorch's default at any batch size."""
+    return [
+        each.key
+        for each in configs
+        if each in {situation.present, Config(batch_size=each.batch_size)}
+    ]
+
+
+def _believed_over(
+    keys: Sequence[str], seen: Sequence[ObservedRate], expected: ExpectedRates | None
+) -> Belief:
+    """A belief that is no surer of some than that all else contradicts their only trial.
+
+    Something disturbed that. A sweep measures it again, if its budget has room for it.
+    """
+    belief = believe(seen, expected)
+    if expected is None:
+        return belief
+    for key in (key for key in keys if belief.blocks[key] == 1):
+        rest = [each for each in seen if each.key != key]
+        over = {}
+        if any(each.whole_epochs for each in seen if each.key == key):
+            over = {name: log for name, log in expected.epoch_log_rates.items() if name == key}
+        rates = {**expected.log_rates, **over}
+        else_ = believe(rest, dataclasses.replace(expected, log_rates=rates))
+        belief = belief.opened(key, belief.too_little(key, else_))
+    return belief
 
 
 def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
@@ -1011,7 +1041,7 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     most = math.inf if limits.max_workers is None else limits.max_workers
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
-    known = {t.config for t in run.completed if t.purpose == "measure"}
+    known = {trial.config for trial in run.completed}
     cells = [
         config
         for config in among

@@ -154,7 +154,7 @@ def as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     prediction = run.prediction
     if prediction is None or not choice.situation.as_measured:
         return
-    measured = {trial.config for trial in run.completed if trial.purpose == "measure"}
+    measured = {trial.config for trial in run.completed}
     explained_s = sum(trial.measured_s for trial in run.trials if trial.purpose == "explain")
     whole = counted(len(prediction.cells), "configuration")
     from_what = f" from {format_duration(explained_s)} of traced loading" if explained_s else ""

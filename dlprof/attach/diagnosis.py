@@ -21,6 +21,7 @@ from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS, PAYS
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
 from dlprof.records import (
+    EPOCH_SIGN,
     BatchCosts,
     Confidence,
     Config,
@@ -477,7 +478,9 @@ def _direct(
             turning,
             {"started_workers": seen.started_workers, "starting_fraction": turning},
             Fix(
-                text="Set persistent_workers=True: workers then start once, not at every epoch.",
+                text="Set persistent_workers=True: workers then start once, not at every epoch. "
+                "Not where the dataset has a set_epoch of its own: "
+                f"{EPOCH_SIGN} what that changes.",
                 dataloader_kwargs={"persistent_workers": True},
             ),
         )

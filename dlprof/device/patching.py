@@ -404,6 +404,6 @@ def compiled_for() -> str | None:
     """
     try:
         found = torch.accelerator.current_accelerator()
-    except (AttributeError, RuntimeError):  # a torch of before 2.6
+    except RuntimeError:  # a torch that is made for two kinds
         return None
     return None if found is None or found.type == "mps" else found.type

@@ -221,6 +221,7 @@ def _evidence(
         batch_size=config.batch_size,
         call=loader.call,
         shared_files=loader.shared_files,
+        notes=tuple(filter(None, [loader.against_persisting])),
     )
     evidence = Evidence.of_training(
         machine,

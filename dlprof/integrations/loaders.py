@@ -29,6 +29,7 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
         dataset="" if dataset is None else type_name(dataset),
         sampler=_sampler(loader),
         config=config,
+        against_persisting=_against_persisting(dataset),
         unavailable={} if config else {"config": _NO_CONFIG},
     )
 
@@ -65,6 +66,14 @@ def _sampler(loader: Any) -> str:
     if own is None or _part(loader, "batch_size") is not None:
         own = _part(loader, "sampler")
     return "" if own is None else type(own).__name__
+
+
+def _against_persisting(dataset: object) -> str:
+    if dataset is None or "torch.utils.data" not in sys.modules:
+        return ""
+    from dlprof.targets.build import against_persisting  # imports torch
+
+    return against_persisting(dataset)
 
 
 def _part(loader: Any, name: str) -> Any:

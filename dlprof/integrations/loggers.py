@@ -95,6 +95,7 @@ def prometheus(
     rank = read_rank(environ)
     file = file if rank is None else rank.file(file)
     replaceable(file)
+    file = file.absolute()  # the training may change the directory
     label = loader.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     labels = f'{{loader="{label}",rank="{0 if rank is None else rank.rank}"}}'
 

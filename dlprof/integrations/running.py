@@ -335,7 +335,7 @@ class _Watching:
             rank=None if rank is None else rank.rank,
             world_size=None if rank is None else rank.world_size,
             loaders=len(self._recorder.records()),
-            tried=tuple(each for tuning in self._tuned for each in tuning.tried()),
+            tried=tuple(each for tuning in list(self._tuned) for each in tuning.tried()),
             notes=self._notes(),
         )
 
@@ -344,17 +344,17 @@ class _Watching:
         if not self._recorder.records():
             notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
         # A loader that is made again in each epoch says the same each time.
-        said = collections.Counter(map(self._tuning_note, self._tuned))
+        several = len(self._recorder.records()) > 1
+        tuned = list(self._tuned.items())  # other threads may come with more
+        said = collections.Counter(_tuning_note(*each, named=several) for each in tuned)
         notes += [f"{text} ({n} loaders)" if n > 1 else text for text, n in said.items()]
         return tuple(notes)
 
-    def _tuning_note(self, tuning: Any) -> str:
-        """What was tried on a loader, which is named where there are several."""
-        said: str = tuning.summary()
-        name = self._tuned[tuning]
-        if not name or len({*self._tuned.values()}) == 1:
-            return said
-        return said.replace(": ", f": {name}: ", 1)  # behind who says it
+
+def _tuning_note(tuning: Any, name: str, *, named: bool) -> str:
+    """What was tried on a loader, which is named where there are several."""
+    said: str = tuning.summary()
+    return said.replace(": ", f": {name}: ", 1) if name and named else said  # behind who says it
 
 
 def _failed(script: WatchedScript) -> bool:

@@ -24,8 +24,8 @@ from dlprof.records import (
 
 MODEL_ERROR = 0.03
 """Standard deviation of the logarithm of predicted over measured rates that is not the
-calibration's luck, on emulated cores (``benchmarks/emulated.py``, 416 runs, for which intervals of
-this alone hold in 96 %)."""
+calibration's luck. On emulated cores (``benchmarks/emulated.py``, 416 runs) predictions are off by
+0.9 % in the median, and intervals of this alone hold in 91 %."""
 
 EXTRAPOLATED_ERROR = 0.02
 """What adds to it where cores or ranks are not those of the calibration. Emulated cores are all
@@ -34,7 +34,7 @@ alike, and there such runs were predicted as well as others; real ones are not."
 HANDSHAKE_ERROR = 0.12
 """Standard deviation of the logarithm of what handing batches over and taking them in costs, from
 the few workers of a calibration to any number. Of real datasets those of tiny tensors, which cost
-little else, are predicted worst: off by 17 % in the median, others by 2 to 13 %
+little else, are predicted worst: off by 20 % in the median, others by 2 to 17 %
 (``benchmarks/real_data.py``, each with the machine's own drift)."""
 
 DOUBT_ERROR = 0.15
@@ -42,7 +42,7 @@ DOUBT_ERROR = 0.15
 
 RELATIVE_ERROR = 0.08
 """How far off the rates of two configurations may be from each other, as a standard deviation: on
-real datasets predictions are off by 9 % in the median (``benchmarks/real_data.py``), on emulated
+real datasets predictions are off by 8 % in the median (``benchmarks/real_data.py``), on emulated
 cores by 1 %, and what both have wrong alike cancels."""
 
 _WIDEST_LOG = 3.0

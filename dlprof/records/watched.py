@@ -151,6 +151,8 @@ class WatchedLoader:
         asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
             dataset must that splits its samples between workers; ``None`` where that could not be
             seen.
+        against_persisting: Why its workers are not to outlive an epoch unasked, as where the
+            dataset has a ``set_epoch`` of its own; empty where nothing is known against it.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
@@ -192,6 +194,7 @@ class WatchedLoader:
     shared_files: tuple[str, ...] = ()
     asks_worker: bool | None = None
     loads_for: int = 1
+    against_persisting: str = ""
     failures: int = 0
     failure: str = ""
     first_s: float | None = None

@@ -56,7 +56,7 @@ def with_pictures(document: doc.Document, run: Run) -> doc.Document:
         appendix=(
             *doc.section("Use these settings", *_snippets(run, advice)),
             *doc.section("CPU and GPU over time", *_usage(run)),
-            *doc.section("GPUs", gpus_table(t for t in run.completed if t.purpose == "measure")),
+            *doc.section("GPUs", gpus_table(run.completed)),
             *doc.section("Trials", *_trials(run)),
             *doc.section("Machine and run", doc.facts(_facts(run))),
         ),

@@ -66,7 +66,7 @@ def forecast_report(
                 rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
             ),
         ),
-        hints=doc.hint(f"Details: -v (all {counted(len(forecast.rows), 'setting')})"),
+        hints=doc.hint(f"Details: -v ({_of_all(rows, forecast)})"),
         details=lambda: (
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
@@ -103,7 +103,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
             yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        yield "Speed-up", _speed_up(forecast, picked, named=named)
+        yield "Speed-up", _speed_up(run, forecast, picked, named=named)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
             text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
@@ -119,7 +119,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         yield from sweep.what_failed(run)
 
 
-def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
+def _speed_up(run: Run, forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
+    """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
     names = {"present": sweep.YOURS, "default": default}
@@ -128,7 +129,9 @@ def _speed_up(forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
     for name, each in forecast.others.items():
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
-        gains = sweep.gains_text(compared, None if named else forecast.certificate)
+        # As recommend says it.
+        sure = forecast.certificate if picked.measured is not None and not named else None
+        gains = sweep.gains_text(compared, sure, run.completed)
         return gains + sweep.if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
@@ -252,6 +255,12 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
     return [rows[i] for i in sorted({*evenly(range(len(rows)), 66), *kept})]
 
 
+def _of_all(rows: Sequence[ForecastRow], forecast: Forecast) -> str:
+    """How many of the settings the table has."""
+    whole = counted(len(forecast.rows), "setting")
+    return f"all {whole}" if len(rows) == len(forecast.rows) else f"{len(rows):,} of {whole}"
+
+
 def _rate(row: ForecastRow) -> Estimate:
     """The one that every view has; in batches where their samples are not known."""
     return row.samples_per_s or row.prediction.batches_per_s.times(row.speed / row.rate)
@@ -305,9 +314,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
     )
     yield doc.Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
     if hidden := len(forecast.rows) - len(rows):
-        verb = "is" if hidden == 1 else "are"
-        more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
-        yield doc.Items((more,))
+        yield doc.Items((f"{counted(hidden, 'more configuration')}: --json shows all.",))
 
 
 def _calibrated(found: Calibrated) -> str:

@@ -289,7 +289,8 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         if slowest.epochs == 1:
             sentence += " (less in longer ones)"
         elif config and config.num_workers and not config.persistent_workers and slowest.made == 1:
-            sentence += " (persistent_workers=True starts workers once)"
+            once = not slowest.against_persisting
+            sentence += " (persistent_workers=True starts workers once)" if once else ""
     sentence += "."
     if slowest.background_s > slowest.waited_s / 2:
         sentence += " That is in a background thread; the main one need not wait for it."

@@ -216,11 +216,7 @@ class GridSearch:
         if belief.blocks[config.key] > 1 or (wide and any(each.noisy for each in own)):
             return wide
         rest = self._judge([trial for trial in earlier if trial.config != config])
-        if rest is None or config.key not in rest.log_rates:
-            return False
-        it, else_ = belief.log_rate(config.key), rest.log_rate(config.key)
-        apart = Gap(else_.value - it.value, math.hypot(else_.error, it.error), else_.df)
-        return apart.chance(NEAR_LOG) > PROBABILITY
+        return rest is not None and belief.too_little(config.key, rest) > 0
 
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
         """What is believed by trials that worked, and by predictions; ``None`` without either."""

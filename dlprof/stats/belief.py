@@ -78,8 +78,9 @@ _UNSEEN = 0.05
 """Of a disturbed trial: others that took less than 5 % of the cores are not what disturbed it."""
 
 _MODEL_TAIL_DF = 2.0
-"""Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
-real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
+"""Degrees of freedom of predictions' errors: 8 % in the median and 27 % at the 90th percentile on
+real data (``benchmarks/real_data.py``) are about as far apart as those of Student's t with 2 (0.82
+and 2.9)."""
 
 
 TAIL_DF = 4.0
@@ -124,6 +125,10 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 _DRAWS, _JOINT = 1000, 200
 """From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %. And of
 how many configurations, the likeliest, at most, so that thousands are judged within a second."""
+
+_APART_LOG = math.log(1.8)
+"""Between trials of one configuration, more than a core's speed explains, which changes by as
+much (``benchmarks/core_speed.py``). Of two that are twice apart 1.97 is left beside drift."""
 
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
@@ -362,6 +367,25 @@ class Belief:
         value = self.log_rates[key] - self.log_rates[other]
         df = min(self._df_of(key), self._df_of(other))
         return Gap(value, self.error(key, other), df)
+
+    def too_little(self, key: str, rest: Belief) -> float:
+        """By how much all else has one faster than its own trials, as a logarithm.
+
+        ``rest`` is believed without these. 0 where that isn't sure, with ``PROBABILITY``: what says
+        little, as where it proves the model wrong, contradicts nothing.
+        """
+        if key not in rest.log_rates:
+            return 0.0
+        own, else_ = self.log_rate(key), rest.log_rate(key)
+        apart = Gap(else_.value - own.value, math.hypot(else_.error, own.error), else_.df)
+        return apart.value if apart.chance(NEAR_LOG) > PROBABILITY else 0.0
+
+    def opened(self, key: str, reach: float) -> Belief:
+        """The same, but that the interval of one log rate reaches so far to each side at least."""
+        group, log_sd = self.groups[key], reach / t_quantile(0.975, self._df_of(key))
+        level = self._levels[group]
+        level = dataclasses.replace(level, variance=max(level.variance, log_sd**2))
+        return dataclasses.replace(self, _levels={**self._levels, group: level})
 
     def shortfall(self, key: str, gaps: Mapping[str, Gap], room: Gap | None = None) -> float:
         """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
@@ -672,12 +696,12 @@ class _Fit:
         )
 
     def _scatter(self, group: str, found: Sequence[float]) -> float:
-        """Variance of the mean of a group's trials where these are over a factor of two apart.
+        """Variance of the mean of a group's trials where these are ``_APART_LOG`` apart.
 
-        Undisturbed ones, and 0 for others: neither drift nor a core's speed, which changes by 1.8,
-        explains that, nor three times what two of their sort differ by. There are two states then,
-        as with a page cache that fills, and which of them is the usual one isn't for the majority
-        of two or three to say. One of more is outvoted.
+        Undisturbed ones, and 0 for others: neither drift nor a core's speed explains that, nor
+        three times what two of their sort differ by. There are two states then, as with a page
+        cache that fills, and which of them is the usual one isn't for the majority of two or three
+        to say. One of more is outvoted.
         """
         seen = (self._seen[n] for n in self._by_group[group] if not self._seen[n].noisy)
         rows = (self._rows[n] for n in self._by_group[group] if not self._seen[n].noisy)
@@ -691,7 +715,7 @@ class _Fit:
         if len(own) < 2:
             return 0.0
         (low, low_sd), *_, (high, high_sd) = own
-        apart = high - low > max(math.log(2), 3 * math.hypot(low_sd, high_sd))
+        apart = high - low > max(_APART_LOG, 3 * math.hypot(low_sd, high_sd))
         return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:

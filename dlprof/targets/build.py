@@ -53,6 +53,8 @@ class BuiltTarget:
     parts: LoaderParts | None
     factory: Factory | None
     own: Iterable[Any] | None = None
+    # From which it was built: its code may have changed to another.
+    directory: Path | None = None
 
 
 def build_target(
@@ -77,10 +79,12 @@ def build_target(
         UsageError: A parameter of a built-in is unknown or out of range.
         FileError: The data of a built-in can't be read.
     """
+    directory = Path.cwd()
     if spec.kind == "object":
         # Written a moment ago by the same user's own process, into a directory of its own.
         live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301 - of dlprof's own process
-        return build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
+        built = build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
+        return dataclasses.replace(built, directory=directory)
     arguments = arguments or {}
     if spec.kind == "builtin":
         found: object = builtin.make_loader(spec, arguments, seed=seed)
@@ -96,7 +100,7 @@ def build_target(
         target = dataclasses.replace(target, notes=notes)
     elif spec.kind == "builtin":
         target = dataclasses.replace(target, own_config=None)  # nobody chose those settings
-    return dataclasses.replace(built, target=target)
+    return dataclasses.replace(built, target=target, directory=directory)
 
 
 def build_from_object(
@@ -168,39 +172,14 @@ def build_from_object(
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
-    notes += _epoch_note(getattr(core_of(loader), "dataset", None))
+    against = against_persisting(getattr(core_of(loader), "dataset", None))
+    notes += (against,) if against else ()
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
     )
-
-
-def _epoch_note(dataset: object) -> tuple[str, ...]:
-    """A note where a training may change the dataset for each epoch, as the user's own code has it.
-
-    That may be a dataset within: what any of its attributes is, or its ``datasets`` hold. Installed
-    packages, such as timm, share the number of the epoch with workers that persist.
-    """
-    found, seen = [dataset], {id(dataset)}
-    for outer in found:  # which grows
-        held = own_attributes(outer)
-        owns = callable(own := held.get("set_epoch"))
-        kinds = (kind for kind in type(outer).__mro__ if callable(vars(kind).get("set_epoch")))
-        for kind in itertools.islice([type(outer)] if owns else kinds, 1):
-            module = getattr(own if owns else kind, "__module__", None) or ""
-            file = getattr(sys.modules.get(module), "__file__", None) or ""
-            if "-packages" not in file:
-                return (f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes.",)
-        several = held.get("datasets")
-        within = several if isinstance(several, list | tuple) else ()
-        for each in itertools.chain(held.values(), within):
-            # By its type alone, as what only stands for another may open that when it is asked.
-            if issubclass(type(each), Dataset) and id(each) not in seen:
-                seen.add(id(each))
-                found.append(each)
-    return ()
 
 
 def _loader_of(
@@ -479,3 +458,30 @@ def _samples(loader: Any, dataset: object) -> int | None:
         if drawn is not None:
             return drawn
     return None if dataset is loader else length_of(dataset)
+
+
+def against_persisting(dataset: object) -> str:
+    """Why workers are not to outlive an epoch unasked; empty where nothing is known against it.
+
+    A training may change the dataset for each epoch, as the user's own code has it. That may be a
+    dataset within: what any of its attributes is, or its ``datasets`` hold. Installed packages,
+    such as timm, share the number of the epoch with workers that persist.
+    """
+    found, seen = [dataset], {id(dataset)}
+    for outer in found:  # which grows
+        held = own_attributes(outer)
+        owns = callable(own := held.get("set_epoch"))
+        kinds = (kind for kind in type(outer).__mro__ if callable(vars(kind).get("set_epoch")))
+        for kind in itertools.islice([type(outer)] if owns else kinds, 1):
+            module = getattr(own if owns else kind, "__module__", None) or ""
+            file = getattr(sys.modules.get(module), "__file__", None) or ""
+            if "-packages" not in file:
+                return f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes."
+        several = held.get("datasets")
+        within = several if isinstance(several, list | tuple) else ()
+        for each in itertools.chain(held.values(), within):
+            # By its type alone, as what only stands for another may open that when it is asked.
+            if issubclass(type(each), Dataset) and id(each) not in seen:
+                seen.add(id(each))
+                found.append(each)
+    return ""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
+from dlprof.internals import reports_death
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
@@ -74,6 +75,7 @@ def build(request: BuildRequest) -> BuiltTarget:
     Raises:
         DlprofError: The target can't be built; says which part is wrong.
     """
+    directory = Path.cwd()
     try:
         return _build(request)
     except TargetError as error:
@@ -82,6 +84,7 @@ def build(request: BuildRequest) -> BuiltTarget:
     import torch.distributed  # only where a target is built
 
     torch.distributed.init_process_group("gloo", timeout=_MEETING)
+    os.chdir(directory)  # the target's code may have changed to another
     return _build(request)
 
 
@@ -240,8 +243,10 @@ def _measure(
     if request.device != "cpu":
         from dlprof.trial.copying import make_copier  # of use with a device only
 
-        copies = make_copier(request)
-    consume = copies or make_consumer(request.step_s, request.step_callable, request.step_spread)
+        copies = make_copier(request, built.directory)
+    consume = copies or make_consumer(
+        request.step_s, request.step_callable, request.step_spread, built.directory
+    )
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
     loader = make_loader(built, request.config, gate=gate, in_worker=guard_worker)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
@@ -337,7 +342,7 @@ def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int
         try:
             gloo.allreduce([values], options).wait()
         except RuntimeError as error:
-            if "DataLoader worker" in str(error):  # whose death torch raises anywhere
+            if reports_death(error):
                 raise
             raise ConnectionError from error
         found: list[int] = values.tolist()

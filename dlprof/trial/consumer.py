@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from dlprof.errors import TargetError
@@ -15,7 +16,12 @@ from dlprof.units import parse_step
 Consumer = Callable[[Any], object]
 
 
-def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "") -> Consumer:
+def make_consumer(
+    step_s: float,
+    step_callable: str | None,
+    step_spread: str = "",
+    directory: Path | None = None,
+) -> Consumer:
     """The consumer that the user stated.
 
     A fixed step sleeps, as a training loop does while the device computes; a step that keeps a
@@ -27,12 +33,14 @@ def make_consumer(step_s: float, step_callable: str | None, step_spread: str = "
         step_callable: ``module:function`` or ``file.py:function``, called with each batch; wins
             over ``step_s``.
         step_spread: How steps differ, with ``step_s`` as their mean; the same in every trial.
+        directory: Where ``step_callable`` is looked for, as the target may have changed to another;
+            ``None`` for the present one.
 
     Raises:
         TargetError: ``step_callable`` can't be imported or called.
     """
     if step_callable is not None:
-        found = import_object(parse_target(step_callable))
+        found = import_object(parse_target(step_callable), directory=directory)
         if not callable(found):
             raise TargetError(
                 f"The step {step_callable!r} is not a function.",

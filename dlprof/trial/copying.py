@@ -383,8 +383,10 @@ def open_device(name: str) -> Runtime | None:
         ) from None
 
 
-def make_copier(request: TrialRequest) -> DeviceCopier | None:
+def make_copier(request: TrialRequest, directory: Path | None = None) -> DeviceCopier | None:
     """What copies batches and then does the step; ``None`` where batches stay on the CPU.
+
+    ``directory`` is as of ``make_consumer``.
 
     Raises:
         TargetError: The device isn't there, or the step can't be imported.
@@ -394,7 +396,8 @@ def make_copier(request: TrialRequest) -> DeviceCopier | None:
         return None
     if request.step_callable is not None:
         # It may only order its work, as a training step does that doesn't read its loss.
-        step = Step(work=make_consumer(0.0, request.step_callable), runs_ahead=True)
+        work = make_consumer(0.0, request.step_callable, "", directory)
+        step = Step(work=work, runs_ahead=True)
     elif request.step_s > 0 and request.step_on == "device":
         spinner, steps = Spinner(runtime), steps_of(request.step_s, request.step_spread)
         step = Step(work=lambda _batch: spinner.spin(next(steps)), runs_ahead=True)

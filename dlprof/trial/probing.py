@@ -89,7 +89,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
         runtime = open_device(request.device)
         there = batch if runtime is None else move(batch, runtime.device)
-    consume = make_consumer(0.0, request.step_callable)
+    consume = make_consumer(0.0, request.step_callable, directory=built.directory)
     try:
         consume(there)
     except Exception as error:

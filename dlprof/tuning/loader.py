@@ -44,7 +44,7 @@ from dlprof.tuning.seeding import (
     rewinder,
     streams,
 )
-from dlprof.units import NS, format_duration, parse_bytes
+from dlprof.units import NS, counted, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
@@ -86,7 +86,8 @@ def tune_loader(
     off = why or unwanted or _too_tight(core.num_workers, max_workers)
     place = None
     if state is not None and not off:
-        place = (Path(state), inspect_machine(), _name_of(core))
+        # By its full path: the training may change the directory before the answer is kept.
+        place = (Path(state).absolute(), inspect_machine(), _name_of(core))
     seeded = reseed is not None and not why
     tuner = _Tuner(core, budget, place, asked=max_workers is not None, reseed=seeded)
     if off:
@@ -210,15 +211,16 @@ class Tuning:
 
     def summary(self) -> str:
         """One sentence."""
-        now, tried = self._control.kept, len(self.changes)
+        now, off = self._control.kept, f"; off: {self.off}" if self.off else ""
+        refused = [
+            f"{each.after} not tried: {each.refused}" for each in self.changes if each.refused
+        ]
+        tried = len(self.changes) - len(refused)
         if not tried:
             why = self.off or self._control.idle or "it takes more batches to decide"
-            return f"dlprof.tune: {now} stays: {why}"
-        kept, off = (
-            sum(each.kept for each in self.changes),
-            f"; off: {self.off}" if self.off else "",
-        )
-        return f"dlprof.tune: {tried} changes tried, {kept} kept; now {now}{off}"
+            return f"dlprof.tune: {now} stays: {refused[-1] if refused else why}"
+        kept = sum(each.kept for each in self.changes)
+        return f"dlprof.tune: {counted(tried, 'change')} tried, {kept} kept; now {now}{off}"
 
     def __str__(self) -> str:
         rows = [_row(each) for each in self.tried()]

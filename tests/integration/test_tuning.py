@@ -1724,6 +1724,15 @@ def test_what_was_tried_is_a_table(scripted: None) -> None:
         "dlprof.tune: num_workers=2, prefetch_factor=2 stays: it takes more batches to decide"
     )
     assert "<pre>" in made.tuning._repr_html_()
+    two, four, eight = (Setting(workers, 2) for workers in (2, 4, 8))
+    refused = control.Change(
+        at_s=1.0, batch=9, before=two, after=eight, why="more", kept=False, refused="the budget"
+    )
+    made.tuning._control.changes.append(refused)
+    assert made.tuning.summary() == f"dlprof.tune: {two} stays: {eight} not tried: the budget"
+    kept = control.Change(at_s=2.0, batch=19, before=two, after=four, why="more", kept=True)
+    made.tuning._control.changes.append(kept)
+    assert made.tuning.summary() == f"dlprof.tune: 1 change tried, 1 kept; now {two}"
 
 
 def test_what_it_has_is_logged_beside_the_wait(scripted: None, tmp_path: Path) -> None:

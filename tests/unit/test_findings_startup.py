@@ -13,10 +13,13 @@ from dlprof.advise.findings.diagnosis import remedies
 from dlprof.records import EPOCH_SIGN, Finding
 
 
-def _slow_start(start_method: str | None, own: str | None = None) -> Finding:
+def _slow_start(
+    start_method: str | None, own: str | None = None, *, fork_safe: bool = True
+) -> Finding:
     chosen = config(2, persistent_workers=True, start_method=start_method)
     fields = {"startup_s": 3.0, "epoch_turnover_s": 0.001}
     about = {"batches_per_epoch": 100, "own_config": dataclasses.replace(chosen, start_method=own)}
+    about |= {"fork_safe": fork_safe}
     seen = evidence(
         Loader(config=chosen, fetch_cpu=0.019), trial_fields=fields, target_fields=about
     )
@@ -42,6 +45,16 @@ def test_others_are(start_method: str | None, own: str | None) -> None:
     assert "by fork" in found.fix.text
     assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
     assert found.predicted_gain is not None
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_target_that_does_not_survive_a_fork_is_not_asked_to(start_method: str) -> None:
+    found = _slow_start(start_method, fork_safe=False)
+    assert found.fix is not None
+    assert found.fix.text.startswith("Start workers by forkserver with set_forkserver_preload")
+    assert "by fork," not in found.fix.text
+    assert not found.fix.dataloader_kwargs
+    assert found.predicted_gain is None
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.summary import summarize
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
-from dlprof.records import Calibration, Constraints, Run
+from dlprof.records import Calibration, Constraints, Estimate, Run
 from dlprof.report.predict import forecast_report
 from dlprof.report.sweep import recommendation_report
 from dlprof.settings import parse_option
@@ -76,6 +78,18 @@ def test_rows_that_say_nothing_new_are_left_out() -> None:
     run = calibrated(calibration(cpu=0.01))
     assert len(screen(run, 120, whole=True).splitlines()) > len(screen(run, 120).splitlines())
     assert "--json shows all" in screen(run, 120)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_hint_counts_the_settings_that_the_table_has(*, whole: bool) -> None:
+    run = calibrated(calibration(cpu=0.01))
+    found = forecast(asked(run), None)
+    report = forecast_report(run, found, whole=whole)
+    hidden = re.search(r"(\d+) more configurations: --json", drawn(report, 120, verbose=True))
+    left_out, of_all = int(hidden[1]) if hidden else 0, len(found.rows)
+    said = f"{of_all - left_out} of {of_all}" if left_out else f"all {of_all}"
+    assert bool(left_out) is not whole
+    assert f"Details: -v ({said} settings)" in drawn(report, 120)
 
 
 @pytest.fixture
@@ -181,6 +195,37 @@ def test_of_one_measured_setting_predict_and_recommend_say_the_same() -> None:
         assert "Faster? num_workers=" in text
     owned = calibrated(run.calibration, run.trials, target=target(own_config=config(2)))
     assert "Recommended num_workers=2" in " ".join(screen(owned, 80).split())
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_one_disturbed_trial_bounds_a_gain_in_no_view(*, noisy: bool) -> None:
+    """A figure that is too noisy reads alike where settings are predicted and recommended."""
+    run = calibrated(trials=[trial(config(0), 100.0, noisy=noisy), trial(config(2), 1000.0)])
+    advice, found = recommend(run), forecast(asked(run), None)
+    wide = Estimate(value=0.1, low=0.02, high=0.5)
+    default = dataclasses.replace(found.others["default"], ratio=wide)
+    found = dataclasses.replace(found, others={**found.others, "default": default})
+    rates = [
+        dataclasses.replace(r, ratio=wide) if r.config == config(0) else r for r in advice.rates
+    ]
+    advice = dataclasses.replace(advice, rates=tuple(rates))
+    screens = forecast_report(run, found), recommendation_report(run, advice)
+    for text in (" ".join(drawn(each, 80).split()) for each in screens):
+        assert ("not known over PyTorch's default: too noisy to say" in text) is noisy
+        assert ("at least 2.0x over PyTorch's default" in text) is not noisy
+
+
+@pytest.mark.parametrize(("repeats", "reaches"), [(1, True), (2, False)])
+def test_a_lone_trial_of_the_default_reaches_what_all_else_says(
+    repeats: int, *, reaches: bool
+) -> None:
+    """The model and the other trials have it five times as fast."""
+    own = [trial(config(0), 100.0, repetition=n) for n in range(repeats)]
+    advice = recommend(calibrated(trials=[*own, trial(config(2), 1000.0)]))
+    (default,) = (each.samples_per_s for each in advice.rates if each.config == config(0))
+    assert default.value == pytest.approx(100, rel=0.1)
+    assert (default.ends[1] > 500) is reaches
+    assert default.is_wide is reaches
 
 
 def test_workers_that_persist_are_what_may_be_faster_where_restarts_take_long() -> None:

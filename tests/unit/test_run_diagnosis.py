@@ -144,6 +144,17 @@ def test_epochs_too_short_for_their_workers_are_told() -> None:
     assert not any("make it once" in note for note in found.notes)
 
 
+def test_workers_do_not_outlive_an_epoch_where_the_dataset_changes_with_it() -> None:
+    why = "Mixed has set_epoch: workers that outlive an epoch don't see what that changes."
+    found = diagnosed(dataclasses.replace(EPOCHS, against_persisting=why), wall_s=20.0)
+    assert found is not None
+    cause = found.findings[0]
+    assert cause.code == "startup"
+    assert cause.fix is not None
+    assert not cause.fix.dataloader_kwargs
+    assert "persistent_workers=True is not advised, as Mixed has set_epoch" in cause.fix.text
+
+
 def test_persistent_workers_want_a_loader_that_is_made_once() -> None:
     found = diagnosed(dataclasses.replace(EPOCHS, made=15), wall_s=20.0)
     assert found is not None

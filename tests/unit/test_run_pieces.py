@@ -427,7 +427,8 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert verdict([quick, late]).endswith(
         f"{starting} (persistent_workers=True starts workers once)."
     )
-    for more in ({"config": Config()}, {"made": 3}):  # no workers, or none that could persist
+    # No workers, none that could persist, or none that are to.
+    for more in ({"config": Config()}, {"made": 3}, {"against_persisting": "it has set_epoch."}):
         assert verdict([dataclasses.replace(late, **more)]).endswith(f"{starting}.")
     one = dataclasses.replace(late, epochs=1)
     assert verdict([one]).endswith(f"{starting} (less in longer ones).")

@@ -564,7 +564,7 @@ def test_of_cores_that_give_less_more_workers_are_believed_to_get_as_much() -> N
 def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() -> None:
     """The page cache fills: how the others compare with it, so few trials can't say."""
     others: Table = {"b": [310, 305, 312], "c": [300, 302, 306]}
-    for own in ([30, 300, 300], [30, 300], [40, 110, 300]):
+    for own in ([30, 300, 300], [30, 300], [40, 110, 300], [150, 300]):
         for model in (None, expected(a=305, b=305, c=305)):
             belief = believe(seen({"a": [*own], **others}, 0.03), model)
             assert belief.ratio("b", "a").is_wide
@@ -572,6 +572,27 @@ def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() ->
     assert not often.ratio("b", "a").is_wide  # once of many times
     all_ = believe(seen({"a": [30, 300, 310], "b": [31, 305, 312], "c": [30, 302, 306]}, 0.03))
     assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
+
+
+@pytest.mark.parametrize(("others", "less"), [(1.0, True), (0.1, False)])
+def test_a_lone_trial_far_below_all_else_is_known_no_better_than_that(
+    others: float, *, less: bool
+) -> None:
+    """Not where all else is as far from the model: then that is wrong."""
+    model = dataclasses.replace(
+        expected(0.08, w1=100, w2=200, w4=400, w8=400),
+        families={"w1": 1, "w2": 2, "w4": 4, "w8": 8},
+        calibrated=frozenset({1, 2}),
+    )
+    table: Table = {"w2": [200 * others] * 3, "w4": [400 * others] * 3}
+    belief = believe(seen({**table, "w8": [40.0]}, 0.03), model)
+    found = belief.too_little("w8", believe(seen(table, 0.03), model))
+    assert (found > math.log(5)) is less
+    if less:
+        opened = belief.opened("w8", found)
+        assert opened.log_rates == belief.log_rates
+        assert ends(opened.rate("w8"))[1] > 350 > 2 * ends(belief.rate("w8"))[1]
+        assert opened.ratio("w2", "w4") == belief.ratio("w2", "w4")
 
 
 def test_trials_without_an_interval_may_lie_twice_apart() -> None:

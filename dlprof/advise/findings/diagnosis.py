@@ -432,7 +432,8 @@ def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
     starts = format_duration(starts_s(view, script, config))
     persist, several = config.persistent_workers, script.loader.epochs > 1
     pays = ["longer epochs" if not persist else "more epochs"]
-    pays += ["persistent_workers=True"] if several and not persist else []
+    kept = several and not persist and view.target.against_persisting is None
+    pays += ["persistent_workers=True"] if kept else []
     pays += [] if (config.start_method or script.start_method) == "fork" else ["workers by fork"]
     return Fix(
         text=f"More workers don't pay in a script this short: {text}, as starting them takes "

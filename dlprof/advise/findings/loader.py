@@ -282,15 +282,16 @@ def startup(view: Evidence) -> Claim | None:
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.script
-    forked = kept == view.config  # which no start method beats
+    as_now = kept == view.config  # no setting makes it sooner
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
-    if forked:
+    if as_now and view.start_method == "fork":
         advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
     elif kept.persistent_workers == persist:
+        by_fork = "" if as_now else "by fork, or "
         advice = (
-            'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), '
+            f'Start workers {by_fork}by forkserver with set_forkserver_preload(["torch"]), '
             "and keep what the dataset pickles small."
         )
     if not kept.persistent_workers:
@@ -306,7 +307,7 @@ def startup(view: Evidence) -> Claim | None:
         {"epoch_turnover_s": turn_s, "share_of_epoch": share},
         advice,
         config=kept,
-        gain=None if forked else _gain(view, kept, share, turn_s),
+        gain=None if as_now else _gain(view, kept, share, turn_s),
         place=Place.FAULT if starting_leads(view) and not sending_leads(view) else Place.BEHIND,
     )
 
@@ -351,12 +352,17 @@ def sending_leads(view: Evidence) -> bool:
 
 
 def kept_workers(view: Evidence) -> Config | None:
-    """Workers that persist, or start by fork if they do or are not to; if starting costs enough."""
+    """Workers that persist, or start by fork if they do or are not to; if starting costs enough.
+
+    As they are where nothing of that helps, or what the target starts as it is built would not
+    survive a fork.
+    """
     if not view.workers or turn(view)[1] < 0.15:
         return None
     if not view.config.persistent_workers and view.target.against_persisting is None:
         return view.having(persistent_workers=True)
-    return view.config if view.start_method == "fork" else view.having(start_method="fork")
+    forks = view.start_method != "fork" and view.target.fork_safe
+    return view.having(start_method="fork") if forks else view.config
 
 
 def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:

@@ -75,7 +75,7 @@ def test_predict_has_as_many_settings_as_the_certainty_of_the_sweep_names() -> N
     assert len(found.rows) == count
     text = screen(forecast_report(run, found))
     assert f"of the best of {count} settings" in text or "measured settings" in text
-    assert f"(all {count} settings)" in text
+    assert f" of {count} settings)" in text
 
 
 def test_predict_compares_with_what_recommend_compares_with_and_with_what_it_recommends() -> None:

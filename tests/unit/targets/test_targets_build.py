@@ -24,6 +24,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
+from dlprof.integrations.loaders import describe
 from dlprof.records import Config
 from dlprof.targets.build import BuiltTarget, build_from_object, build_target
 from dlprof.targets.grammar import TargetSpec, parse_target
@@ -560,6 +561,8 @@ def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
         target = build_from_object(found).target
         assert target.notes == (note,)
         assert target.against_persisting == note
+    assert describe(DataLoader(both), name="train.py:3").against_persisting == note
+    assert not describe(DataLoader(Numbers()), name="train.py:3").against_persisting
     for inner in (
         Around(datasets=(Numbers(), Curriculum())),
         Around(datasets=[Numbers()], dataset=Curriculum()),

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import TargetError
+from dlprof.targets.build import build_target
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.importing import import_object, module_name, place_of
+from dlprof.trial.consumer import make_consumer
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,21 @@ def test_a_target_that_changes_the_directory_is_found_where_it_was(
     file = str((tmp_path / "dlp_moves.py").resolve())
     assert place_of(parse_target("dlp_moves.py:make"), tmp_path) == (file, 5)
     assert place_of(parse_target("dlp_moves.py:data"), tmp_path) == (file, None)
+
+
+@pytest.mark.parametrize("step", ["dlp_step.py:step", "dlp_step:step"])
+def test_a_step_is_found_where_the_target_was_before_it_changed_the_directory(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os\nfrom torch.utils.data import TensorDataset\nimport torch\n"
+    code += "os.chdir(os.sep)\ndata = TensorDataset(torch.zeros(64))\n"
+    write(tmp_path / "somewhere" / "dlp_leaves.py", code)
+    write(tmp_path / "dlp_step.py", "def step(batch): return 7\n")
+    monkeypatch.chdir(tmp_path)
+    built = build_target(parse_target("somewhere/dlp_leaves.py:data"))
+    assert Path.cwd() != tmp_path
+    consume = make_consumer(0.0, step, directory=built.directory)
+    assert consume("batch") == 7
 
 
 def test_a_file_in_a_package_gets_its_dotted_name(tmp_path: Path) -> None:
