@@ -73,7 +73,7 @@ _BEHIND = "Other processes took the cores: it is what is left once their delays 
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
-    "fetch.io": "what __getitem__ waits for is not seen",
+    "fetch.io": "which call in __getitem__ is blocked is not seen",
     "main.receive": "what receiving takes is estimated",
     "main.sampler": "a step that computes and a sampler look nearly alike",
 }

@@ -117,7 +117,7 @@ def _wait(found: Attached) -> str:
 
 
 def _workers(found: Attached) -> str:
-    text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
+    text = f"have a batch to make {percent_text(found.worker_busy_fraction)} of the time"
     states = [each.waits for each in found.seen.workers]
     looks = sum(sum(each.values()) for each in states)
     shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}

@@ -33,6 +33,8 @@ _HARDLY = 0.05
 _TUNING = "dlprof.tune: "
 """What notes begin with that the answer shows."""
 
+_ONCE = "the script ran once: run-to-run variation is unknown"
+
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -85,6 +87,8 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
         workers = diagnosis.config.num_workers
         yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
+        if shown[0].fix is not None:
+            yield "Certainty", _ONCE
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -110,21 +114,30 @@ def _data_wait(run: Run) -> str:
         if each.rank == script.rank and waits >= _HARDLY:
             late = straggler_of(run)
             other = late is not None and late.rank not in {None, each.rank}
-            which = f"rank {late.rank}" if late is not None and other else "other ranks"
+            which = f"rank {late.rank}'s" if late is not None and other else "other ranks'"
             own = percent_text(each.wait_fraction)
             said = (
-                f"{percent_text(waits)} of the time rank {each.rank} waits in its steps for data "
-                f"of {which}, and {own} for its own."
+                f"rank {each.rank} waits for {which} data {percent_text(waits)} of the time, for "
+                f"its own {own}."
             )
     return said
 
 
 def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
     """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
-    if loader.headroom is not None:
-        yield "Headroom", headroom_text(loader.headroom)
+    found = loader.headroom
+    if found is not None:
+        yield "Headroom", f"{headroom_text(found)}{_wait_in_rounds(found, loader.wait_fraction)}"
     elif "headroom" in loader.unavailable:
         yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
+
+
+def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
+    """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
+    share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
+    if wait is None or least is None or wait >= least or share == percent_text(wait):
+        return ""
+    return f"; data wait is {share} without the queues that its pauses fill"
 
 
 def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
@@ -138,7 +151,7 @@ def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:
         return
     most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
     yield "Speed-up", most
-    yield "Certainty", "the script ran once: run-to-run variation is unknown"
+    yield "Certainty", _ONCE
 
 
 def headroom_text(found: Headroom) -> str:

@@ -33,6 +33,7 @@ class Gain:
         trials: The trials that it was measured by.
         worst: The least that it was in any block of trials.
         is_alone: Whether it is for cores that nobody else uses, though others did.
+        limit: What the model says limits it then (``Prediction.bound``); empty without it.
     """
 
     estimate: Estimate
@@ -40,6 +41,7 @@ class Gain:
     trials: tuple[str, ...] = ()
     worst: float | None = None
     is_alone: bool = False
+    limit: str = ""
 
     @property
     def value(self) -> float:
@@ -184,7 +186,7 @@ def predicted_gain(
     half = max(least, min(most, math.hypot(one, two)), abs(one - two))
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
-    return bound(fast / slow, half, "model")
+    return dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:

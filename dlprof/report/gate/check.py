@@ -273,7 +273,7 @@ def _certainty(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     sure, views = "", [view for gate in gates if gate.name == "service" for view in gate.views]
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
-        sure = f"of code that is right at its limits at most {share} fails by chance"
+        sure = f"false alarms at most {share}, even for code right at its limits"
         if check.target.plan is not None:  # by which each metric is that sure, whatever others are
             fails = sum(gate.state == "fail" for gate in check.target.verdict.gates)
             each = "each " if fails > 1 else ""
