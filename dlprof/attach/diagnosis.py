@@ -573,7 +573,8 @@ def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
         gain = each.predicted_gain if _asked(each) > workers else None
         if gain is not None:
             gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
-            each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one
+            known = {**each.evidence, "gain_limit": "order"}
+            each = dataclasses.replace(each, predicted_gain=gain, evidence=known)  # noqa: PLW2901 - the same one
             if gain.value > most:
                 most, first = gain.value, each
         limited.append(each)

@@ -18,6 +18,12 @@ _SOURCES = {
     "bound": "an estimate",
 }
 
+_USED_UP = {
+    **{name: limit_text(name) for name in ("cores", "main", "pin", "storage")},
+    "step": "receiving batches",  # the wait that a step which is the limit has
+}
+"""What limits a loader that more workers don't speed up, by ``gain_limit``, in words."""
+
 _NO_FIGURES = frozenset(
     {
         *("trials", "gain_from", "gain_at", "gain_if", "gain_trials", "seen_in", "tried"),
@@ -137,10 +143,9 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
     if not more or left <= PERHAPS_FED_WAIT_FRACTION:
         return ""
-    if (
-        limit in {"cores", "main", "pin", "storage"} and not gain.is_wide
-    ):  # of which more workers bring no more
-        return f"then limited by {limit_text(limit)}: {percent_text(left)} wait is left"
+    # More workers bring no more of these; to a whole script starts of epochs are left as well.
+    if limit in _USED_UP and finding.script_gain is None and not gain.is_wide:
+        return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
     return "more may gain more: dlprof sweep"
 
 

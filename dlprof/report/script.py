@@ -137,7 +137,7 @@ def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
     share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
     if wait is None or least is None or wait >= least or share == percent_text(wait):
         return ""
-    return f"; data wait is {share} without the queues that its pauses fill"
+    return f"; data wait is {share} without queues that pauses of --headroom fill"
 
 
 def _to_gain(run: Run) -> Iterator[tuple[str, doc.Words]]:

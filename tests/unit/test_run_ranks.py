@@ -264,6 +264,7 @@ def test_the_screen_of_ranks_is_the_recorded_one() -> None:
     found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
     late = rank_run(2, came(0.5), io_s=0.4, diagnosis=found)
     run, _ = shown({0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.12)), 2: late})
+    run = dataclasses.replace(run, path="ddp.rank0.dlprof.jsonl")
     for width in (60, 80, 200):
         check_golden(f"run-ranks-{width}.txt", text := drawn(script_report(run), width))
         assert max(map(len, text.splitlines())) <= width
@@ -271,6 +272,15 @@ def test_the_screen_of_ranks_is_the_recorded_one() -> None:
     document = json.loads(script_document(run))
     assert document["straggler"]["rank"] == 2
     assert [each["held_up_fraction"] for each in document["script"]["ranks"]][:2] == [0.0, 0.0]
+
+
+def test_the_file_of_a_rank_says_where_those_are_that_wait_for_it() -> None:
+    late = rank_run(1, came(0.5), diagnosis=slow_reads(gain=Estimate(value=3.0)))
+    text = " ".join(plain_text(script_report(late), width=100).split())
+    where = "Ranks rank 1 by itself; what others wait for it is in the file of its machine's first"
+    assert where in text
+    assert "Certainty the script ran once: run-to-run variation is unknown" in text
+    assert "by itself" not in plain_text(script_report(rank_run(0, came(0.5))), width=100)
 
 
 def test_a_late_rank_0_reports_its_own_wait() -> None:
