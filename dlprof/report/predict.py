@@ -106,7 +106,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[tuple[str,
         others = named and (best is None or best.config != forecast.pick)
         depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
         # Which multiply what was asked for by num_workers.
-        by = f" with prefetch_factor={','.join(map(str, sorted(depths)))}"
+        by = f" with prefetch_factor={','.join(map(str, sorted(filter(None, depths))))}"
         by = by if len(depths) > 1 else ""
         among = f"  (of those asked for{by}; of all: dlprof recommend)" if others else ""
         name = picked.name if others and len(depths) > 1 else picked.config.text
