@@ -8,7 +8,7 @@ from typing import Any
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Styled, Text, Tone, Words
-from dlprof.report.labels import cores_text, gain_text, limit_text, percent_text, ratio_text
+from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
@@ -19,8 +19,8 @@ _SOURCES = {
 }
 
 _USED_UP = {
-    **{name: limit_text(name) for name in ("cores", "main", "pin", "storage")},
-    "step": "receiving batches",  # the wait that a step which is the limit has
+    **dict.fromkeys(("step", "main"), "the main process"),  # which also receives batches
+    **{"pin": "the pin thread", "cores": "cores", "storage": "storage"},
 }
 """What limits a loader that more workers don't speed up, by ``gain_limit``, in words."""
 

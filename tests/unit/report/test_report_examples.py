@@ -329,7 +329,7 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
 
     assert fix() == "num_workers=6 (more may gain more: dlprof sweep)"
     alone = dataclasses.replace(first, script_gain=None)
-    for limit, said in (("cores", "cores"), ("step", "receiving batches"), ("workers", "")):
+    for limit, said in (("cores", "cores"), ("step", "the main process"), ("workers", "")):
         evidence = {"gain_from": "model", "gain_limit": limit}
         gain = Estimate(value=1.48, low=1.4, high=1.6)
         found = dataclasses.replace(alone, evidence=evidence, predicted_gain=gain)
