@@ -20,7 +20,9 @@ _SOURCES = {
 
 _USED_UP = {
     **dict.fromkeys(("step", "main"), "the main process"),  # which also receives batches
-    **{"pin": "the pin thread", "cores": "cores", "storage": "storage"},
+    "pin": "the pin thread",
+    "cores": "cores",
+    "storage": "storage",
 }
 """What limits a loader that more workers don't speed up, by ``gain_limit``, in words."""
 
