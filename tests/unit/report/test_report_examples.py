@@ -328,11 +328,10 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         return str(dict(answer([found], wait, workers=workers))["Fix"])
 
     assert fix() == "num_workers=6 (more may gain more: dlprof sweep)"
-    alone = dataclasses.replace(first, script_gain=None)
     for limit, said in (("cores", "cores"), ("step", "the main process"), ("workers", "")):
         evidence = {"gain_from": "model", "gain_limit": limit}
         gain = Estimate(value=1.48, low=1.4, high=1.6)
-        found = dataclasses.replace(alone, evidence=evidence, predicted_gain=gain)
+        found = dataclasses.replace(first, evidence=evidence, predicted_gain=gain)
         text = dict(answer([found], 0.8, workers=2))["Fix"]
         assert text == (
             f"num_workers=6 (then limited by {said}: 70% wait is left)" if said else fix()
