@@ -87,7 +87,8 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
         workers = diagnosis.config.num_workers
         yield from answer(shown, _wait_of(run, shown[0]), workers=workers)
-        if shown[0].fix is not None:
+        # How sure it is where the headroom was measured, its rounds say.
+        if shown[0].fix is not None and all(each.headroom is None for each in run.watched):
             yield "Certainty", _ONCE
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found

@@ -20,7 +20,7 @@ from dlprof.records import Config, Constraints, Estimate
 from dlprof.records.codec import to_json
 from dlprof.report.compare import comparison_report
 from dlprof.report.document import Document, FactList
-from dlprof.report.export.formats import render_as
+from dlprof.report.export.formats import render_as, run_report
 from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
 from dlprof.report.snippets import render_python
@@ -53,6 +53,15 @@ def test_the_quota_hides_behind_the_neighbours() -> None:
     a, b = (read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in ("single-box", "shared-server"))
     parts = {part.code: part.log_ratio.value for part in compare(a, b).parts}
     assert parts["neighbours"] < 5 * parts.get("quota", 0.0) <= 0
+
+
+@pytest.mark.parametrize("name", ["headroom", "training-before", "training-after"])
+def test_the_answer_of_a_script_fits_into_16_lines_and_says_how_sure_it_is(name: str) -> None:
+    text = drawn(run_report(read_run(EXAMPLES / f"{name}.dlprof.jsonl")), 80)
+    assert len(text.splitlines()) <= 16
+    assert ("Certainty   the script ran once" in text) is (name != "headroom")
+    wait = "data wait is 29% without queues that pauses of --headroom fill"
+    assert (wait in " ".join(text.split())) is (name == "headroom")
 
 
 def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
