@@ -74,7 +74,7 @@ _BEHIND = "Other processes took the cores: it is what is left once their delays 
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
-    "fetch.io": "what __getitem__ waits for is not seen",
+    "fetch.io": "which call in __getitem__ is blocked is not seen",
     "main.receive": "what receiving takes is estimated",
     "main.sampler": "a step that computes and a sampler look nearly alike",
 }
@@ -574,7 +574,8 @@ def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
         gain = each.predicted_gain if _asked(each) > workers else None
         if gain is not None:
             gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
-            each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one
+            known = {**each.evidence, "gain_limit": "order"}
+            each = dataclasses.replace(each, predicted_gain=gain, evidence=known)  # noqa: PLW2901 - the same one
             if gain.value > most:
                 most, first = gain.value, each
         limited.append(each)

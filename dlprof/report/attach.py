@@ -113,7 +113,7 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
         rate = found.batches_per_s
         taken = f"{format_rate(rate)} batches/s" if rate else "no batch was taken"
         yield "Data wait", f"{percent_text(share.value)} of the time{sure}, {taken}"
-        busy = f"busy {percent_text(found.worker_busy_fraction)} of the time"
+        busy = f"have a batch to make {percent_text(found.worker_busy_fraction)} of the time"
         shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
         most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
         doing = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]

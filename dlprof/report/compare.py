@@ -27,6 +27,8 @@ def comparison_report(comparison: Comparison) -> doc.Document:
         for part, factor in zip(parts, factors, strict=True)
     ]
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
+    whole = _factor_text(comparison.ratio)
+    product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
     return doc.Document(
         title=" and ".join(_names(comparison)),
         answer=(
@@ -35,7 +37,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
             *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
-        hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')})"),
+        hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')}{product})"),
         details=lambda: _details(comparison),
     )
 

@@ -14,10 +14,18 @@ from dlprof.units import counted, format_bytes, format_duration, format_rate
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
 _SOURCES = {"measured": "measured here", "model": "predicted", "bound": "an estimate"}
 
+_USED_UP = {
+    **dict.fromkeys(("step", "main"), "the main process"),  # which also receives batches
+    "pin": "the pin thread",
+    "cores": "cores",
+    "storage": "storage",
+}
+"""What limits a loader that more workers don't speed up, by ``gain_limit``, in words."""
+
 _NO_FIGURES = frozenset(
     {
         *("trials", "gain_from", "gain_at", "gain_if", "gain_trials", "seen_in", "tried"),
-        *("gain_workers", "gain_wait_fraction"),  # which a note says
+        *("gain_workers", "gain_wait_fraction", "gain_limit"),  # which a note says, or the fix
     }
 )
 
@@ -70,9 +78,10 @@ def answer(
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
     if finding.fix is not None:
         change = _change(finding) or finding.fix.text
+        change += _where(finding, workers)
         known = wait is not None and workers is not None and not finding.evidence.get("gain_if")
-        more = known and _more_may_pay(finding, wait or 0.0, workers or 0)
-        yield "Fix", f"{change} (more may gain more: dlprof sweep)" if more else change
+        more = _more_may_pay(finding, wait or 0.0, workers or 0) if known else ""
+        yield "Fix", f"{change} ({more})" if more else change
     elif tried := finding.evidence.get("tried"):
         yield "Tried", str(tried)
     gain = _gain(finding, names_step=False)  # which the line on the wait has
@@ -83,11 +92,9 @@ def answer(
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
     if (other := _next_best(findings)) is not None:
-        change = _change(other)
         # Each gain is that of one change alone, whichever of them brings more.
-        worth = ", ".join(filter(None, (change, _gain(other, names_step=False))))
-        if change and other.evidence.get("gain_from") != "measured":
-            worth += " (dlprof sweep measures it)"
+        worth = ", ".join(filter(None, (_change(other), _gain(other, names_step=False))))
+        worth += _to_measure(finding, other)
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
         )
@@ -98,14 +105,38 @@ def answer(
         yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}{how}")
 
 
-def _more_may_pay(finding: Finding, wait: float, workers: int) -> bool:
-    """Whether more workers are the fix, and leave much of the wait, as is only predicted."""
-    gain, fix = finding.predicted_gain, finding.fix
+def _where(finding: Finding, workers: int | None) -> str:
+    """On which rank its workers are to be set, which the others wait for, and how many it has."""
+    rank, asked = finding.evidence.get("rank"), finding.fix and finding.fix.dataloader_kwargs
+    if rank is None or workers is None or "num_workers" not in (asked or {}):
+        return ""
+    return f" on rank {rank} (now num_workers={workers})"
+
+
+def _to_measure(finding: Finding, other: Finding) -> str:
+    """How to measure what else pays; why it isn't the fix, where it brings more than that."""
+    if not _change(other) or other.evidence.get("gain_from") == "measured":
+        return ""
+    measured = finding.evidence.get("gain_from") == "measured"
+    one, two = (
+        each.predicted_gain.value if each.predicted_gain else 0.0 for each in (finding, other)
+    )
+    unlike = ", unlike Fix" if measured and two > one else ""
+    return f"{unlike} (dlprof sweep measures it)"
+
+
+def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
+    """Where more workers are the fix and leave much of the wait, as is only predicted: why."""
+    gain, fix, limit = finding.predicted_gain, finding.fix, finding.evidence.get("gain_limit")
     if gain is None or fix is None or finding.evidence.get("gain_from") == "measured":
-        return False
+        return ""
     left = 1 - gain.value * (1 - wait)
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
-    return more and left > PERHAPS_FED_WAIT_FRACTION
+    if not more or left <= PERHAPS_FED_WAIT_FRACTION:
+        return ""
+    if limit in _USED_UP and not gain.is_wide:
+        return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
+    return "more may gain more: dlprof sweep"
 
 
 def _change(finding: Finding) -> str:

@@ -64,6 +64,25 @@ def profile_report(profile: MachineProfile) -> doc.Document:
     )
 
 
+_FIGURES = {
+    "logical_cpus": "CPUs",
+    "physical_cores": "cores",
+    "cpu_model": "CPU model",
+    "base_ghz": "base clock",
+    "memory_gib": "memory",
+    "memory_gb_per_s": "memory rate",
+    "shm_gib": "shared memory",
+    "numa_nodes": "NUMA nodes",
+    "core_speed": "core speed",
+    "gpus.model": "GPU model",
+    "gpus.count": "number of GPUs",
+    "gpus.memory_gib": "GPU memory",
+    "gpus.pcie_generation": "PCIe link",
+    "gpus.pcie_width": "PCIe link",
+}
+"""What of a profile may be assumed, by its key, as people read it."""
+
+
 def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
     yield "Machine", profile.description
     yield "CPU", machine.cpu_model
@@ -75,8 +94,9 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
         cards = sum(group.count for group in profile.gpus)
         each = f", {profile.memory_gb_per_s / cards:.0f} for each GPU" if cards > 1 else ""
         yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
-    yield "Shared memory", format_bytes(machine.shm_bytes)
-    yield "NUMA nodes", count_text(machine.numa_nodes)
+    shm, nodes = format_bytes(machine.shm_bytes), count_text(machine.numa_nodes)
+    yield "Shared memory", machine.unavailable.get("shm_bytes", shm)
+    yield "NUMA nodes", machine.unavailable.get("numa_nodes", nodes)
     yield from _cards(machine.gpus, "none")
     links = [gpu.link_bytes_per_s for gpu in machine.gpus if gpu.link_bytes_per_s is not None]
     if links:  # the slowest card's
@@ -86,7 +106,8 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
     if profile.read_on:
         yield "Read on", profile.read_on
     if profile.unsourced:
-        yield "Assumed", f"as no source states them: {', '.join(profile.unsourced)}"
+        names = dict.fromkeys(_FIGURES.get(key, key) for key in profile.unsourced)
+        yield "Assumed", f"as no page that was read states them: {', '.join(names)}"
     yield from (("Note", note) for note in profile.notes)
 
 

@@ -87,7 +87,10 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         best = forecast.others.get("recommended")
         others = named and (best is None or best.config != forecast.pick)
         depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
-        among = "  (of those asked for; of all: dlprof recommend)" if others else ""
+        # Which multiply what was asked for by num_workers.
+        by = f" with prefetch_factor={','.join(map(str, sorted(filter(None, depths))))}"
+        by = by if len(depths) > 1 else ""
+        among = f"  (of those asked for{by}; of all: dlprof recommend)" if others else ""
         name = picked.name if others and len(depths) > 1 else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
@@ -233,7 +236,8 @@ def _idle(forecast: Forecast, picked: ForecastRow | None) -> str:
     if used is None:
         return ""
     more = picked.config.num_workers > forecast.conditions.cores and used < 0.9 * cores
-    return f" ({cores_text(used)} busy, so more workers may pay)" if more else ""
+    workers = counted(picked.config.num_workers, "worker")
+    return f" ({cores_text(used)} busy with {workers})" if more else ""
 
 
 def _step(forecast: Forecast) -> str:

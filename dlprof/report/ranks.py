@@ -37,6 +37,9 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Accelerators
 
 
+_IN_FIRST = "what others wait for it is in the file of its machine's first rank"
+
+
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.Row]:
     """All ranks together and the slowest, whose rate is that of their configuration, in a line."""
     speeds = rank_speeds(run, pick)
@@ -208,6 +211,8 @@ def training_facts(run: Run) -> Iterator[doc.Row]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
     script = run.script
     if script is None or len(script.ranks) < 2:
+        if script is not None and script.rank:  # rank 0 is the first of its machine
+            yield "Ranks", f"rank {script.rank} by itself; {_IN_FIRST}"
         return
     ranks, world = script.ranks, script.world_size or 0
     waits = sorted(each.wait_fraction for each in ranks if each.wait_fraction is not None)

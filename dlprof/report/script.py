@@ -32,6 +32,8 @@ _HARDLY = 0.05
 _TUNING = "dlprof.tune: "
 """What notes begin with that the answer shows."""
 
+_ONCE = "the script ran once: run-to-run variation is unknown"
+
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -90,8 +92,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     if run.watched:
         yield "Data wait", doc.Styled(_data_wait(run), "strong")
         slowest = _slowest(run.watched)
-        if slowest.headroom is not None:
-            yield "Headroom", headroom_text(slowest.headroom)
+        if (found := slowest.headroom) is not None:
+            yield "Headroom", headroom_text(found) + _wait_in_rounds(found, slowest.wait_fraction)
         elif "headroom" in slowest.unavailable:  # where it was asked for
             yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
@@ -102,6 +104,9 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         wait = _slowest(run.watched).wait_fraction if run.watched else None
         wait = wait if late is None else waits_for_late(run, late)
         yield from answer(shown, wait, workers=diagnosis.config.num_workers)
+        # How sure it is where the headroom was measured, its rounds say.
+        if shown[0].fix is not None and all(each.headroom is None for each in run.watched):
+            yield "Certainty", _ONCE
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -127,13 +132,21 @@ def _data_wait(run: Run) -> str:
         if each.rank == script.rank and waits >= _HARDLY:
             late = straggler_of(run)
             other = late is not None and late.rank not in {None, each.rank}
-            which = f"rank {late.rank}" if late is not None and other else "other ranks"
+            which = f"rank {late.rank}'s" if late is not None and other else "other ranks'"
             own = percent_text(each.wait_fraction)
             said = (
-                f"{percent_text(waits)} of the time rank {each.rank} waits in its steps for data "
-                f"of {which}, and {own} for its own."
+                f"rank {each.rank} waits for {which} data {percent_text(waits)} of the time, for "
+                f"its own {own}."
             )
     return said
+
+
+def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
+    """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
+    share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
+    if wait is None or least is None or wait >= least or share == percent_text(wait):
+        return ""
+    return f"; data wait is {share} without queues that pauses of --headroom fill"
 
 
 def _to_gain(run: Run) -> Iterator[doc.Row]:
@@ -147,7 +160,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
         return
     most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
     yield "Speed-up", most
-    yield "Certainty", "the script ran once: run-to-run variation is unknown"
+    yield "Certainty", _ONCE
 
 
 def headroom_text(found: Headroom) -> str:

@@ -492,8 +492,10 @@ def expected_of(advice: Recommendation) -> Iterator[doc.Row]:
 
 def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     """The limits that the settings keep, and where and for what they are wanted."""
+    several = asked.ranks * asked.nodes > 1
     if asked.max_workers is not None:
-        yield f"at most {counted(asked.max_workers, 'worker')}"
+        each = " a rank" if several else ""
+        yield f"at most {counted(asked.max_workers, 'worker')}{each}"
     for size, what in ((asked.max_ram_bytes, "memory"), (asked.max_shm_bytes, "shared memory")):
         if size is not None:
             yield f"at most {format_bytes(size)} of {what}"
@@ -505,9 +507,11 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     ):
         if value is not None:
             yield said.format(value)
-    if asked.ranks * asked.nodes > 1:
+    if several:
         nodes = f" on each of {asked.nodes:,} nodes" if asked.nodes > 1 else ""
-        yield f"{counted(asked.ranks, 'rank')}{nodes}"
+        divided = (asked.max_ram_bytes, asked.max_shm_bytes, asked.machine, asked.cores)
+        shared = "shared by " if any(each is not None for each in divided) else ""
+        yield f"{shared}{counted(asked.ranks, 'rank')}{nodes}"
     if step and asked.step_s is not None:
         yield f"a step of {step_text(asked.step_s, asked.step_spread)}"
 

@@ -65,7 +65,7 @@ def test_the_others_wait_in_their_steps_for_a_rank_of_slow_storage(tmp_path: Pat
     assert None not in {first.startup_s, second.startup_s, first.own_cpu_cores}
 
     screen = (tmp_path / "screen.txt").read_text()
-    assert "of the time rank 0 waits in its steps for data of rank 1" in screen
+    assert "rank 0 waits for rank 1's data " in screen
     assert "rank 1's batches come last (because of its storage" in screen
     assert "Bottleneck Rank 1: " in screen
 

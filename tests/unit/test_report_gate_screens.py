@@ -13,12 +13,14 @@ from gate_samples import (
     failing_check,
     hostile_check,
     inconclusive_check,
+    load_quads,
     passing_check,
 )
 from golden import drawn
 
 from dlprof.errors import ExitCode
-from dlprof.gate import exit_code
+from dlprof.gate import checked_target, exit_code, make_plan
+from dlprof.gate.plan import LOOKS
 from dlprof.records.gate import CheckReport, StageShift
 from dlprof.report.gate.check import advice, check_document, check_report, notes, stage_lines
 from dlprof.report.gate.files import (
@@ -118,6 +120,17 @@ def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> Non
     assert "Certainty each beyond its limit (99%); false alarms at most 3.6%; took" in failing
     assert "a slowdown of more than 1.4% is excluded (99%)" in passing
     assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
+
+
+def test_beyond_its_limit_and_unconfirmed_only_the_code_is_in_doubt() -> None:
+    quads = load_quads(LOOKS[0], 0.12, noise=0.005)
+    target = checked_target("data.py:make", make_plan(gates=()), quads)
+    text = drawn(check_report(dataclasses.replace(inconclusive_check(), targets=(target,))), 80)
+    text = " ".join(text.split())
+    assert "INCONCLUSIVE: It is undecided whether data loading got slower Target" in text
+    assert "beyond the limit of 5%, in one pair of processes" in text
+    assert "(99%); whether by the code: undecided" in text
+    assert "by more than" not in text.partition("Certainty")[2]
 
 
 def test_no_confidence_reads_as_certain() -> None:

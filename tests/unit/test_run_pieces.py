@@ -488,6 +488,13 @@ def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
         assert "without any wait for data" not in text
 
 
+@pytest.mark.parametrize(("wait", "said"), [(0.3, True), (0.38, False), (0.45, False)])
+def test_a_loop_that_waits_less_than_its_rounds_says_why(wait: float, *, said: bool) -> None:
+    text = drawn(script_report(watched_run(loader("train.py:3", wait, headroom=HEADROOM))), 80)
+    why = "; data wait is 38% without queues that pauses of --headroom fill"
+    assert (why in " ".join(text.split())) is said
+
+
 def test_batches_given_again_are_no_time_of_the_script() -> None:
     given = loader("train.py:3", 0.38, headroom=HEADROOM)
     assert own_s(125.0, [given, loader("train.py:4", 0.1)]) == 100.0

@@ -240,7 +240,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     waits = [each.barrier_fraction for each in run.script.ranks]
     assert waits == pytest.approx([0.4, 0.0, 0.4])
     assert [each.held_up_fraction for each in run.script.ranks] == pytest.approx([0.0, 0.4, 0.0])
-    waited = "40% of the time rank 0 waits in its steps for data of rank 1, and 10%"
+    waited = "rank 0 waits for rank 1's data 40% of the time, for its own 10%."
     assert waited in text
     assert waited in index_row(run)[1]  # a table of several runs says no other
     assert (
@@ -249,7 +249,8 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
     # Not 1.11x, by its own wait of 10%.
-    assert "Fix num_workers=4 Speed-up not known; at most 1.67x, without any " in text
+    assert "Fix num_workers=4 on rank 1 (now num_workers=1) Speed-up not known; at most" in text
+    assert "at most 1.67x, without any " in text
 
 
 def test_a_step_is_not_the_limit_of_a_rank_whose_data_others_wait_for() -> None:
@@ -266,10 +267,23 @@ def test_the_screen_of_ranks_is_the_recorded_one() -> None:
     found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
     late = rank_run(2, came(0.5), io_s=0.4, diagnosis=found)
     run, _ = shown({0: rank_run(0, came(0.1)), 1: rank_run(1, came(0.12)), 2: late})
-    check_golden("run-ranks-80.txt", drawn(script_report(run), 80, verbose=True))
+    run = dataclasses.replace(run, path="ddp.rank0.dlprof.jsonl")
+    for width in (60, 80, 200):
+        check_golden(f"run-ranks-{width}.txt", text := drawn(script_report(run), width))
+        assert max(map(len, text.splitlines())) <= width
+    check_golden("run-ranks-verbose.txt", drawn(script_report(run), 80, verbose=True))
     document = json.loads(script_document(run))
     assert document["straggler"]["rank"] == 2
     assert [each["held_up_fraction"] for each in document["script"]["ranks"]][:2] == [0.0, 0.0]
+
+
+def test_the_file_of_a_rank_says_where_those_are_that_wait_for_it() -> None:
+    late = rank_run(1, came(0.5), diagnosis=slow_reads(gain=Estimate(value=3.0)))
+    text = " ".join(plain_text(script_report(late), width=100).split())
+    where = "Ranks rank 1 by itself; what others wait for it is in the file of its machine's first"
+    assert where in text
+    assert "Certainty the script ran once: run-to-run variation is unknown" in text
+    assert "by itself" not in plain_text(script_report(rank_run(0, came(0.5))), width=100)
 
 
 def test_a_late_rank_0_reports_its_own_wait() -> None:
@@ -280,7 +294,8 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     assert "rank 0's batches come last" in text
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.
-    assert "Fix num_workers=4 Speed-up 1.67x for the whole job at most, an" in text
+    assert "Fix num_workers=4 on rank 0 (now num_workers=1) Speed-up 1.67x for the whole" in text
+    assert "1.67x for the whole job at most, an" in text
 
 
 def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
@@ -322,7 +337,7 @@ def test_stragglers_that_change_name_no_rank() -> None:
         "each waits in its steps for batches of others, 20% of the time; which one comes last "
         "changes"
     ) in text
-    assert "waits in its steps for data of other ranks" in text
+    assert "waits for other ranks' data 20% of the time, for its own" in text
 
 
 def test_ranks_that_do_not_go_step_by_step_wait_for_themselves() -> None:

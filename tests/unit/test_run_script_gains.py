@@ -64,6 +64,7 @@ def test_a_script_gains_less_than_its_loop() -> None:
     assert first.script_gain.value == pytest.approx(16.0 / after_s, rel=0.03)
     assert first.script_gain.low is not None
     assert 1 < first.script_gain.low < first.script_gain.value
+    assert "gain_limit" not in first.evidence  # as epochs also start
 
 
 def test_no_fix_brings_more_than_a_perfect_loader() -> None:

@@ -32,6 +32,7 @@ class Gain:
     trials: tuple[str, ...] = ()  # the trials that it was measured by
     worst: float | None = None  # the least that it was in any block of trials
     is_alone: bool = False  # whether it is for cores that nobody else uses, though others did
+    limit: str = ""  # what the model says limits it then (``Prediction.bound``); empty without it
 
     @property
     def value(self) -> float:
@@ -176,7 +177,7 @@ def predicted_gain(
     half = max(least, min(most, math.hypot(one, two)), abs(one - two))
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
-    return bound(fast / slow, half, "model")
+    return dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:

@@ -280,6 +280,8 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         where = where if view.script is None else "in this loop"
         where += " on cores that nobody else uses" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
+        # To a whole script starts of epochs are left as well.
+        evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}
     if needs := _shared_out(view, claim):
         evidence["gain_if"] = needs
     cost = min(1.0, max(0.0, claim.cost))

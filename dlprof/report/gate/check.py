@@ -95,7 +95,7 @@ def _slower_undecided(check: CheckReport) -> list[ViewFigures]:
         for view in gate.views
         if gate.name == "service" and gate.state == "inconclusive"
     )
-    return [view for view in views if (view.low or 0.0) > 0]
+    return [view for view in views if 0 < (view.low or 0.0) <= view.limit]
 
 
 def state_word(check: CheckReport) -> str:
@@ -265,7 +265,7 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
     sure, views = "", [view for gate in gates if gate.name == "service" for view in gate.views]
     if check.state == "fail" and bound is not None:
         share = percent(bound, signed=False)
-        sure = f"of code that is right at its limits at most {share} fails by chance"
+        sure = f"false alarms at most {share}, even for code right at its limits"
         if check.target.plan is not None:  # by which each metric is that sure, whatever others are
             fails = sum(gate.state == "fail" for gate in check.target.verdict.gates)
             each = "each " if fails > 1 else ""
@@ -284,6 +284,9 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
         for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")
             sure = f"slower by at least {least}{level}; by more than {view.limit_text}: undecided"
+        for low in (each.low for each in views if each.low is not None and each.low > each.limit):
+            least = percent(low).removeprefix("+")
+            sure = f"measured slower by at least {least}{level}; whether by the code: undecided"
     yield "Certainty", "; ".join(filter(None, (sure or "none", took)))
 
 

@@ -237,6 +237,8 @@ def test_more_workers_come_before_another_order_where_they_bring_more(
     assert (findings[0].code == "fetch.io") is more_first
     assert findings[int(more_first)].code == "order.blocking"
     assert (more.value > 1.1 * order.value) is more_first
+    (limit,) = (each.evidence["gain_limit"] for each in findings if each.code == "fetch.io")
+    assert limit == "order"
     # While they are held back more workers change nothing.
     assert more.value < 1 / (0.95 * idle / 3)
 

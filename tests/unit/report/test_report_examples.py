@@ -20,7 +20,7 @@ from dlprof.records import Config, Constraints, Estimate
 from dlprof.records.codec import to_json
 from dlprof.report.compare import comparison_report
 from dlprof.report.document import Document, FactList
-from dlprof.report.export.formats import render_as
+from dlprof.report.export.formats import render_as, run_report
 from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
 from dlprof.report.snippets import render_python
@@ -53,6 +53,15 @@ def test_the_quota_hides_behind_the_neighbours() -> None:
     a, b = (read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in ("single-box", "shared-server"))
     parts = {part.code: part.log_ratio.value for part in compare(a, b).parts}
     assert parts["neighbours"] < 5 * parts.get("quota", 0.0) <= 0
+
+
+@pytest.mark.parametrize("name", ["headroom", "training-before", "training-after"])
+def test_the_answer_of_a_script_fits_into_16_lines_and_says_how_sure_it_is(name: str) -> None:
+    text = drawn(run_report(read_run(EXAMPLES / f"{name}.dlprof.jsonl")), 80)
+    assert len(text.splitlines()) <= 16
+    assert ("Certainty   the script ran once" in text) is (name != "headroom")
+    wait = "data wait is 29% without queues that pauses of --headroom fill"
+    assert (wait in " ".join(text.split())) is (name == "headroom")
 
 
 def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
@@ -119,29 +128,30 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     assert run.recommendation is not None
     assert run.recommendation.config not in {row.config for row in found.rows}
     hint = "(of those asked for; of all: dlprof recommend)"
-    assert hint in screen(forecast_report(run, found, named=True))
+    both = hint.replace(";", " with prefetch_factor=2,4;")
+    assert both in screen(forecast_report(run, found, named=True))
     assert hint not in screen(forecast_report(run, found))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
     found = api.predict(profiled, num_workers=8)
-    assert hint in screen(forecast_report(profiled, found, named=True))
+    assert both in screen(forecast_report(profiled, found, named=True))
 
 
 def test_more_workers_than_cores_are_no_riddle() -> None:
-    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), "busy, so more workers may pay)"
+    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), " busy with 7 workers)"
     found = api.predict(run, num_workers=range(17), step_time="20ms")
     assert found.pick is not None
     assert found.pick.num_workers > found.conditions.cores
-    assert f" 2 cores (0.6 {why}" in screen(forecast_report(run, found))
+    assert f" 2 cores (0.6{why}" in screen(forecast_report(run, found))
     few = api.predict(run, num_workers=2)
     assert why not in screen(forecast_report(run, few))
 
 
 def test_beside_background_load_busy_cores_are_compared_with_those_available() -> None:
-    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), "busy, so more workers may pay)"
+    run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), " busy with 7 workers)"
     question: Any = {"num_workers": range(17), "assume_background": 0.9}
     found = api.predict(run, step_time="20ms", **question)
     others = "other processes want 0.9 cores"
-    assert f" 2 cores (0.6 {why}, {others}" in screen(forecast_report(run, found))
+    assert f" 2 cores (0.6{why}, {others}" in screen(forecast_report(run, found))
     (picked,) = (row for row in found.rows if row.config == found.pick)
     busy = dataclasses.replace(
         picked, prediction=dataclasses.replace(picked.prediction, cores=1.7)
@@ -159,7 +169,8 @@ def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> No
     found = compare(*(read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in names))
     text = screen(comparison_report(found))
     assert len(found.parts) > text.count("█|")
-    assert text.endswith(f"Details: -v (all {len(found.parts)} parts)")
+    whole = f"{found.ratio.value:.2f}x"
+    assert text.endswith(f"Details: -v (all {len(found.parts)} parts, which multiply to {whole})")
     for parts in (found.parts[:1], found.parts[:2]):
         text = screen(comparison_report(dataclasses.replace(found, parts=parts)))
         assert text.endswith("Details: -v")
@@ -326,6 +337,14 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         return str(dict(answer([found], wait, workers=workers))["Fix"])
 
     assert fix() == "num_workers=6 (more may gain more: dlprof sweep)"
+    for limit, said in (("cores", "cores"), ("step", "the main process"), ("workers", "")):
+        evidence = {"gain_from": "model", "gain_limit": limit}
+        gain = Estimate(value=1.48, low=1.4, high=1.6)
+        found = dataclasses.replace(first, evidence=evidence, predicted_gain=gain)
+        text = dict(answer([found], 0.8, workers=2))["Fix"]
+        assert text == (
+            f"num_workers=6 (then limited by {said}: 70% wait is left)" if said else fix()
+        )
     # Tried; enough for the step; fewer than now.
     assert {fix(gain_from="measured"), fix(value=4.3), fix(workers=8)} == {"num_workers=6"}
 

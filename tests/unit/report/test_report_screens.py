@@ -77,9 +77,12 @@ def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() 
     limits = dataclasses.replace(limits, ranks=8, cores=32.0, max_ram_bytes=8 * 2**30)
     run = dataclasses.replace(run, path="a/folder/of/a/long/name/for/loader.dlprof.jsonl")
     text = drawn(recommendation_report(run, recommend(run, limits)), 80)
-    assert "8.0 GiB of memory, 32 cores, 8 ranks" in " ".join(text.split())
+    assert "8.0 GiB of memory, 32 cores, shared by 8 ranks" in " ".join(text.split())
     assert "workers  samples/s a rank" in text
     assert len(text.splitlines()) <= 16
+    few = dataclasses.replace(limits, max_workers=2, cores=None, max_ram_bytes=None)
+    text = " ".join(drawn(recommendation_report(run, recommend(run, few)), 80).split())
+    assert "for at most 2 workers a rank, 8 ranks" in text
     elsewhere = recommend(run, limits, machine=machine(64, hostname="a" * 40))
     text = drawn(recommendation_report(run, elsewhere), 80)
     assert "num_workers" in text
