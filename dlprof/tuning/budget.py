@@ -64,8 +64,11 @@ class Budget:
         """Why a larger setting isn't allowed; empty if it is.
 
         ``pids`` are the running workers; each of ``batch_tensors`` is shared by a file descriptor.
+        Without any, as between two epochs, what the setting before took is free by now.
         """
-        more_files = _files(after, batch_tensors) - _files(before, batch_tensors)
+        before_bytes = before.in_flight * batch_bytes if pids else 0
+        more_files = _files(after, batch_tensors)
+        more_files -= _files(before, batch_tensors) if pids else 0
         limit, opened = open_files_limit(), list_names(self._root / "proc" / "self" / "fd")
         free_files = math.inf if limit is None or not opened else max(0, limit - len(opened))
         if more_files > _SPARE * free_files:
@@ -77,10 +80,10 @@ class Budget:
         self.weigh(pids)
         more_workers = max(0, after.workers - len(pids))
         # What is forked beside batches keeps those mapped that there are.
-        kept = before.in_flight if pids and more_workers else 0
-        fresh_bytes = (kept + max(0, after.in_flight - before.in_flight)) * batch_bytes
+        kept_bytes = before_bytes if more_workers else 0
+        fresh_bytes = kept_bytes + max(0, after.in_flight * batch_bytes - before_bytes)
         more_bytes = more_workers * self._worker_bytes + fresh_bytes
-        in_flight_bytes = (kept + after.in_flight) * batch_bytes
+        in_flight_bytes = kept_bytes + after.in_flight * batch_bytes
         whole_bytes = max(after.workers, len(pids)) * self._worker_bytes + in_flight_bytes
         if self._ram is not None and whole_bytes > self._ram:
             return f"it would take {format_bytes(whole_bytes)}, above max_ram"

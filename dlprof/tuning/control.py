@@ -89,6 +89,7 @@ class Window(NamedTuple):
     receive_s: float = 0.0
     fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
     cpu_s: float = 0.0  # the CPU time of that; with more threads than one it may be more
+    shared_s: float = 0.0  # CPU time of that which the main process, with no shared memory, spares
     # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
 
@@ -525,7 +526,8 @@ class Control:
         # On crowded cores, a worker that doesn't compute waits for one. For a batch from a single
         # core that only fetches, the wait may be all that it computes: that would say nothing.
         crowded = self._cores > 1 and self._is_crowded(seen)
-        return min(seen.fetch_s, seen.cpu_s) if crowded else seen.fetch_s
+        fetch_s = min(seen.fetch_s, seen.cpu_s) if crowded else seen.fetch_s
+        return fetch_s - seen.shared_s if seen.shared_s < fetch_s else fetch_s
 
     def _handed_s(self, seen: Window) -> float:
         """What a batch takes because it comes from a worker: receiving it.
@@ -782,6 +784,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
         cpu_s=statistics.fmean([each.cpu_s for each in windows if each.fetch_s] or [0.0]),
+        shared_s=windows[-1].shared_s,
     )
 
 

@@ -39,6 +39,7 @@ from dlprof.tuning.seeding import (
     PLACES,
     READY,
     SECONDS,
+    SHARED_SECONDS,
     ClockedInit,
     SeededFetcher,
     rewinder,
@@ -48,6 +49,7 @@ from dlprof.units import NS, counted, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
+_COPIES = 4  # until malloc gives memory again
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -184,9 +186,9 @@ class Tuning:
         off: Why nothing is tuned any more; empty while it is.
     """
 
-    def __init__(self, control: Control, dataset: str) -> None:
+    def __init__(self, control: Control, dataset: str, fixed: str) -> None:
         self.off = ""
-        self._control, self._dataset = control, dataset
+        self._control, self._dataset, self._fixed = control, dataset, fixed
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -215,12 +217,13 @@ class Tuning:
         refused = [
             f"{each.after} not tried: {each.refused}" for each in self.changes if each.refused
         ]
+        fixed = f"; num_workers stays: {self._fixed}" if self._fixed and not self.off else ""
         tried = len(self.changes) - len(refused)
         if not tried:
             why = self.off or self._control.idle or "it takes more batches to decide"
-            return f"dlprof.tune: {now} stays: {refused[-1] if refused else why}"
+            return f"dlprof.tune: {now} stays: {refused[-1] if refused else why}{fixed}"
         kept = sum(each.kept for each in self.changes)
-        return f"dlprof.tune: {counted(tried, 'change')} tried, {kept} kept; now {now}{off}"
+        return f"dlprof.tune: {counted(tried, 'change')} tried, {kept} kept; now {now}{off}{fixed}"
 
     def __str__(self) -> str:
         rows = [_row(each) for each in self.tried()]
@@ -283,14 +286,18 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
+        self._copy_s = 0.0  # CPU time of copying a batch in this process; 0 where it isn't known
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
         self._own_workers: int = loader.num_workers
         # What the only worker has from here, and where it was: more of them would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
+        # Before the main process fetched: what it opens or moves since, workers would share.
+        self._before: frozenset[OpenFile] | None = None
         self._asked = asked
         self._control = self._begun(loader)
-        self.tuning = Tuning(self._control, type(loader.dataset).__name__)
+        name, fixed = type(loader.dataset).__name__, self._why_fixed(loader)
+        self.tuning = Tuning(self._control, name, fixed)
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
         self._process = 0
@@ -302,32 +309,34 @@ class _Tuner:
     def _begun(self, loader: Any) -> Control:
         """The control at its beginning: with what the last job ended with, or the user's own."""
         mine, asked = Setting(loader.num_workers, loader.prefetch_factor or 0), self._asked
-        changes_workers = self._may_change_workers(loader, asked=asked)
+        changes_workers = not self._why_fixed(loader)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
         spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
         spares_workers = spares_workers and changes_workers
-        start = self._start(mine, changes_workers=changes_workers, spares_workers=spares_workers)
+        # A worker_init_fn may know no more workers than those that it was written for.
+        most = self._budget.most_workers if asked or not loader.worker_init_fn else mine.workers
+        may = {"changes_workers": changes_workers, "spares_workers": spares_workers}
+        start = self._start(mine, most, **may)
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         # Epochs may be so short that each is looked at as one.
         self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
-        most = self._budget.most_workers
         control = Control(
             start,
-            # A worker_init_fn may know no more workers than those that it was written for.
-            max(most if asked or not loader.worker_init_fn else 0, start.workers),
+            max(most, start.workers),
             live=self._steers and start.workers > 0 and not self.whole_epochs,
-            changes_workers=changes_workers,
-            spares_workers=spares_workers,
             cores=usable_cores(),
+            **may,
         )
         self._ask = control.begin()
         self._said = self._written = 0
         return control
 
-    def _start(self, mine: Setting, *, changes_workers: bool, spares_workers: bool) -> Setting:
+    def _start(
+        self, mine: Setting, most_workers: int, *, changes_workers: bool, spares_workers: bool
+    ) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
@@ -335,7 +344,7 @@ class _Tuner:
         known_workers = known.get("num_workers", mine.workers)
         if not known_workers:
             return NO_WORKERS if spares_workers else mine
-        workers = min(known_workers, self._budget.most_workers) if changes_workers else mine.workers
+        workers = min(known_workers, most_workers) if changes_workers else mine.workers
         start = Setting(workers, known.get("prefetch_factor", mine.ahead))
         with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
             if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
@@ -343,11 +352,17 @@ class _Tuner:
                 return mine
         return start
 
-    def _may_change_workers(self, loader: Any, *, asked: bool) -> bool:
+    def _why_fixed(self, loader: Any) -> str:
+        """Why it keeps the workers that it has; empty if it may have others."""
         if self._is_map:
-            return not isinstance(loader.dataset, MapDataPipe)  # which torch shards by worker
-        # One worker may be all that a dataset is made for; kept ones have their shares.
-        return asked and loader.num_workers > 1 and not loader.persistent_workers
+            sharded = isinstance(loader.dataset, MapDataPipe)
+            return "torch shares its data out among the workers that it has" if sharded else ""
+        if loader.num_workers < 2:
+            return "its iterable dataset may be made for a single reader"
+        if loader.persistent_workers:
+            return "persistent_workers=True keeps the shares that its workers have of its data"
+        said = "other workers would yield its iterable dataset in another order; if they may"
+        return "" if self._asked else f"{said}, call dlprof.tune(loader, max_workers=8)"
 
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
@@ -405,7 +420,7 @@ class _Tuner:
 
     def _begin_process(self, loader: Any, mine: Setting) -> None:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
-        self._process = os.getpid()
+        self._process, self._before = os.getpid(), None
         self._taps = weakref.WeakSet()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
@@ -473,6 +488,8 @@ class _Tuner:
             held = holders(loader)
             self._files = tuple(each for each in open_files() if each.descriptor in held)
             self._places = positions(self._files)
+        if not setting.workers and self._before is None:
+            self._before = frozenset(open_files())
         wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
@@ -485,10 +502,15 @@ class _Tuner:
             "prefetch_factor": setting.ahead or None,
         }
         if setting.workers:
-            served = self._context.get_start_method() == "forkserver"
-            parent = 0 if served else os.getpid()
+            method = self._context.get_start_method()
+            parent = 0 if method == "forkserver" else os.getpid()
+            files = open_files() if method == "fork" and self._before is not None else ()
             given["worker_init_fn"] = ClockedInit(
-                loader.worker_init_fn, self._clock, seeds=self.reseeds, parent=parent
+                loader.worker_init_fn,
+                self._clock,
+                seeds=self.reseeds,
+                parent=parent,
+                files=[each for each in files if each not in (self._before or ())],
             )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}
@@ -572,6 +594,12 @@ class _Tuner:
         # Of thousands of tensors that takes a while: 1% of the time at most.
         ended_s = time.perf_counter()
         self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
+        kept = self._control.kept
+        if self._asked and self._is_map and not self._copy_s and kept.workers:
+            # There has to be room for two of them.
+            pids = [each.pid for each in internals.workers_of(iterator)]
+            if not self._refusal(kept, kept._replace(ahead=kept.ahead + 2), pids=pids):
+                self._copy_s = _copying_takes(self._batch_bytes)
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -646,6 +674,15 @@ class _Tuner:
             return 0.0, 0.0
         self._fetch_s = seconds / made
         return self._fetch_s, cpu_s / made
+
+    def shared_s(self) -> float:
+        """CPU time that a batch took because workers collate in shared memory; 0 if unknown.
+
+        That is over what it takes here to copy as much.
+        """
+        seconds, made = (math.fsum(self._clock[at::PLACES]) for at in (SHARED_SECONDS, BATCHES))
+        known = made and self._copy_s
+        return max(0.0, seconds / made - self._copy_s) if known else 0.0
 
     @property
     def waits_for_epochs(self) -> bool:
@@ -759,6 +796,7 @@ class _Tap:
             receive_s=min(self._receives_ns, default=0) / NS,
             fetch_s=fetch_s,
             cpu_s=cpu_s,
+            shared_s=self._tuner.shared_s(),
             stocked=self._ready - self._ready_before,
         )
 
@@ -844,6 +882,20 @@ class _Tap:
         self._held.clear()
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
+
+
+def _copying_takes(size: int) -> float:
+    """CPU time of one more copy of so many bytes, where two are kept: a batch, and the one before.
+
+    Memory that malloc has given before comes at once, and all other is made page by page.
+    """
+    before = torch.zeros(size, dtype=torch.uint8)
+    took_s = 0.0
+    for _ in range(_COPIES):
+        began_s = time.thread_time()
+        before = before.clone()
+        took_s = time.thread_time() - began_s
+    return took_s
 
 
 def _orders_steps() -> bool:

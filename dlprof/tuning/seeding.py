@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import os
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
 
-from dlprof.internals import set_create_fetcher
+from dlprof.internals import set_create_fetcher, wrap_collating
+from dlprof.targets.open_files import OpenFile, have_own_positions, open_files
 
-PLACES = 4
+PLACES = 5
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, BATCHES, READY = range(PLACES)
-"""What its batches took, and of CPU time, how many they were, and 1 as soon as it can make some."""
+SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS = range(PLACES)
+"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, and
+the CPU time in which torch collated tensors: in workers into shared memory."""
 
 
 class ClockedInit:
     """A ``worker_init_fn`` that calls the user's, and has the worker clock, or seed, each batch.
 
     The ``clock`` is shared with the main process: the figures of each worker, one after another.
-    ``parent`` is the process that starts workers; 0 where a server does.
+    ``parent`` is the process that starts workers; 0 where a server does. Of ``files`` each worker
+    gets positions of its own.
     """
 
     def __init__(
-        self, init: Callable[[int], object] | None, clock: Any, *, seeds: bool, parent: int
+        self,
+        init: Callable[[int], object] | None,
+        clock: Any,
+        *,
+        seeds: bool,
+        parent: int,
+        files: Sequence[OpenFile] = (),
     ) -> None:
         self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
+        self._files = files
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
         place = PLACES * worker_id
         known = place < len(self._clock)
+        if self._files:  # as far as they are still open
+            opened = {(each.descriptor, each.identity) for each in self._files}
+            have_own_positions(
+                [each for each in open_files() if (each.descriptor, each.identity) in opened]
+            )
         try:
             if self._init is not None:
                 self._init(worker_id)
@@ -60,6 +76,22 @@ class ClockedInit:
             return ClockedFetcher(seeded, self._clock, place) if known else seeded
 
         before = set_create_fetcher(create)
+        if known:
+            wrap_collating(functools.partial(_clocked, self._clock, place + SHARED_SECONDS))
+
+
+def _clocked(clock: Any, at: int, collate: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that adds up what it takes of CPU time."""
+
+    @functools.wraps(collate)
+    def clocked(*given: Any, **options: Any) -> Any:
+        began_s = time.thread_time()
+        try:
+            return collate(*given, **options)
+        finally:
+            clock[at] += time.thread_time() - began_s
+
+    return clocked
 
 
 class SeededFetcher:

@@ -433,6 +433,55 @@ def test_workers_clock_what_a_batch_takes(monkeypatch: pytest.MonkeyPatch, metho
     assert made.worker_init_fn is None
 
 
+def test_what_collating_in_shared_memory_costs_is_known_of_workers_that_may_be_spared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over a copy in this process; workers have torch's table of what collates, and clock it."""
+    seen: list[float] = []
+
+    class Looking(Scripted):
+        settings = (Setting(1, 2),)
+
+        def look(self, window: Window) -> Ask:
+            seen.append(window.shared_s)
+            return super().look(window)
+
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    collate = table[torch.Tensor]
+
+    def costly(*given: Any, **options: Any) -> Any:
+        until_s = time.thread_time() + 0.002
+        while time.thread_time() < until_s:
+            pass
+        return collate(*given, **options)
+
+    monkeypatch.setitem(table, torch.Tensor, costly)
+    monkeypatch.setattr(tuned, "Control", Looking)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
+    limits: list[dict[str, Any]] = [{}, {"max_workers": 2}]
+    for given in limits:
+        seen.clear()
+        assert numbers(dlprof.tune(loader(**options), **given)) == numbers(loader(**options))
+        assert (max(seen) > 0.001) is bool(given)
+    assert table[torch.Tensor] is costly
+
+
+def test_copying_is_not_tried_where_there_is_no_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def copying_takes(_: int) -> float:
+        copied.append(True)
+        return 1e-6
+
+    copied: list[bool] = []
+    monkeypatch.setattr(tuned, "_copying_takes", copying_takes)
+    monkeypatch.setattr(tuned, "Control", Scripted)
+    for allowed in ("1MB", "10GB"):
+        list(dlprof.tune(loader(), max_workers=2, max_ram=allowed))
+        assert copied == [True] * (allowed == "10GB")
+
+
 def augmented(**options: Any) -> list[list[list[list[float]]]]:
     torch.manual_seed(11)
     made = loader(**{k: v for k, v in options.items() if k != "max_workers"})
@@ -1396,6 +1445,45 @@ def test_no_second_worker_shares_the_file_of_the_first(
     assert "moves the position of file (a.bin), which more" in Wanting.refusals[0]
 
 
+class Opening(Reading):
+    """Opens its file when it is read from, in whichever process that is first."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.file.close()
+        self.path, self.pid = path, 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.pid:
+            self.file, self.pid = self.path.open("rb", buffering=0), os.getpid()
+        return super().__getitem__(index)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
+def test_workers_share_no_file_that_was_opened_while_there_were_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Returning(Scripted):
+        settings = (Setting(0, 0), Setting(3, 2))
+
+        def look(self, window: Window) -> Ask:
+            return Ask(self.settings[window.setting.workers == 0], 0, 2, 0.0)
+
+    monkeypatch.setattr(tuned, "Control", Returning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    dataset = Opening(tmp_path / "a.bin")
+    context = multiprocessing.get_context("fork")
+    changing = dlprof.tune(loader(dataset, multiprocessing_context=context), max_workers=4)
+    for workers in (2, 0, 3):
+        batches = iter(changing)
+        assert len(internals.workers_of(batches)) == workers
+        place = dataset.file.tell() if workers == 3 else 0
+        assert len(list(batches)) == LENGTH // 4
+    assert dataset.pid == os.getpid()
+    assert dataset.file.tell() == place
+    dataset.file.close()
+
+
 class Growing(Numbers):
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.zeros(1 + 1000 * index)
@@ -1513,6 +1601,18 @@ def test_a_worker_init_fn_meets_no_worker_that_it_may_not_know(
     monkeypatch.setattr(tuned, "Control", Capped)
     dlprof.tune(loader(worker_init_fn=print), **options)
     assert ceilings == [most]
+
+
+def test_a_worker_init_fn_meets_no_worker_of_an_answer_that_it_may_not_know(
+    tmp_path: Path,
+) -> None:
+    file, name = tmp_path / "dlprof.toml", f"tune:{__name__}.Numbers, 96 samples, batch_size=4"
+    saved = {"num_workers": 7, "prefetch_factor": 4}
+    save_kwargs(file, inspect_machine(), name, saved, when="2026-11-28")
+    allowed: list[tuple[dict[str, Any], int]] = [({}, 2), ({"max_workers": 8}, 7)]
+    for limits, workers in allowed:
+        made: Any = dlprof.tune(loader(worker_init_fn=print), state=file, **limits)
+        assert made.tuning.kwargs == {"num_workers": workers, "prefetch_factor": 4}
 
 
 def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1857,6 +1957,24 @@ valid = DataLoader(data, batch_size=4)
 for batch in (*train, *valid):
     pass
 """
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "said"),
+    [
+        ({}, {}, "in another order; if they may, call dlprof.tune(loader, max_workers=8)"),
+        ({}, {"max_workers": 4}, ""),
+        ({"persistent_workers": True}, {"max_workers": 4}, "persistent_workers=True keeps the"),
+        ({"num_workers": 1}, {"max_workers": 4}, "may be made for a single reader"),
+    ],
+)
+def test_why_an_iterable_keeps_its_workers_is_said(
+    options: dict[str, Any], limits: dict[str, Any], said: str
+) -> None:
+    made: Any = DataLoader(Streams(), **{"num_workers": 2, **options})
+    shown = str(dlprof.tune(made, **limits).tuning)
+    assert ("; num_workers stays: " in shown) is bool(said)
+    assert said in shown
 
 
 def test_of_two_tuned_loaders_each_is_named(tmp_path: Path) -> None:

@@ -283,9 +283,26 @@ def test_batches_that_a_forked_worker_keeps_are_counted(monkeypatch: pytest.Monk
     monkeypatch.setattr(budget, "read_shared_memory", lambda _: Small)
     one_more = Setting(2, 4), Setting(3, 4)
     given: dict[str, Any] = {"batch_bytes": 5 * MEBI}
-    assert Budget(None, None).refusal(*one_more, pids=(), **given) == ""
     pids = (os.getpid(), os.getpid())
+    assert Budget(None, None).refusal(Setting(2, 4), Setting(2, 8), pids=pids, **given) == ""
     assert "shared memory" in Budget(None, None).refusal(*one_more, pids=pids, **given)
+
+
+def test_an_epoch_begins_with_empty_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the last one had in flight is free by then, and taken again: files, too."""
+
+    class Small:
+        free_bytes = 64 * MEBI
+
+    monkeypatch.setattr(budget, "read_shared_memory", lambda _: Small)
+    monkeypatch.setattr(budget, "open_files_limit", lambda: 512)
+    deeper: Any = Setting(2, 4), Setting(2, 8)
+    pids = (os.getpid(), os.getpid())
+    large: dict[str, Any] = {"batch_bytes": 5 * MEBI}
+    many: dict[str, Any] = {"batch_bytes": 0, "batch_tensors": 30}
+    for given, said in ((large, "shared memory"), (many, "more files")):
+        assert not Budget(None, None).refusal(*deeper, pids=pids, **given)
+        assert said in Budget(None, None).refusal(*deeper, pids=(), **given)
 
 
 def test_the_ranks_of_a_machine_share_its_workers(ranks: Ranks) -> None:

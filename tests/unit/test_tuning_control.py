@@ -388,6 +388,27 @@ def test_workers_that_only_fetch_are_not_done_without(
     assert all(each.after.workers for each in control.changes)
 
 
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("shared_s", "spared"), [(0.0, False), (0.018, True)])
+def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
+    shared_s: float, *, spared: bool, live: bool
+) -> None:
+    """The main process fetches in 12 ms what takes a worker 30, and one of two 20."""
+    control = Control(START, 2, live=live, spares_workers=True)
+    had = epochs(
+        control,
+        lambda setting, _: 0.04 / setting.workers if setting.workers else 0.012,
+        8,
+        windows=40,
+        fetch_s=0.03,
+        cpu_s=0.03,
+        shared_s=shared_s,
+        receive_s=0.001,
+    )
+    assert (NO_WORKERS in had) is spared
+    assert (control.kept == NO_WORKERS) is spared
+
+
 def test_what_is_slower_without_workers_is_not_tried_again() -> None:
     control = Control(START, 2, live=False, spares_workers=True)
     had = epochs(
