@@ -25,7 +25,7 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
@@ -67,14 +67,15 @@ class _Slow(NamedTuple):
 class _Columns(NamedTuple):
     """What each batch of the sequence costs: loading, the pin thread, taking in; and each step.
 
-    Of ``ranks`` that begin each step together, one batch of each rank in turn. ``busy`` is what
-    taking any of them in costs more while its worker is loading the next.
+    Of ``ranks`` that begin each step together, one batch of each rank in turn, the step with the
+    first one. ``busy`` is what taking any of them in costs more while its worker is loading the
+    next.
     """
 
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
-    step: Sequence[float]
+    step: Sequence[float | None]
     busy: float
     ranks: int
 
@@ -115,11 +116,13 @@ def drawn(work: Work) -> Work:
 
 @functools.lru_cache(maxsize=16)
 def _dealt(work: Work, ranks: int) -> Rows:
-    """The same batches for so many ranks, one of each rank in turn.
+    """The columns of the same batches for so many ranks, one of each rank in turn.
 
     Of each few that cost alike every rank gets one, so that none has more to do than others in the
     end, as none has in a long training. A few of the cheapest may be left over.
     """
+    if ranks == 1:
+        return tuple(zip(*work.rows, strict=True))
     rng = random.Random(_SEED)
     by_cost = sorted(work.rows, key=lambda row: row[0] + row[1])
     hands: list[list[tuple[float, ...]]] = [[] for _ in range(ranks)]
@@ -130,7 +133,8 @@ def _dealt(work: Work, ranks: int) -> Rows:
             hand.append(row)
     for hand in hands:
         rng.shuffle(hand)
-    return tuple(itertools.chain.from_iterable(zip(*hands, strict=True)))
+    rows = itertools.chain.from_iterable(zip(*hands, strict=True))
+    return tuple(zip(*rows, strict=True))
 
 
 @functools.lru_cache(maxsize=256)  # one question asks for most cells several times
@@ -151,11 +155,8 @@ def steady_rate(cell: Cell) -> Steady:
     so_many = 600  # batches that show how much computing slows down
     few = _recursion(cell, slow, so_many, ranks)
     others = min(bound for name, bound in found.items() if name != "cores")
-    held_by: Literal["", "order", "barrier"] = ""
-    if few.rate < FAR_BELOW * others:
-        held_by = "order" if cell.in_order and cell.workers > 1 else ""
-        if ranks > 1 and few.rate < FAR_BELOW * _recursion(cell, slow, so_many, 1).rate:
-            held_by = "barrier"
+    ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
+    held_by: Literal["", "order", "barrier"] = "order" if ordered else ""
     # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
     # that compute and wait for as long, on one core); more threads leave less still. Beside others'
     # threads they get less the fewer of them compute at once.
@@ -167,8 +168,11 @@ def steady_rate(cell: Cell) -> Steady:
         if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < 0.005:
             break
         few = _recursion(cell, slow, so_many, ranks)
-    rate = _recursion(cell, slow, len(cell.work.rows), ranks).rate
-    return Steady(min(rate, limit), held_by)
+    rate = min(limit, _recursion(cell, slow, len(cell.work.rows), ranks).rate)
+    if ranks > 1 and rate < FAR_BELOW * min(found.values()):
+        alone = _recursion(cell, slow, so_many)
+        held_by = "barrier" if rate < FAR_BELOW * min(limit, alone.rate) else held_by
+    return Steady(rate, held_by)
 
 
 def _together(cell: Cell) -> int:
@@ -199,10 +203,11 @@ def _loaded_together(cell: Cell, ranks: int) -> float:
         )
         more_s = (slow - 1.0) * compute_s
         stretched.append(1.0 + more_s / alone_s if alone_s > 0 else 1.0)
-    rows = _dealt(cell.work, ranks)
-    steps, whole_s = len(rows) // ranks, 0.0
-    for place in range(0, len(rows), ranks):
-        ends = sorted(row[0] + row[1] for row in rows[place : place + ranks])
+    cpu, io, *_ = _dealt(cell.work, ranks)
+    loaded = [a + b for a, b in zip(cpu, io, strict=True)]
+    steps, whole_s = len(loaded) // ranks, 0.0
+    for place in range(0, len(loaded), ranks):
+        ends = sorted(loaded[place : place + ranks])
         before_s = -step_cpu_s
         for left, end_s in zip(range(ranks, 0, -1), ends, strict=True):
             whole_s += (end_s - before_s) * stretched[left]
@@ -261,27 +266,28 @@ def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
     return [(sum_ / seconds, seconds) for sum_, seconds in levels.values() if seconds > 0]
 
 
-def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int) -> _Ran:
+def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int = 1) -> _Ran:
     workers = ranks * cell.workers
-    many = max(batches, 4 * workers)
+    many = max(batches, 4 * cell.workers, 2 * workers)
     count = many - many % workers  # whole rounds: batches come in bursts of W
-    warm_up = workers + min(workers * cell.prefetch, count)
+    warm_up = workers + min(workers * cell.prefetch, count // ranks // ranks * ranks)
     run = _in_order if cell.in_order else _as_they_come
-    rows, where, main, shape = cell.work.rows, cell.conditions, slow.main, (1.0,)
-    if ranks > 1:
-        rows = _dealt(cell.work, ranks)
-    rows = rows[: batches - batches % ranks]
-    load = [slow.workers * row[0] + row[1] for row in rows]
-    take, pin = [main * row[4] for row in rows], [0.0] * len(rows)
+    where, own, main, shape = cell.conditions, slow.workers, slow.main, (1.0,)
+    dealt = [column[: batches - batches % ranks] for column in _dealt(cell.work, ranks)]
+    cpu, io, *taken, pins = dealt
+    load = [own * a + b for a, b in zip(cpu, io, strict=True)]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [main * (row[2] + row[5]) + row[3] for row in rows]
+        pin = [main * (a + c) + b for a, b, c in zip(*taken[:2], pins, strict=True)]
+        take = [main * c for c in taken[2]]
     else:
-        take = [main * (row[2] + row[4]) + row[3] for row in rows]
+        pin = [0.0] * len(load)
+        take = [main * (a + c) + b for a, b, c in zip(*taken, strict=True)]
     if where.step_spread:
         shape = getattr(parse_step(where.step_spread), "shape", shape)
     mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
-    lengths = [mean_s + where.step_s * (of - 1.0) for of in shape for _ in range(ranks)]
-    step = list(itertools.islice(itertools.cycle(lengths), len(rows)))
+    lengths = [mean_s + where.step_s * (of - 1.0) for of in shape]
+    steps = itertools.cycle([each for s in lengths for each in (s, *[None] * (ranks - 1))])
+    step = list(itertools.islice(steps, len(load)))
     # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
     rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
     computing_s = slow.workers * cell.work.means.cpu
@@ -318,13 +324,13 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     done = [0.0] * workers
     begun: list[float] = []
     give, loaded, begin = returned.append, done.append, begun.append
-    busy, now, last = columns.busy, 0.0, -columns.step[0]  # none comes before the first batch
+    busy, now, last = columns.busy, 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
     batches = zip(columns.load, columns.pin, columns.take, nexts, columns.step, strict=True)
-    costs, firsts = itertools.cycle(batches), _firsts(columns.ranks)
-    for k, first, (load, pin, take, then, step) in zip(range(count), firsts, costs, strict=False):
-        if first:
+    costs = itertools.cycle(batches)
+    for k, (load, pin, take, then, step) in zip(range(count), costs, strict=False):
+        if step is not None:
             now = last + step
         ready = done[k]
         sent = returned[k]
@@ -346,11 +352,6 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     return begun, done[workers:], returned[window:]
 
 
-def _firsts(ranks: int) -> Iterator[bool]:
-    """Whether a batch is that of the first rank, with which a step begins for all of them."""
-    return itertools.cycle((True, *[False] * (ranks - 1)))
-
-
 def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
     """The same with ``in_order=False``: the batch that is done first is returned first.
 
@@ -362,7 +363,8 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     loading: list[tuple[list[tuple[float, int]], list[float]]] = [
         ([], [0.0] * (workers // ranks)) for _ in range(ranks)
     ]
-    for k, (load, pin, _) in zip(range(workers * prefetch), costs, strict=False):
+    queued = workers * min(prefetch, math.ceil(count / workers))  # no more will be asked for
+    for k, (load, pin, _) in zip(range(queued), costs, strict=False):
         finished, free = loading[k % ranks]
         worker = k // ranks % len(free)
         free[worker] += load
@@ -374,11 +376,11 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     loaded: list[float] = []
     give, begin, end = returned.append, begun.append, loaded.append
     busy, replace = columns.busy, heapq.heapreplace
-    now, last = 0.0, -columns.step[0]  # none comes before the first batch
+    now, last = 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     steps = itertools.islice(itertools.cycle(columns.step), count)
-    turns = zip(steps, _firsts(ranks), itertools.cycle(loading), costs, strict=False)
-    for step, first, (finished, free), (load, pin, take) in turns:
-        if first:
+    turns = zip(steps, itertools.cycle(loading), costs, strict=False)
+    for step, (finished, free), (load, pin, take) in turns:
+        if step is not None:
             now = last + step
         taken = now
         ready, worker = finished[0]
