@@ -118,8 +118,10 @@ def main() -> None:
                 ),
             ],
             notes=[
-                f"{len(cells)} distinct configurations, {_RANKS} ranks at a barrier each step, "
-                "intervals included.",
+                (
+                    f"{len(cells)} distinct configurations, {_RANKS} ranks at a barrier each step, "
+                    "intervals included."
+                ),
                 "Nodes are alike: one is predicted, and what all of them share is counted.",
             ],
             data=data,
