@@ -24,8 +24,9 @@ import functools
 import heapq
 import itertools
 import math
+import operator
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
@@ -46,7 +47,7 @@ slowest of 16 is 1.8 standard deviations above the mean, of 1,000 3.2 (order sta
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
 
-_Times = tuple[list[float], list[float], list[float]]
+_Times = tuple[Iterable[float], Iterable[float], list[float]]
 
 
 class Steady(NamedTuple):
@@ -84,8 +85,8 @@ class _Ran(NamedTuple):
     """Batches per second of a rank, and when each batch of all of them was begun and loaded."""
 
     rate: float
-    begun: Sequence[float]
-    loaded: Sequence[float]
+    begun: Iterable[float]  # once only: both take time where they are asked for
+    loaded: Iterable[float]
 
 
 def drawn(work: Work) -> Work:
@@ -116,13 +117,15 @@ def drawn(work: Work) -> Work:
 
 @functools.lru_cache(maxsize=16)
 def _dealt(work: Work, ranks: int) -> Rows:
-    """The columns of the same batches for so many ranks, one of each rank in turn.
+    """The same batches for so many ranks, one of each rank in turn.
 
     Of each few that cost alike every rank gets one, so that none has more to do than others in the
     end, as none has in a long training. A few of the cheapest may be left over.
+
+    Returns:
+        Columns: CPU and waiting of loading, CPU of taking in with and without receiving, waiting of
+        receiving, CPU of receiving and pinning.
     """
-    if ranks == 1:
-        return tuple(zip(*work.rows, strict=True))
     rng = random.Random(_SEED)
     by_cost = sorted(work.rows, key=lambda row: row[0] + row[1])
     hands: list[list[tuple[float, ...]]] = [[] for _ in range(ranks)]
@@ -134,7 +137,10 @@ def _dealt(work: Work, ranks: int) -> Rows:
     for hand in hands:
         rng.shuffle(hand)
     rows = itertools.chain.from_iterable(zip(*hands, strict=True))
-    return tuple(zip(*rows, strict=True))
+    columns = zip(*(work.rows if ranks == 1 else rows), strict=True)
+    cpu, io, receive, wait, main, pin = columns
+    taken, pinned = (tuple(map(operator.add, receive, more)) for more in (main, pin))
+    return cpu, io, taken, main, wait, pinned
 
 
 @functools.lru_cache(maxsize=256)  # one question asks for most cells several times
@@ -152,7 +158,7 @@ def steady_rate(cell: Cell) -> Steady:
         return Steady(rate, held_by="barrier" if rate < FAR_BELOW * limit else "")
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
-    so_many = 600  # batches that show how much computing slows down
+    so_many = 600 if ranks == 1 else 300  # batches that show how much computing slows down
     few = _recursion(cell, slow, so_many, ranks)
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
@@ -162,16 +168,14 @@ def steady_rate(cell: Cell) -> Steady:
     # threads they get less the fewer of them compute at once.
     if few.rate > 2 * found["cores"] and not cell.conditions.neighbours:
         return Steady(limit, held_by)
-    for _ in range(2):
-        before, slow = slow, _slowed(cell, slow, few, ranks)
-        # The rate would change by less than that.
-        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < 0.005:
-            break
-        few = _recursion(cell, slow, so_many, ranks)
+    before, slow = slow, _slowed(cell, slow, few, ranks)
+    # Else the rate would change by less than that.
+    if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) >= 0.005:
+        slow = _slowed(cell, slow, _recursion(cell, slow, so_many, ranks), ranks)
     rate = min(limit, _recursion(cell, slow, len(cell.work.rows), ranks).rate)
     if ranks > 1 and rate < FAR_BELOW * min(found.values()):
-        alone = _recursion(cell, slow, so_many)
-        held_by = "barrier" if rate < FAR_BELOW * min(limit, alone.rate) else held_by
+        free = min(limit, _recursion(cell, slow, so_many).rate)
+        held_by = "barrier" if rate < FAR_BELOW * free else held_by
     return Steady(rate, held_by)
 
 
@@ -268,20 +272,20 @@ def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
 
 def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int = 1) -> _Ran:
     workers = ranks * cell.workers
-    many = max(batches, 4 * cell.workers, 2 * workers)
+    many = max(batches, 4 * cell.workers, workers)
     count = many - many % workers  # whole rounds: batches come in bursts of W
     warm_up = workers + min(workers * cell.prefetch, count // ranks // ranks * ranks)
     run = _in_order if cell.in_order else _as_they_come
     where, own, main, shape = cell.conditions, slow.workers, slow.main, (1.0,)
-    dealt = [column[: batches - batches % ranks] for column in _dealt(cell.work, ranks)]
-    cpu, io, *taken, pins = dealt
+    dealt = (column[: batches - batches % ranks] for column in _dealt(cell.work, ranks))
+    cpu, io, taken, let_go, wait, pinned = dealt
     load = [own * a + b for a, b in zip(cpu, io, strict=True)]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [main * (a + c) + b for a, b, c in zip(*taken[:2], pins, strict=True)]
-        take = [main * c for c in taken[2]]
+        pin = [main * a + b for a, b in zip(pinned, wait, strict=True)]
+        take = [main * a for a in let_go]
     else:
         pin = [0.0] * len(load)
-        take = [main * (a + c) + b for a, b, c in zip(*taken, strict=True)]
+        take = [main * a + b for a, b in zip(taken, wait, strict=True)]
     if where.step_spread:
         shape = getattr(parse_step(where.step_spread), "shape", shape)
     mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
@@ -296,7 +300,7 @@ def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int = 1) -> _Ran:
     begun, loaded, returned = run(columns, workers, cell.prefetch, warm_up + count)
     span = max(returned[-ranks:]) - max(returned[warm_up - ranks : warm_up])
     rate = count / ranks / span if span > 0 else math.inf
-    return _Ran(rate, begun[warm_up:], loaded[warm_up:])
+    return _Ran(rate, *(itertools.islice(each, warm_up, None) for each in (begun, loaded)))
 
 
 def _at_once(ran: _Ran) -> Mapping[int, float]:
@@ -322,34 +326,34 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     window = workers * prefetch
     returned = [0.0] * window  # batch k is at k + window: those before the first cost nothing
     done = [0.0] * workers
-    begun: list[float] = []
-    give, loaded, begin = returned.append, done.append, begun.append
+    give, loaded = returned.append, done.append
     busy, now, last = columns.busy, 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
     batches = zip(columns.load, columns.pin, columns.take, nexts, columns.step, strict=True)
-    costs = itertools.cycle(batches)
-    for k, (load, pin, take, then, step) in zip(range(count), costs, strict=False):
+    costs = itertools.islice(itertools.cycle(batches), count)
+    # Of a batch, and of the one that its worker loads after it. The lists grow meanwhile.
+    sends = itertools.islice(returned, workers, None) if busy else itertools.repeat(0.0)
+    turns = zip(done, returned, sends, costs, strict=False)
+    for ready, sent, next_sent, (load, pin, take, then, step) in turns:
         if step is not None:
             now = last + step
-        ready = done[k]
-        sent = returned[k]
         if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
-            ready = sent
-        begin(ready)
-        ready += load
+            ready = sent  # noqa: PLW2901 - as above
+        ready += load  # noqa: PLW2901 - as above
         loaded(ready)
-        ready += pin
+        ready += pin  # noqa: PLW2901 - as above
         taken = now
         if ready > taken:  # noqa: PLR1730 - as above
             taken = ready
-        if busy and taken < max(ready, returned[k + workers]) + then:
+        if busy and taken < max(ready, next_sent) + then:
             taken += busy
         taken += take
         give(taken)
         if taken > last:  # noqa: PLR1730 - as above
             last = taken
-    return begun, done[workers:], returned[window:]
+    begun = itertools.islice(map(max, done, returned), count)
+    return begun, itertools.islice(done, workers, None), returned[window:]
 
 
 def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
@@ -359,31 +363,32 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     one whose batch has just been returned.
     """
     ranks = columns.ranks
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
-    loading: list[tuple[list[tuple[float, int]], list[float]]] = [
-        ([], [0.0] * (workers // ranks)) for _ in range(ranks)
-    ]
     queued = workers * min(prefetch, math.ceil(count / workers))  # no more will be asked for
-    for k, (load, pin, _) in zip(range(queued), costs, strict=False):
-        finished, free = loading[k % ranks]
-        worker = k // ranks % len(free)
-        free[worker] += load
-        finished.append((free[worker] + pin, worker))
-    for finished, _ in loading:
+    first = itertools.cycle(zip(columns.load, columns.pin, strict=True))
+    loads, pins = zip(*itertools.islice(first, queued), strict=True)
+    ready_of: list[list[tuple[float, int]]] = [[] for _ in range(ranks)]
+    free_of: list[list[float]] = [[] for _ in range(ranks)]
+    for place in range(workers):
+        ends = [*itertools.accumulate(loads[place::workers])]
+        ready = map(operator.add, ends, pins[place::workers])
+        ready_of[place % ranks] += zip(ready, itertools.repeat(place // ranks))
+        free_of[place % ranks].append(ends[-1])
+    for finished in ready_of:
         heapq.heapify(finished)
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
+    costs = itertools.islice(costs, queued, None)
     returned: list[float] = []
     begun: list[float] = []
-    loaded: list[float] = []
-    give, begin, end = returned.append, begun.append, loaded.append
+    give, begin = returned.append, begun.append
     busy, replace = columns.busy, heapq.heapreplace
     now, last = 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     steps = itertools.islice(itertools.cycle(columns.step), count)
-    turns = zip(steps, itertools.cycle(loading), costs, strict=False)
-    for step, (finished, free), (load, pin, take) in turns:
+    turns = zip(steps, itertools.cycle(ready_of), itertools.cycle(free_of), costs, strict=False)
+    for step, finished, free, (load, pin, take) in turns:
         if step is not None:
             now = last + step
-        taken = now
         ready, worker = finished[0]
+        taken = now
         if ready > taken:  # noqa: PLR1730 - as above
             taken = ready
         then = free[worker]
@@ -398,6 +403,6 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
         begin(then)
         then += load
         free[worker] = then
-        end(then)
         replace(finished, (then + pin, worker))
-    return begun, loaded, returned
+    later = itertools.islice(itertools.cycle(columns.load), queued, None)
+    return begun, map(operator.add, begun, later), returned
