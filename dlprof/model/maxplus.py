@@ -126,19 +126,19 @@ def _dealt(work: Work, ranks: int) -> Rows:
         Columns: CPU and waiting of loading, CPU of taking in with and without receiving, waiting of
         receiving, CPU of receiving and pinning.
     """
-    rng = random.Random(_SEED)
-    by_cost = sorted(work.rows, key=lambda row: row[0] + row[1])
-    hands: list[list[tuple[float, ...]]] = [[] for _ in range(ranks)]
-    for place in range(len(by_cost) % ranks, len(by_cost), ranks):
-        alike = by_cost[place : place + ranks]
-        rng.shuffle(alike)
-        for hand, row in zip(hands, alike, strict=True):
-            hand.append(row)
-    for hand in hands:
-        rng.shuffle(hand)
-    rows = itertools.chain.from_iterable(zip(*hands, strict=True))
-    columns = zip(*(work.rows if ranks == 1 else rows), strict=True)
-    cpu, io, receive, wait, main, pin = columns
+    rows = work.rows
+    if ranks > 1:
+        rng, hands = random.Random(_SEED), [list[tuple[float, ...]]() for _ in range(ranks)]
+        by_cost = sorted(rows, key=lambda row: row[0] + row[1])
+        for place in range(len(rows) % ranks, len(rows), ranks):
+            alike = by_cost[place : place + ranks]
+            rng.shuffle(alike)
+            for hand, row in zip(hands, alike, strict=True):
+                hand.append(row)
+        for hand in hands:
+            rng.shuffle(hand)
+        rows = tuple(itertools.chain.from_iterable(zip(*hands, strict=True)))
+    cpu, io, receive, wait, main, pin = zip(*rows, strict=True)
     taken, pinned = (tuple(map(operator.add, receive, more)) for more in (main, pin))
     return cpu, io, taken, main, wait, pinned
 
