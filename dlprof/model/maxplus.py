@@ -158,7 +158,7 @@ def steady_rate(cell: Cell) -> Steady:
         return Steady(rate, held_by="barrier" if rate < FAR_BELOW * limit else "")
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
-    so_many = 600 if ranks == 1 else 300  # batches that show how much computing slows down
+    so_many = 600 if ranks == 1 else 240  # batches that show how much computing slows down
     few = _recursion(cell, slow, so_many, ranks)
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
@@ -174,8 +174,10 @@ def steady_rate(cell: Cell) -> Steady:
         slow = _slowed(cell, slow, _recursion(cell, slow, so_many, ranks), ranks)
     rate = min(limit, _recursion(cell, slow, len(cell.work.rows), ranks).rate)
     if ranks > 1 and rate < FAR_BELOW * min(found.values()):
-        free = min(limit, _recursion(cell, slow, so_many).rate)
-        held_by = "barrier" if rate < FAR_BELOW * free else held_by
+        means = cell.work.means
+        loading = cell.workers / (slow.workers * means.cpu + means.io)
+        free = _recursion(cell, slow, so_many).rate if ordered else min(others, loading)
+        held_by = "barrier" if rate < FAR_BELOW * min(limit, free) else held_by
     return Steady(rate, held_by)
 
 
@@ -370,13 +372,13 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     free_of: list[list[float]] = [[] for _ in range(ranks)]
     for place in range(workers):
         ends = [*itertools.accumulate(loads[place::workers])]
-        ready = map(operator.add, ends, pins[place::workers])
-        ready_of[place % ranks] += zip(ready, itertools.repeat(place // ranks))
+        pinned = map(operator.add, ends, pins[place::workers])
+        ready_of[place % ranks] += zip(pinned, itertools.repeat(place // ranks))
         free_of[place % ranks].append(ends[-1])
     for finished in ready_of:
         heapq.heapify(finished)
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
-    costs = itertools.islice(costs, queued, None)
+    whole = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
+    costs = itertools.islice(whole, queued, None)
     returned: list[float] = []
     begun: list[float] = []
     give, begin = returned.append, begun.append

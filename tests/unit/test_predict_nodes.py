@@ -95,17 +95,18 @@ def test_batches_that_differ_cost_ranks_a_step_that_one_alone_does_not_wait_for(
 
 
 def test_a_barrier_that_holds_back_one_more_is_named_with_what_it_costs() -> None:
-    """No workers are possible: one rank has 92% by its mean, two wait for the slower of two."""
-    made = BatchCosts(cpu_s=(0.0,) * 100, io_s=(*(0.008,) * 19, 0.12) * 5)
+    """Without workers one rank waits for 30 ms of 180 by the mean, two for the slower of two."""
+    made = BatchCosts(cpu_s=(0.0,) * 100, io_s=(*(0.01,) * 4, 0.11) * 20)
     costs = dataclasses.replace(calibration(), in_main=made, in_workers=made)
     raises = Failure(kind="worker_exception", message="A worker raised KeyError.")
-    run = calibrated(costs, [trial(config(0)), failed(config(1), failure=raises)])
-    found = forecast(asked(run, step_s=0.15), [config(0)], au=0.9).accelerators
+    trials = [trial(config(0), 32 / 0.03), failed(config(1), failure=raises)]
+    run = calibrated(costs, trials, target=target(kind="iterable"))
+    found = forecast(asked(run, step_s=0.15), [config(0)], au=0.8).accelerators
     assert found is not None
     assert (found.count.value, found.held_by) == (1, "barrier")
     (barrier,) = [each for each in found.without if each.part == "barrier"]
     assert barrier.source == "model"
-    assert barrier.gain.value == pytest.approx((150 + 18.9) / (150 + 13.6), rel=0.01)
+    assert barrier.gain.value == pytest.approx((150 + 46) / (150 + 30), rel=0.01)
 
 
 def test_nodes_share_the_epoch() -> None:
