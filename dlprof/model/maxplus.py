@@ -250,11 +250,14 @@ def _slowed(cell: Cell, slow: _Slow, ran: _Ran, ranks: int) -> _Slow:
     cost = {"compute_s": means.cpu, "wait_s": means.io, "cores": where.cores}
     workers_s = main_s = loading_s = 0.0
     for count, seconds in _levels(crowd):
+        crowd_of_all = here * count + more
+        if ranks > 1 and crowd_of_all > _MOST_TOGETHER:  # where a whole number says as much
+            crowd_of_all = round(crowd_of_all)
         if count:
-            own, _ = slowdown(here * count + more, **cost, beside=beside + main)
+            own, _ = slowdown(crowd_of_all, **cost, beside=beside + main)
             workers_s += seconds * own
             loading_s += seconds
-        _, own = slowdown(here * count + more, **cost, beside=taking + at_once)
+        _, own = slowdown(crowd_of_all, **cost, beside=taking + at_once)
         main_s += seconds * own
     found = _Slow(workers_s / loading_s if loading_s > 0 else 1.0, main_s / whole_s)
     if slow == _Slow():
