@@ -6,7 +6,8 @@ twice, some with a consumer that takes its time, and compares. ``--beside-neighb
 while another process keeps a core busy. ``--ranks`` compares what two and four ranks that load at
 once give each, by the calibration of one: what all of them give together, over their number. How
 far below that the slowest is in so short a window is the luck of how the kernel divides the cores,
-and not the pace of a synchronized training; that is measured beside it, with a barrier each step.
+and not the pace of a synchronized training; that is predicted and measured beside it, with a
+barrier each step.
 """
 
 from __future__ import annotations
@@ -217,18 +218,16 @@ def _compared(
     cores = tuple(max(each, _LEAST_CORES) for each in free if each is not None)
     if min(len(rates), len(cores)) < len(trials):
         return None
-    config, step_s = way.config, way.step_s
-    each = [_predicted(known, config, step_s, had, ranks).value for had in cores]
     mean = statistics.fmean(cores)
-    interval = _predicted(known, config, step_s, mean, ranks)
+    *each, interval, alone = (_predicted(known, way, had, ranks) for had in (*cores, mean, most))
     return Compared(
         data=data,
-        config=config,
-        step_s=step_s,
+        config=way.config,
+        step_s=way.step_s,
         rates=tuple(map(statistics.fmean, rates)),
         cores=mean,
-        alone={METHOD: _predicted(known, config, step_s, most, ranks).value},
-        given={METHOD: statistics.geometric_mean(each)},
+        alone={METHOD: alone.value},
+        given={METHOD: statistics.geometric_mean(one.value for one in each)},
         interval=(interval.low, interval.high),
         drift=known.drift,
         standard_error=known.standard_error,
@@ -244,11 +243,9 @@ def _rates(trial: Trial) -> list[float]:
     return [rate.value for rate in rates if rate is not None]
 
 
-def _predicted(
-    known: Calibration, config: Config, step_s: float, cores: float, ranks: int
-) -> Estimate:
-    where = Conditions(cores=cores, step_s=step_s, ranks=ranks)
-    return predict_all(known, [config], where)[0].batches_per_s
+def _predicted(known: Calibration, way: Way, cores: float, ranks: int) -> Estimate:
+    where = Conditions(cores=cores, step_s=way.step_s, ranks=ranks, barrier_nodes=int(way.barrier))
+    return predict_all(known, [way.config], where)[0].batches_per_s
 
 
 def measure(
@@ -345,8 +342,8 @@ _COLUMNS = (
 
 
 _OF_RANKS = (
-    "Of ranks, measured is what all give together over their number. The model knows of no "
-    "barrier, and rows that name none are of ranks without one."
+    "Of ranks, measured is what all give together over their number. Rows that name no barrier "
+    "are of ranks without one."
 )
 
 

@@ -730,7 +730,8 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
             if blind or (more in seen and not held_by)
             else _without(situation, allowed, more, known)
         )
-        without = (*without, *_without_barrier(run, more, next_one))
+        waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
+        without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
         limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
         if not limit and more in seen:
@@ -833,19 +834,22 @@ def _without(
     """
     configs = [_Search(situation, factor).feeding(ranks, allowed) for factor in factors]
 
-    def busy(calibration: Calibration) -> list[float]:
-        run = dataclasses.replace(situation.run, calibration=calibration)
-        one = dataclasses.replace(situation, run=run)
+    def busy(one: Situation) -> list[float]:
         return [
             max(1e-9, 1 - _Search(one, factor).wait_here(config, ranks))
             for factor, config in zip(factors, configs, strict=True)
         ]
 
-    calibration = situation.calibration
-    now, found = busy(calibration), list[WithoutPart]()
+    run, now, found = situation.run, busy(situation), list[WithoutPart]()
     # Share of making a batch that was stalled for pages which memory was too small to keep.
-    paged = typical(trial.usage.memory_pressure_fraction for trial in situation.run.completed)
-    for part, free in _free(calibration, paged or 0.0):
+    paged = typical(trial.usage.memory_pressure_fraction for trial in run.completed)
+    parts = {
+        part: dataclasses.replace(situation, run=dataclasses.replace(run, calibration=calibration))
+        for part, calibration in _free(situation.calibration, paged or 0.0)
+    }
+    if situation.barrier:
+        parts["barrier"] = dataclasses.replace(situation, barrier=False)
+    for part, free in parts.items():
         value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
         gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
         found.append(WithoutPart(part=part, gain=gain, source="model"))
@@ -1031,7 +1035,10 @@ class _Search:
                 return name
         if self.wait_here(config, ranks) <= allowed:
             return ""
-        name, _ = binding(self.cell(config, self._situation.cores, ranks))
+        cell = self.cell(config, self._situation.cores, ranks)
+        if steady_rate(cell).held_by == "barrier":
+            return "barrier"
+        name, _ = binding(cell)
         return "main" if name == "step" else name  # it waits while a batch is taken in
 
     def most_fed(self, most: int, allowed: float) -> int:

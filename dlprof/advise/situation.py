@@ -71,6 +71,8 @@ class Situation:
     copy_scale: float
     target: Target  # what is loaded; how long its epochs are as trials saw it, where it doesn't say
     present: Config | None  # what the target's own DataLoader is set to now, as a sweep measures it
+    # Whether ranks begin each step together: as in the trials; under DDP all that have a step do.
+    barrier: bool = False
     notes: tuple[str, ...] = ()  # what was assumed, one sentence each
 
     @classmethod
@@ -146,6 +148,7 @@ class Situation:
             min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
             for each in (header.machine, there)
         )
+        as_launched = launched > 1 and asked.ranks == launched and asked.nodes == 1 and same_step
         found = cls(
             run=run,
             constraints=dataclasses.replace(
@@ -171,6 +174,7 @@ class Situation:
             copy_scale=mine_link / link if mine_link and link else 1.0,
             target=_with_epochs(run),
             present=header.present,
+            barrier=bool(header.settings.get("step_barrier") if as_launched else known_s),
         )
         return dataclasses.replace(found, notes=tuple(_notes(asked, found)))
 
@@ -208,6 +212,7 @@ class Situation:
                 copy_scale=self.copy_scale,
                 neighbours=self.neighbours,
                 epoch_batches=self.epoch_batches(Config(batch_size=size)),
+                barrier_nodes=self.constraints.nodes if self.barrier else 0,
             )
         except ValueError as error:
             raise UsageError(f"Nothing can be predicted: {error}") from None
@@ -355,6 +360,8 @@ def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
         limited = there.storage_bytes_per_s is not None
         share = f", with 1/{asked.nodes} of the storage" if limited else ""
         yield f"the {asked.nodes:,} nodes are alike: one is predicted{share}"
+    if there.barrier and not there.as_measured and asked.ranks * asked.nodes > 1:
+        yield "all ranks begin each step together, as under DDP"
     if there.step_s and not there.step_cpu_s:
         yield f"the step takes {format_duration(there.step_s)} and no CPU time"
     if there.copy_scale != 1.0 and known is not None and known.copy_s:

@@ -32,7 +32,7 @@ from typing import Literal
 from dlprof.model.work import Cell, Conditions, Means, Work, means_of, work_of
 from dlprof.records import Calibration, Config
 
-Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
+Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order", "barrier"]
 
 _WORDS: dict[Bound, str] = {
     "step": (
@@ -45,6 +45,7 @@ _WORDS: dict[Bound, str] = {
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
     "storage": "storage is the limit: it delivers no more, however many read from it at once",
     "order": "in-order delivery is the limit: finished batches wait for slower, earlier ones",
+    "barrier": "the barrier of each step is the limit: ranks wait there for the last one's batch",
 }
 
 

@@ -5,7 +5,8 @@
     ret[k]  = max(ret[k - 1] + T[k - 1], done[k] + pin[k]) + m * g_cpu[k] + g_io[k]
 
 a recursion in the max-plus algebra. A handshake adds to ``ret[k]`` while the batch's worker loads
-batch ``k + W``.
+batch ``k + W``. Ranks that meet at a barrier each step have a recursion each, with batches of their
+own; the latest ``ret[k - 1]`` of all is in the place of each one's.
 
 ``s`` and ``m`` are how much computing in workers and in main slows down where cores are short. The
 recursion without them shows for how much of the time how many workers load at once. Each of these
@@ -23,12 +24,13 @@ import functools
 import heapq
 import itertools
 import math
+import operator
 import random
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
-from dlprof.model.work import Cell, Work, means_of
+from dlprof.model.work import Cell, Rows, Work, means_of
 from dlprof.units import parse_step
 
 FAR_BELOW = 0.93
@@ -38,18 +40,22 @@ _BATCHES = 1600
 """That the recursion goes through. With 3 % of batches 15 times as expensive, the luck of their
 order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 workers)."""
 
+_MOST_TOGETHER = 16
+"""Ranks at one barrier that the recursion follows; more are as slow as so many. Of normal costs the
+slowest of 16 is 1.8 standard deviations above the mean, of 1,000 3.2 (order statistics)."""
+
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
 
-_Times = tuple[list[float], list[float], list[float]]
+_Times = tuple[Iterable[float], Iterable[float], list[float]]
 
 
 class Steady(NamedTuple):
     """A loader that runs on and on."""
 
     batches_per_s: float  # rate of one rank
-    # Whether batches wait for slow ones before them, and not for cores alone.
-    held_by_order: bool = False
+    # What batches wait for, if not for cores alone: slow ones before them, or those of other ranks.
+    held_by: Literal["", "order", "barrier"] = ""
 
 
 class _Slow(NamedTuple):
@@ -62,22 +68,25 @@ class _Slow(NamedTuple):
 class _Columns(NamedTuple):
     """What each batch of the sequence costs: loading, the pin thread, taking in; and each step.
 
-    ``busy`` is what taking any of them in costs more while its worker is loading the next.
+    Of ``ranks`` that begin each step together, one batch of each rank in turn, the step with the
+    first one. ``busy`` is what taking any of them in costs more while its worker is loading the
+    next.
     """
 
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
-    step: Sequence[float]
+    step: Sequence[float | None]
     busy: float
+    ranks: int
 
 
 class _Ran(NamedTuple):
-    """Batches per second, and when each batch was begun and loaded."""
+    """Batches per second of a rank, and when each batch of all of them was begun and loaded."""
 
     rate: float
-    begun: Sequence[float]
-    loaded: Sequence[float]
+    begun: Iterable[float]  # once only: both take time where they are asked for
+    loaded: Iterable[float]
 
 
 def drawn(work: Work) -> Work:
@@ -106,6 +115,34 @@ def drawn(work: Work) -> Work:
     return dataclasses.replace(work, rows=tuple(scaled))
 
 
+@functools.lru_cache(maxsize=16)
+def _dealt(work: Work, ranks: int) -> Rows:
+    """The same batches for so many ranks, one of each rank in turn.
+
+    Of each few that cost alike every rank gets one, so that none has more to do than others in the
+    end, as none has in a long training. A few of the cheapest may be left over.
+
+    Returns:
+        Columns: CPU and waiting of loading, CPU of taking in with and without receiving, waiting of
+        receiving, CPU of receiving and pinning.
+    """
+    rows = work.rows
+    if ranks > 1:
+        rng, hands = random.Random(_SEED), [list[tuple[float, ...]]() for _ in range(ranks)]
+        by_cost = sorted(rows, key=lambda row: row[0] + row[1])
+        for place in range(len(rows) % ranks, len(rows), ranks):
+            alike = by_cost[place : place + ranks]
+            rng.shuffle(alike)
+            for hand, row in zip(hands, alike, strict=True):
+                hand.append(row)
+        for hand in hands:
+            rng.shuffle(hand)
+        rows = tuple(itertools.chain.from_iterable(zip(*hands, strict=True)))
+    cpu, io, receive, wait, main, pin = zip(*rows, strict=True)
+    taken, pinned = (tuple(map(operator.add, receive, more)) for more in (main, pin))
+    return cpu, io, taken, main, wait, pinned
+
+
 @functools.lru_cache(maxsize=256)  # one question asks for most cells several times
 def steady_rate(cell: Cell) -> Steady:
     """The rate by the recursion, the bounds of cores, pin thread and storage kept.
@@ -114,31 +151,78 @@ def steady_rate(cell: Cell) -> Steady:
         cell: What to predict, its work as ``drawn``. So many batches are measured after the
             pipeline has filled, or at least four rounds of ``W``.
     """
-    found = bounds(cell)
+    found, ranks = bounds(cell), _together(cell)
     if not cell.workers:
-        return Steady(batches_per_s=min(found.values()))
+        limit = min(found.values())
+        rate = limit if ranks == 1 else min(limit, _loaded_together(cell, ranks))
+        return Steady(rate, held_by="barrier" if rate < FAR_BELOW * limit else "")
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
-    so_many = 600  # batches that show how much computing slows down
-    few = _recursion(cell, slow, so_many)
+    so_many = 600 if ranks == 1 else 240  # batches that show how much computing slows down
+    few = _recursion(cell, slow, so_many, ranks)
     others = min(bound for name, bound in found.items() if name != "cores")
     ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
+    held_by: Literal["", "order", "barrier"] = "order" if ordered else ""
     # With work for twice the cores, some core is idle for less than 2 % of the time (four threads
     # that compute and wait for as long, on one core); more threads leave less still. Beside others'
     # threads they get less the fewer of them compute at once.
     if few.rate > 2 * found["cores"] and not cell.conditions.neighbours:
-        return Steady(batches_per_s=limit, held_by_order=ordered)
-    for _ in range(2):
-        before, slow = slow, _slowed(cell, slow, few)
-        # The rate would change by less than that.
-        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < 0.005:
-            break
-        few = _recursion(cell, slow, so_many)
-    rate = _recursion(cell, slow, len(cell.work.rows)).rate
-    return Steady(batches_per_s=min(rate, limit), held_by_order=ordered)
+        return Steady(limit, held_by)
+    before, slow = slow, _slowed(cell, slow, few, ranks)
+    # Else the rate would change by less than that.
+    if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) >= 0.005:
+        slow = _slowed(cell, slow, _recursion(cell, slow, so_many, ranks), ranks)
+    rate = min(limit, _recursion(cell, slow, len(cell.work.rows), ranks).rate)
+    if ranks > 1 and rate < FAR_BELOW * min(found.values()):
+        means = cell.work.means
+        loading = cell.workers / (slow.workers * means.cpu + means.io)
+        free = _recursion(cell, slow, so_many).rate if ordered else min(others, loading)
+        held_by = "barrier" if rate < FAR_BELOW * min(limit, free) else held_by
+    return Steady(rate, held_by)
 
 
-def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
+def _together(cell: Cell) -> int:
+    """How many ranks are followed that begin each step together; 1 where none waits for another."""
+    where = cell.conditions
+    return max(1, min(where.ranks * where.barrier_nodes, _MOST_TOGETHER))
+
+
+def _loaded_together(cell: Cell, ranks: int) -> float:
+    """Batches per second of each of so many ranks without workers that begin each step together.
+
+    All load at once until the first has its batch, then all others, and so on to the last one: the
+    more of them still load, the slower.
+    """
+    where, means = cell.conditions, cell.work.means
+    step_cpu_s, threads = cell.whole_step_s - cell.step_s, 1.0 + cell.work.helpers
+    compute_s = means.cpu + step_cpu_s
+    alone_s = compute_s + means.io
+    here = where.ranks / ranks  # those of one node share its cores
+    stretched = [0.0]
+    for count in range(1, ranks + 1):
+        slow, _ = slowdown(
+            count * here,
+            compute_s=compute_s,
+            wait_s=means.io,
+            cores=where.cores / threads,
+            beside=where.neighbours / threads,
+        )
+        more_s = (slow - 1.0) * compute_s
+        stretched.append(1.0 + more_s / alone_s if alone_s > 0 else 1.0)
+    cpu, io, *_ = _dealt(cell.work, ranks)
+    loaded = [a + b for a, b in zip(cpu, io, strict=True)]
+    steps, whole_s = len(loaded) // ranks, 0.0
+    for place in range(0, len(loaded), ranks):
+        ends = sorted(loaded[place : place + ranks])
+        before_s = -step_cpu_s
+        for left, end_s in zip(range(ranks, 0, -1), ends, strict=True):
+            whole_s += (end_s - before_s) * stretched[left]
+            before_s = end_s
+    whole_s += steps * cell.step_s
+    return steps / whole_s if whole_s > 0 else math.inf
+
+
+def _slowed(cell: Cell, slow: _Slow, ran: _Ran, ranks: int) -> _Slow:
     """How much computing slows down where batches run as they do with other slowdowns."""
     means, where, rate = cell.work.means, cell.conditions, ran.rate
     mains = where.step_threads + 1.0
@@ -156,16 +240,24 @@ def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
     at_once = threads_s / computing_s if computing_s > 0 else 1.0
     # Main and its step keep threads running for so much of the time, in this rank and in others.
     main = min(1.0, rate * slow.main * computing_s) * at_once
-    beside = where.neighbours + (where.ranks - 1) * main
-    more = (where.ranks - 1) * busy
+    beside = taking = where.neighbours + (where.ranks - 1) * main
+    here, more = 1.0, (where.ranks - 1) * busy
+    if ranks > 1:  # the crowd is that of all ranks that are followed
+        here, more = where.ranks / ranks, 0.0
+        # Who doesn't wait for batches takes them in as all begin a step.
+        at_hand = min(1.0, rate * (cell.step_s + slow.main * computing_s))
+        taking = where.neighbours + (where.ranks - 1) * max(main, at_hand * at_once)
     cost = {"compute_s": means.cpu, "wait_s": means.io, "cores": where.cores}
     workers_s = main_s = loading_s = 0.0
     for count, seconds in _levels(crowd):
+        crowd_of_all = here * count + more
+        if ranks > 1 and crowd_of_all > _MOST_TOGETHER:  # where a whole number says as much
+            crowd_of_all = round(crowd_of_all)
         if count:
-            own, _ = slowdown(count + more, **cost, beside=beside + main)
+            own, _ = slowdown(crowd_of_all, **cost, beside=beside + main)
             workers_s += seconds * own
             loading_s += seconds
-        _, own = slowdown(count + more, **cost, beside=beside + at_once)
+        _, own = slowdown(crowd_of_all, **cost, beside=taking + at_once)
         main_s += seconds * own
     found = _Slow(workers_s / loading_s if loading_s > 0 else 1.0, main_s / whole_s)
     if slow == _Slow():
@@ -183,31 +275,37 @@ def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
     return [(sum_ / seconds, seconds) for sum_, seconds in levels.values() if seconds > 0]
 
 
-def _recursion(cell: Cell, slow: _Slow, batches: int) -> _Ran:
-    many = max(batches, 4 * cell.workers)
-    count = many - many % cell.workers  # whole rounds: batches come in bursts of W
-    warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
+def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int = 1) -> _Ran:
+    workers = ranks * cell.workers
+    many = max(batches, 4 * cell.workers, workers)
+    count = many - many % workers  # whole rounds: batches come in bursts of W
+    warm_up = workers + min(workers * cell.prefetch, count // ranks // ranks * ranks)
     run = _in_order if cell.in_order else _as_they_come
-    rows, where, main, shape = cell.work.rows[:batches], cell.conditions, slow.main, (1.0,)
-    load = [slow.workers * row[0] + row[1] for row in rows]
-    take, pin = [main * row[4] for row in rows], [0.0] * len(rows)
+    where, own, main, shape = cell.conditions, slow.workers, slow.main, (1.0,)
+    dealt = (column[: batches - batches % ranks] for column in _dealt(cell.work, ranks))
+    cpu, io, taken, let_go, wait, pinned = dealt
+    load = [own * a + b for a, b in zip(cpu, io, strict=True)]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [main * (row[2] + row[5]) + row[3] for row in rows]
+        pin = [main * a + b for a, b in zip(pinned, wait, strict=True)]
+        take = [main * a for a in let_go]
     else:
-        take = [main * (row[2] + row[4]) + row[3] for row in rows]
+        pin = [0.0] * len(load)
+        take = [main * a + b for a, b in zip(taken, wait, strict=True)]
     if where.step_spread:
         shape = getattr(parse_step(where.step_spread), "shape", shape)
     mean_s = cell.step_s + main * (cell.whole_step_s - cell.step_s)
     lengths = [mean_s + where.step_s * (of - 1.0) for of in shape]
-    step = list(itertools.islice(itertools.cycle(lengths), len(rows)))
+    steps = itertools.cycle([each for s in lengths for each in (s, *[None] * (ranks - 1))])
+    step = list(itertools.islice(steps, len(load)))
     # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
     rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
     computing_s = slow.workers * cell.work.means.cpu
     busy = 0.0 if rests else cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
-    columns = _Columns(load, pin, take, step, busy)
-    begun, loaded, returned = run(columns, cell.workers, cell.prefetch, warm_up + count)
-    span = returned[-1] - returned[warm_up - 1]
-    return _Ran(count / span if span > 0 else math.inf, begun[warm_up:], loaded[warm_up:])
+    columns = _Columns(load, pin, take, step, busy, ranks)
+    begun, loaded, returned = run(columns, workers, cell.prefetch, warm_up + count)
+    span = max(returned[-ranks:]) - max(returned[warm_up - ranks : warm_up])
+    rate = count / ranks / span if span > 0 else math.inf
+    return _Ran(rate, *(itertools.islice(each, warm_up, None) for each in (begun, loaded)))
 
 
 def _at_once(ran: _Ran) -> Mapping[int, float]:
@@ -229,34 +327,38 @@ def _at_once(ran: _Ran) -> Mapping[int, float]:
 
 
 def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
-    """When so many batches have been begun, loaded and returned."""
+    """When so many batches have been begun, loaded and returned; all ranks' workers and batches."""
     window = workers * prefetch
     returned = [0.0] * window  # batch k is at k + window: those before the first cost nothing
     done = [0.0] * workers
-    begun: list[float] = []
-    give, loaded, begin = returned.append, done.append, begun.append
-    busy, now = columns.busy, -columns.step[0]  # none comes before the first batch
+    give, loaded = returned.append, done.append
+    busy, now, last = columns.busy, 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
     batches = zip(columns.load, columns.pin, columns.take, nexts, columns.step, strict=True)
-    costs = itertools.cycle(batches)
-    for k, (load, pin, take, then, step) in zip(range(count), costs, strict=False):
-        ready = done[k]
-        sent = returned[k]
+    costs = itertools.islice(itertools.cycle(batches), count)
+    # Of a batch, and of the one that its worker loads after it. The lists grow meanwhile.
+    sends = itertools.islice(returned, workers, None) if busy else itertools.repeat(0.0)
+    turns = zip(done, returned, sends, costs, strict=False)
+    for ready, sent, next_sent, (load, pin, take, then, step) in turns:
+        if step is not None:
+            now = last + step
         if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
-            ready = sent
-        begin(ready)
-        ready += load
+            ready = sent  # noqa: PLW2901 - as above
+        ready += load  # noqa: PLW2901 - as above
         loaded(ready)
-        ready += pin
-        now += step
-        if ready > now:  # noqa: PLR1730 - as above
-            now = ready
-        if busy and now < max(ready, returned[k + workers]) + then:
-            now += busy
-        now += take
-        give(now)
-    return begun, done[workers:], returned[window:]
+        ready += pin  # noqa: PLW2901 - as above
+        taken = now
+        if ready > taken:  # noqa: PLR1730 - as above
+            taken = ready
+        if busy and taken < max(ready, next_sent) + then:
+            taken += busy
+        taken += take
+        give(taken)
+        if taken > last:  # noqa: PLR1730 - as above
+            last = taken
+    begun = itertools.islice(map(max, done, returned), count)
+    return begun, itertools.islice(done, workers, None), returned[window:]
 
 
 def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
@@ -265,34 +367,47 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
     one whose batch has just been returned.
     """
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
-    finished: list[tuple[float, int]] = []
-    free = [0.0] * workers
-    for worker, (load, pin, _) in zip(list(range(workers)) * prefetch, costs, strict=False):
-        free[worker] += load
-        finished.append((free[worker] + pin, worker))
-    heapq.heapify(finished)
+    ranks = columns.ranks
+    queued = workers * min(prefetch, math.ceil(count / workers))  # no more will be asked for
+    first = itertools.cycle(zip(columns.load, columns.pin, strict=True))
+    loads, pins = zip(*itertools.islice(first, queued), strict=True)
+    ready_of: list[list[tuple[float, int]]] = [[] for _ in range(ranks)]
+    free_of: list[list[float]] = [[] for _ in range(ranks)]
+    for place in range(workers):
+        ends = [*itertools.accumulate(loads[place::workers])]
+        pinned = map(operator.add, ends, pins[place::workers])
+        ready_of[place % ranks] += zip(pinned, itertools.repeat(place // ranks))
+        free_of[place % ranks].append(ends[-1])
+    for finished in ready_of:
+        heapq.heapify(finished)
+    whole = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
+    costs = itertools.islice(whole, queued, None)
     returned: list[float] = []
     begun: list[float] = []
-    loaded: list[float] = []
-    give, begin, end = returned.append, begun.append, loaded.append
-    busy, now, replace = columns.busy, -columns.step[0], heapq.heapreplace
+    give, begin = returned.append, begun.append
+    busy, replace = columns.busy, heapq.heapreplace
+    now, last = 0.0, -(columns.step[0] or 0.0)  # none before the first batch
     steps = itertools.islice(itertools.cycle(columns.step), count)
-    for step, (load, pin, take) in zip(steps, costs, strict=False):
+    turns = zip(steps, itertools.cycle(ready_of), itertools.cycle(free_of), costs, strict=False)
+    for step, finished, free, (load, pin, take) in turns:
+        if step is not None:
+            now = last + step
         ready, worker = finished[0]
-        now += step  # none comes before the first batch
-        if ready > now:  # noqa: PLR1730 - as above
-            now = ready
+        taken = now
+        if ready > taken:  # noqa: PLR1730 - as above
+            taken = ready
         then = free[worker]
-        if busy and now < then:
-            now += busy
-        now += take
-        give(now)
-        if now > then:  # noqa: PLR1730 - as above
-            then = now
+        if busy and taken < then:
+            taken += busy
+        taken += take
+        give(taken)
+        if taken > last:  # noqa: PLR1730 - as above
+            last = taken
+        if taken > then:  # noqa: PLR1730 - as above
+            then = taken
         begin(then)
         then += load
         free[worker] = then
-        end(then)
         replace(finished, (then + pin, worker))
-    return begun, loaded, returned
+    later = itertools.islice(itertools.cycle(columns.load), queued, None)
+    return begun, map(operator.add, begun, later), returned

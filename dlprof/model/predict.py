@@ -119,9 +119,12 @@ def _prediction(
     needed, where, rate = needs(calibration, config), cell.conditions, steady.batches_per_s
     samples = calibration.samples_per_batch
     bound, limit = binding(cell)
-    if bound in ("workers", "cores") and rate < FAR_BELOW * limit:  # there is another reason
+    if rate < FAR_BELOW * limit:  # there is another reason
         crowded = cell.conditions.ranks * cell.workers > own_cores(cell)
-        bound = "order" if steady.held_by_order else "cores" if crowded else bound
+        if bound in ("workers", "cores"):
+            bound = steady.held_by or ("cores" if crowded else bound)
+        elif steady.held_by == "barrier":
+            bound = "barrier"
     wait = max(0.0, 1.0 - rate * cell.whole_step_s)
     return Prediction(
         batches_per_s=estimate,

@@ -46,6 +46,8 @@ class Conditions:
         speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
             where a core's speed can't change, as that of an emulated one.
         epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
+        barrier_nodes: Nodes, each with as many ranks, that all begin each step together, as under
+            DDP; 0 where no rank waits for another.
     """
 
     cores: float
@@ -60,6 +62,7 @@ class Conditions:
     copy_scale: float = 1.0
     neighbours: float = 0.0
     epoch_batches: int | None = None
+    barrier_nodes: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no machine has.

@@ -97,9 +97,10 @@ class Prediction:
         samples_per_s: The same in samples; ``None`` where a batch's samples are not known.
         epoch_batches_per_s: Over whole epochs, restarts included; ``None`` where their length is
             not known.
-        wait_fraction: Share of the time within epochs in which the consumer would wait.
-        bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage`` or
-            ``order``.
+        wait_fraction: Share of the time within epochs in which the consumer would wait: for its
+            batch and, where ranks begin each step together, for those of the others.
+        bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage``,
+            ``order`` or ``barrier``.
         cores: Cores that one rank would keep busy.
         pss_bytes: Memory of one rank's process tree; ``None`` where it was not calibrated.
         shm_bytes: Shared memory of one rank with full queues.

@@ -18,6 +18,7 @@ from dlprof.advise.situation import usable_calibration
 from dlprof.cli.entry import run as dlprof
 from dlprof.model import maxplus
 from dlprof.records import (
+    BatchCosts,
     Calibration,
     Constraints,
     Estimate,
@@ -55,6 +56,57 @@ def test_a_node_is_predicted_with_its_share_of_the_storage() -> None:
     assert many.rows[0].rate == pytest.approx(1e8 / _READS / 2)
     assert (many.ranks, many.nodes, one.ranks, one.nodes) == (32, 16, 2, 1)
     assert "the 16 nodes are alike: one is predicted, with 1/16 of the storage" in many.notes
+
+
+def test_ranks_with_a_step_begin_it_together_as_under_ddp() -> None:
+    run = calibrated()
+    together = asked(run, ranks=4, nodes=5, step_s=0.05)
+    assert together.conditions.barrier_nodes == 5
+    assert "all ranks begin each step together, as under DDP" in together.notes
+    assert asked(run, ranks=4, nodes=5).conditions.barrier_nodes == 0
+    assert not any("together" in note for note in asked(run, step_s=0.05).notes)
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_ranks_that_were_launched_begin_steps_together_where_they_did_in_the_trials(
+    barrier: bool,
+) -> None:
+    """And of other numbers of ranks, and of those with a step that none had, all do."""
+    settings = {"step_s": 0.05, "launch_ranks": [4], "step_barrier": barrier}
+    run = calibrated(settings=settings)
+    assert asked(run, ranks=4).barrier is barrier
+    assert asked(run, ranks=8).barrier
+    stepless = calibrated(settings=settings | {"step_s": 0.0})
+    assert asked(stepless, ranks=4).barrier is barrier
+    assert asked(stepless, ranks=4, step_s=0.05).barrier
+
+
+def test_batches_that_differ_cost_ranks_a_step_that_one_alone_does_not_wait_for() -> None:
+    """One worker of one batch ahead loads in 6 to 30 ms beside a step of 20."""
+    factors = (1.0, 1.0, 1.0, 5.0) * 25
+    made = BatchCosts(cpu_s=(0.0,) * 100, io_s=tuple(0.006 * each for each in factors))
+    run = calibrated(dataclasses.replace(calibration(), in_main=made, in_workers=made))
+    alone, together = (
+        _forecast(1, run=run, step_s=0.02, ranks=ranks).rows[0].prediction for ranks in (1, 8)
+    )
+    assert alone.wait_fraction is not None
+    assert together.wait_fraction is not None
+    assert together.wait_fraction > alone.wait_fraction + 0.05
+
+
+def test_a_barrier_that_holds_back_one_more_is_named_with_what_it_costs() -> None:
+    """Without workers one rank waits for 30 ms of 180 by the mean, two for the slower of two."""
+    made = BatchCosts(cpu_s=(0.0,) * 100, io_s=(*(0.01,) * 4, 0.11) * 20)
+    costs = dataclasses.replace(calibration(), in_main=made, in_workers=made)
+    raises = Failure(kind="worker_exception", message="A worker raised KeyError.")
+    trials = [trial(config(0), 32 / 0.03), failed(config(1), failure=raises)]
+    run = calibrated(costs, trials, target=target(kind="iterable"))
+    found = forecast(asked(run, step_s=0.15), [config(0)], au=0.8).accelerators
+    assert found is not None
+    assert (found.count.value, found.held_by) == (1, "barrier")
+    (barrier,) = [each for each in found.without if each.part == "barrier"]
+    assert barrier.source == "model"
+    assert barrier.gain.value == pytest.approx((150 + 46) / (150 + 30), rel=0.01)
 
 
 def test_nodes_share_the_epoch() -> None:
@@ -268,7 +320,8 @@ def test_the_part_without_which_one_more_would_be_busy_is_named(
 ) -> None:
     found = _kept(0.9, costs=calibration(**costs), **question)
     assert found.limit == found.without[0].part == limit
-    assert {each.part for each in found.without} == {"storage", "host_cpu", "main_process"}
+    parts = {"storage", "host_cpu", "main_process", "barrier"}
+    assert {each.part for each in found.without} == parts
     gains = [each.gain.value for each in found.without]
     assert gains == sorted(gains, reverse=True)
     assert gains[-1] == pytest.approx(1.0, abs=0.05)

@@ -161,7 +161,8 @@ def test_whatever_speeds_a_file_holds_errors_stay_finite(speeds: list[float]) ->
 def test_unless_asked_otherwise_it_is_as_it_was() -> None:
     run = calibrated(settings={"step_s": 0.02})
     place = asked(run)
-    assert place.conditions == Conditions(cores=8.0, step_s=0.02, epoch_batches=1000)
+    expected = Conditions(cores=8.0, step_s=0.02, epoch_batches=1000, barrier_nodes=1)
+    assert place.conditions == expected
     assert place.as_measured
     assert not place.extrapolated
 

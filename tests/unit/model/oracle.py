@@ -14,7 +14,7 @@ from typing import Any
 
 from model_calibrations import conditions
 from oracle_clock import Clock
-from oracle_consumer import Consumer, FedConsumer, LoadingConsumer
+from oracle_consumer import Barrier, Consumer, FedConsumer, LoadingConsumer
 from oracle_network import Costs, PinThread, Storage, Worker, costs_of
 
 from dlprof.model import Cell, cell_of
@@ -83,6 +83,8 @@ class _Network:
 def _ranks(cell: Cell) -> int:
     """How many ranks are simulated; the cores are cut in proportion."""
     where = cell.conditions
+    if where.barrier_nodes:  # all of one node
+        return where.ranks
     needed = math.ceil(MIN_CORES * where.ranks / where.cores)
     return min(where.ranks, max(_MIN_RANKS, needed))
 
@@ -117,6 +119,10 @@ def _network(cell: Cell, ranks: int, *, measured: int, warm_up: int) -> _Network
             continue
         mine = [Worker(clock, costs) for _ in range(cell.workers)]
         consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count))
+    if where.barrier_nodes:
+        barrier = Barrier(ranks)
+        for consumer in consumers:
+            consumer.join(barrier)
     for consumer in consumers:
         consumer.ask()
     return _Network(clock=clock, consumers=consumers, counts=counts)

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oracle_clock import Clock
 from oracle_network import Costs, Worker, taking_s
+
+
+class Barrier:
+    """Where ranks wait for each other at the end of each step."""
+
+    __slots__ = ("_ranks", "_waiting")
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._waiting: list[Callable[[], None]] = []
+
+    def wait(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once all ranks have come."""
+        self._waiting.append(then)
+        if len(self._waiting) == self._ranks:
+            come, self._waiting = self._waiting, []
+            for each in come:
+                each()
 
 
 class Consumer:
@@ -16,10 +34,10 @@ class Consumer:
         yields_s: When each batch was yielded.
     """
 
-    __slots__ = ("_clock", "_costs", "_wanted", "yields_s")
+    __slots__ = ("_barrier", "_clock", "_costs", "_wanted", "yields_s")
 
     def __init__(self, clock: Clock, costs: Costs, *, wanted: int) -> None:
-        """Get ready to begin.
+        """Get ready to begin; where ``join`` isn't called, without a barrier.
 
         Args:
             clock: Shared by all ranks.
@@ -29,8 +47,13 @@ class Consumer:
         self._clock = clock
         self._costs = costs
         self._wanted = wanted
+        self._barrier = Barrier(1)
         self.yields_s: list[float] = []
         clock.open += 1
+
+    def join(self, barrier: Barrier) -> None:
+        """Meet others at the end of each step."""
+        self._barrier = barrier
 
     def ask(self) -> None:
         """Call ``next()``."""
@@ -54,7 +77,10 @@ class Consumer:
 
     def _step(self) -> None:
         # By the clock even where it takes no time: calls must not nest without end.
-        self._clock.wait(self._costs.step_s, self.ask)
+        self._clock.wait(self._costs.step_s, self._meet)
+
+    def _meet(self) -> None:
+        self._barrier.wait(self.ask)
 
 
 class LoadingConsumer(Consumer):

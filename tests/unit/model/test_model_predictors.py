@@ -377,6 +377,89 @@ def test_the_prediction_follows_the_simulation(
     assert steady_rate(cell).batches_per_s == pytest.approx(reference, rel=off)
 
 
+@BOTH
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_at_a_barrier_a_step_waits_for_the_slowest_batch_of_all_ranks(
+    rate: Rate, ranks: int
+) -> None:
+    """Four batches of five take 10 ms, the fifth 30: one of so many is a fifth by 1 - 0.8^N."""
+    calibration, where = tailed(io=10 * MS, slow=0.2, factor=3.0), {"step_s": 5 * MS}
+    slowest_s = (10 + 20 * (1 - 0.8**ranks)) * MS
+    found = rate(calibration, Config(), ranks=ranks, barrier_nodes=1, **where)
+    assert found == pytest.approx(1 / (slowest_s + 5 * MS), rel=0.03)
+    assert rate(calibration, Config(), ranks=ranks, **where) == pytest.approx(1 / 19e-3, rel=0.01)
+
+
+@BOTH
+def test_ranks_at_a_barrier_compute_at_once(rate: Rate) -> None:
+    """Those that do not meet leave their cores to others while they step."""
+    calibration, where = constant(cpu=10 * MS), {"cores": 2.0, "ranks": 4, "step_s": 10 * MS}
+    assert rate(calibration, Config(), barrier_nodes=1, **where) == pytest.approx(100 / 3, rel=0.01)
+    assert predicted(calibration, Config(), **where) > 40
+
+
+@pytest.mark.parametrize(
+    ("config", "where", "most"),
+    [
+        (fed(1, 1), {"ranks": 4, "step_s": 2 * MS}, 0.97),
+        (fed(2, 2), {"ranks": 4, "step_s": 2 * MS}, 0.9),
+        (fed(2, 2, in_order=False), {"ranks": 4, "step_s": 2 * MS}, 0.9),
+        (fed(3, 2), {"ranks": 8, "step_s": 4 * MS}, 0.97),
+        (fed(1, 2), {"ranks": 4, "cores": 2.0}, 0.98),
+        (fed(2, 4), {"ranks": 8, "cores": 4.0, "step_cpu_s": 1 * MS}, 1.02),
+        (fed(4, 16), {"ranks": 4, "cores": 32.0, "step_s": 8 * MS}, 1.01),
+    ],
+)
+def test_a_barrier_is_predicted_as_it_is_simulated(
+    config: Config, where: dict[str, float], most: float
+) -> None:
+    """Queues hide part of what batches differ by, and a rank that is behind has the cores.
+
+    That it has more of them than others isn't in the slowdown, which is the same for all.
+    """
+    calibration = tailed(cpu=4 * MS, io=4 * MS, slow=0.2, factor=4.0)
+    found = predicted(calibration, config, **where, barrier_nodes=1)
+    reference = simulated(calibration, config, batches=400, **where, barrier_nodes=1)
+    assert found == pytest.approx(reference, rel=0.08)
+    assert found < most * predicted(calibration, config, **where)
+
+
+def test_a_barrier_that_ranks_wait_at_is_named_and_one_that_queues_hide_is_not() -> None:
+    calibration = tailed(io=10 * MS, slow=0.2, factor=3.0)
+    where = {"ranks": 8, "step_s": 7.5 * MS, "barrier_nodes": 1}
+    for config in (Config(), fed(2, 1, in_order=False), fed(2, 2)):
+        found = prediction(calibration, config, **where)
+        assert found.bound == "barrier"
+        assert found.wait_fraction is not None
+        assert found.wait_fraction > 0.1
+    assert prediction(calibration, fed(6, 16), **where).bound == "step"
+
+
+@pytest.mark.parametrize("config", [Config(), fed(1, 1), fed(3, 2), fed(3, 2, in_order=False)])
+def test_a_barrier_changes_nothing_for_one_rank_nor_where_all_batches_cost_the_same(
+    config: Config,
+) -> None:
+    uneven, alike = tailed(cpu=4 * MS, io=4 * MS), constant(cpu=4 * MS, io=4 * MS, receive=1 * MS)
+    alone = prediction(uneven, config, step_s=2 * MS)
+    assert prediction(uneven, config, step_s=2 * MS, barrier_nodes=1) == alone
+    where = {"ranks": 4, "cores": 64.0, "step_s": 2 * MS}
+    found = predicted(alike, config, **where, barrier_nodes=1)
+    assert found == pytest.approx(predicted(alike, config, **where), rel=0.005)
+
+
+@pytest.mark.parametrize("config", [Config(), fed(2, 2)])
+def test_ranks_of_all_nodes_meet(config: Config) -> None:
+    """Each node has its cores; of more than 16 ranks no more are followed."""
+    calibration = tailed(io=10 * MS, cpu=1 * MS)
+    rates = [
+        predicted(calibration, config, ranks=ranks, barrier_nodes=nodes, cores=8.0 * ranks)
+        for ranks, nodes in ((8, 1), (1, 8), (2, 4), (8, 2), (16, 1), (8, 1000))
+    ]
+    assert rates[:3] == [pytest.approx(rates[0], rel=1e-6)] * 3
+    assert rates[3:] == [pytest.approx(rates[3], rel=1e-6)] * 3
+    assert rates[3] < 0.97 * rates[0]
+
+
 def test_figures_are_finite_where_loading_costs_nothing() -> None:
     found = prediction(constant(), fed(2))
     assert math.isinf(found.batches_per_s.value)
