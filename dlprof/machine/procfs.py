@@ -281,7 +281,7 @@ def parse_load(text: str) -> float | None:
     """The load average of the last minute, from ``/proc/loadavg``."""
     first = (text.split() or [""])[0]
     whole, dot, part = first.partition(".")
-    if not dot or parse_int(whole) is None or parse_int(part) is None:
+    if not dot or parse_int(whole) is None or not (part.isascii() and part.isdecimal()):
         return None
     return float(first)
 

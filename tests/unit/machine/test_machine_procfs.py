@@ -38,6 +38,7 @@ _WORDS = st.sampled_from([*_PIECES.split(), "9" * 30, "\n", " ", "\x00"])
 
 @settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(_WORDS).map(" ".join), st.lists(_WORDS).map("".join)))
+@example("0.-0")
 @example("some " + "x" * 10)
 @example("0-99999999999")
 @example(") " + "1 " * 60)
