@@ -174,7 +174,10 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         confidence=sure,
         confidence_reason=why,
         wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
-        batches_per_s=seen.main.messages / seen.window_s if workers else None,
+        # What was sent to workers that ended is counted with threads that are gone.
+        batches_per_s=(
+            seen.main.messages / seen.window_s if workers and not seen.started_workers else None
+        ),
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
         usage=used,
@@ -325,6 +328,13 @@ def _diagnosed(
     if any(each.code == "workers.unfed" for each in every):  # of more, more may be without data
         every = [each for each in every if _asked(each) <= config.num_workers]
     findings = _by_gain(every, config.num_workers)
+    # What then limits it rests on the step, which looks from outside know too roughly for that.
+    findings = tuple(
+        dataclasses.replace(
+            each, evidence={k: v for k, v in each.evidence.items() if k != "gain_limit"}
+        )
+        for each in findings
+    )
     return dataclasses.replace(found, findings=findings, trials=())
 
 
@@ -574,8 +584,7 @@ def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
         gain = each.predicted_gain if _asked(each) > workers else None
         if gain is not None:
             gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
-            known = {**each.evidence, "gain_limit": "order"}
-            each = dataclasses.replace(each, predicted_gain=gain, evidence=known)  # noqa: PLW2901 - the same one
+            each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one
             if gain.value > most:
                 most, first = gain.value, each
         limited.append(each)
@@ -694,6 +703,8 @@ def _certainty(
         return "low", f"{looks}, until it ended"
     if seen.workers and seen.main.messages < 5:
         return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
+    if seen.started_workers:
+        return "low", f"{looks}; workers were started, so not all batches were counted"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks

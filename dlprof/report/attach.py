@@ -43,6 +43,8 @@ def figures_of(found: Attached) -> dict[str, Any]:
             ("wait_fraction", "batches_per_s", "worker_busy_fraction"),
             "without workers loading and computing look alike from outside",
         )
+    if found.batches_per_s is None:
+        missing.setdefault("batches_per_s", "workers were started: not all were counted")
     if found.finished_batches is None:
         missing["finished_batches"] = "the queue's messages can't be counted from outside"
     if not seen.training.user:
@@ -111,8 +113,9 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
         if share.low is not None and share.high is not None:
             sure = f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
         rate = found.batches_per_s
-        taken = f"{format_rate(rate)} batches/s" if rate else "no batch was taken"
-        yield "Data wait", f"{percent_text(share.value)} of the time{sure}, {taken}"
+        taken = f", {format_rate(rate)} batches/s" if rate else ", no batch was taken"
+        taken = "" if rate is None else taken
+        yield "Data wait", f"{percent_text(share.value)} of the time{sure}{taken}"
         busy = f"have a batch to make {percent_text(found.worker_busy_fraction)} of the time"
         shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
         most = sorted(shares.items(), key=lambda share: share[1], reverse=True)

@@ -134,7 +134,7 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
     if not more or left <= PERHAPS_FED_WAIT_FRACTION:
         return ""
-    if limit in _USED_UP and not gain.is_wide:
+    if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
     return "more may gain more: dlprof sweep"
 

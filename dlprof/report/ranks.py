@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Accelerators
 
 
-_IN_FIRST = "what others wait for it is in the file of its machine's first rank"
+_IN_FIRST = "ranks of one machine are compared in the file of the first of them"
 
 
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.Row]:
@@ -211,7 +211,7 @@ def training_facts(run: Run) -> Iterator[doc.Row]:
     """Which rank of a training the others wait for, or which waits longest, in a line."""
     script = run.script
     if script is None or len(script.ranks) < 2:
-        if script is not None and script.rank:  # rank 0 is the first of its machine
+        if script is not None and script.rank:
             yield "Ranks", f"rank {script.rank} by itself; {_IN_FIRST}"
         return
     ranks, world = script.ranks, script.world_size or 0

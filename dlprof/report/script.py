@@ -90,10 +90,12 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[doc.Row]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        yield "Data wait", doc.Styled(_data_wait(run), "strong")
-        slowest = _slowest(run.watched)
+        slowest, said = _slowest(run.watched), _data_wait(run)
         if (found := slowest.headroom) is not None:
-            yield "Headroom", headroom_text(found) + _wait_in_rounds(found, slowest.wait_fraction)
+            said = said.removesuffix(".") + _wait_in_rounds(found, slowest.wait_fraction)
+        yield "Data wait", doc.Styled(said, "strong")
+        if found is not None:
+            yield "Headroom", headroom_text(found)
         elif "headroom" in slowest.unavailable:  # where it was asked for
             yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
@@ -105,7 +107,7 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         wait = wait if late is None else waits_for_late(run, late)
         yield from answer(shown, wait, workers=diagnosis.config.num_workers)
         # How sure it is where the headroom was measured, its rounds say.
-        if shown[0].fix is not None and all(each.headroom is None for each in run.watched):
+        if shown[0].fix is not None and not (run.watched and _slowest(run.watched).headroom):
             yield "Certainty", _ONCE
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
@@ -145,8 +147,8 @@ def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
     """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
     share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
     if wait is None or least is None or wait >= least or share == percent_text(wait):
-        return ""
-    return f"; data wait is {share} without queues that pauses of --headroom fill"
+        return "."
+    return f", {share} without the pauses of --headroom, which fill queues."
 
 
 def _to_gain(run: Run) -> Iterator[doc.Row]:

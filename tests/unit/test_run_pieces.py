@@ -491,7 +491,7 @@ def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
 @pytest.mark.parametrize(("wait", "said"), [(0.3, True), (0.38, False), (0.45, False)])
 def test_a_loop_that_waits_less_than_its_rounds_says_why(wait: float, *, said: bool) -> None:
     text = drawn(script_report(watched_run(loader("train.py:3", wait, headroom=HEADROOM))), 80)
-    why = "; data wait is 38% without queues that pauses of --headroom fill"
+    why = ", 38% without the pauses of --headroom, which fill queues."
     assert (why in " ".join(text.split())) is said
 
 

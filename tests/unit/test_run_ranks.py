@@ -280,7 +280,7 @@ def test_the_screen_of_ranks_is_the_recorded_one() -> None:
 def test_the_file_of_a_rank_says_where_those_are_that_wait_for_it() -> None:
     late = rank_run(1, came(0.5), diagnosis=slow_reads(gain=Estimate(value=3.0)))
     text = " ".join(plain_text(script_report(late), width=100).split())
-    where = "Ranks rank 1 by itself; what others wait for it is in the file of its machine's first"
+    where = "Ranks rank 1 by itself; ranks of one machine are compared in the file of the first"
     assert where in text
     assert "Certainty the script ran once: run-to-run variation is unknown" in text
     assert "by itself" not in plain_text(script_report(rank_run(0, came(0.5))), width=100)

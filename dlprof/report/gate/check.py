@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -284,7 +285,8 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
         for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")
             sure = f"slower by at least {least}{level}; by more than {view.limit_text}: undecided"
-        for low in (each.low for each in views if each.low is not None and each.low > each.limit):
+        beyond = (each.low for each in views if each.low is not None and each.low > each.limit)
+        for low in itertools.islice(beyond, 1):
             least = percent(low).removeprefix("+")
             sure = f"measured slower by at least {least}{level}; whether by the code: undecided"
     yield "Certainty", "; ".join(filter(None, (sure or "none", took)))

@@ -66,8 +66,7 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert "sampled" in details
 
 
-def test_what_more_workers_leave_is_named_with_its_limit() -> None:
-    """A batch takes 12.5 ms of CPU: two cores make 160 a second, and a step allows 800."""
+def test_what_more_workers_leave_rests_on_no_step_that_is_only_seen_from_outside() -> None:
     busy = _seen(
         [*_io().looks],
         worker={"run_s": 2.5, "queued_s": 0.02},
@@ -77,7 +76,7 @@ def test_what_more_workers_leave_is_named_with_its_limit() -> None:
     lines = _lines(attach_report(diagnose_training(busy, HERE, QUIET)))
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
-    assert "Fix num_workers=9 (then limited by cores: 87% wait is left) Speed-up 3.50x" in text
+    assert "Fix num_workers=9 (more may gain more: dlprof sweep) Speed-up 3.50x" in text
     assert "Workers have a batch to make 100% of the time (sleep 75%, running 25%), 0.0" in text
     assert text.count("blocked is not seen") == 1
     assert "(more may gain more" in "\n".join(_lines(attach_report(_found("io"))))

@@ -60,8 +60,25 @@ def test_the_answer_of_a_script_fits_into_16_lines_and_says_how_sure_it_is(name:
     text = drawn(run_report(read_run(EXAMPLES / f"{name}.dlprof.jsonl")), 80)
     assert len(text.splitlines()) <= 16
     assert ("Certainty   the script ran once" in text) is (name != "headroom")
-    wait = "data wait is 29% without queues that pauses of --headroom fill"
+    wait = "waiting for data, 29% without the pauses of --headroom, which fill queues."
     assert (wait in " ".join(text.split())) is (name == "headroom")
+
+
+def test_only_a_headroom_that_is_shown_stands_for_how_sure_a_script_is() -> None:
+    run = read_run(EXAMPLES / "headroom.dlprof.jsonl")
+    (measured,) = run.watched
+    slower = dataclasses.replace(
+        measured, name="slow.py:1", waited_s=60.0, wait_fraction=0.6, headroom=None
+    )
+    assert run.diagnosis is not None
+    both = dataclasses.replace(
+        run,
+        watched=(slower, measured),
+        diagnosis=dataclasses.replace(run.diagnosis, trials=("slow.py:1",)),
+    )
+    text = drawn(run_report(both), 80)
+    assert "Headroom  " not in text
+    assert "Certainty   the script ran once" in text
 
 
 def test_how_sure_it_is_of_named_settings_counts_all_of_them() -> None:
@@ -345,6 +362,13 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         assert text == (
             f"num_workers=6 (then limited by {said}: 70% wait is left)" if said else fix()
         )
+    # None that is measurable leaves nothing.
+    found = dataclasses.replace(
+        first,
+        evidence={"gain_from": "model", "gain_limit": "cores"},
+        predicted_gain=Estimate(value=1.1, low=0.98, high=1.2),
+    )
+    assert "limited" not in dict(answer([found], 0.8, workers=2))["Fix"]
     # Tried; enough for the step; fewer than now.
     assert {fix(gain_from="measured"), fix(value=4.3), fix(workers=8)} == {"num_workers=6"}
 
