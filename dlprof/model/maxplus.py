@@ -56,6 +56,9 @@ class Steady(NamedTuple):
     batches_per_s: float  # rate of one rank
     # What batches wait for, if not for cores alone: slow ones before them, or those of other ranks.
     held_by: Literal["", "order", "barrier"] = ""
+    lost_log: float = (
+        0.0  # logarithm of what ranks at a barrier lose by that, where it is the limit
+    )
 
 
 class _Slow(NamedTuple):
@@ -155,7 +158,9 @@ def steady_rate(cell: Cell) -> Steady:
     if not cell.workers:
         limit = min(found.values())
         rate = limit if ranks == 1 else min(limit, _loaded_together(cell, ranks))
-        return Steady(rate, held_by="barrier" if rate < FAR_BELOW * limit else "")
+        if rate < FAR_BELOW * limit:
+            return Steady(rate, "barrier", math.log(limit / rate))
+        return Steady(rate)
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
     so_many = 600 if ranks == 1 else 240  # batches that show how much computing slows down
@@ -177,7 +182,8 @@ def steady_rate(cell: Cell) -> Steady:
         means = cell.work.means
         loading = cell.workers / (slow.workers * means.cpu + means.io)
         free = _recursion(cell, slow, so_many).rate if ordered else min(others, loading)
-        held_by = "barrier" if rate < FAR_BELOW * min(limit, free) else held_by
+        if rate < FAR_BELOW * min(limit, free):
+            return Steady(rate, "barrier", math.log(min(limit, free) / rate))
     return Steady(rate, held_by)
 
 
@@ -279,7 +285,9 @@ def _recursion(cell: Cell, slow: _Slow, batches: int, ranks: int = 1) -> _Ran:
     workers = ranks * cell.workers
     many = max(batches, 4 * cell.workers, workers)
     count = many - many % workers  # whole rounds: batches come in bursts of W
-    warm_up = workers + min(workers * cell.prefetch, count // ranks // ranks * ranks)
+    # Until queues have filled all workers compute at once; of few batches that is cut, for speed.
+    full = workers * cell.prefetch
+    warm_up = workers + (full if ranks > 1 else min(full, count))
     run = _in_order if cell.in_order else _as_they_come
     where, own, main, shape = cell.conditions, slow.workers, slow.main, (1.0,)
     dealt = (column[: batches - batches % ranks] for column in _dealt(cell.work, ranks))

@@ -90,7 +90,7 @@ def predict_all(
         same = (*key, cell.workers, cell.prefetch, cell.in_order)
         if same not in rates:
             steady = steady_rate(cell)
-            rates[same] = steady, interval(steady.batches_per_s, calibration, cell)
+            rates[same] = steady, interval(steady.batches_per_s, calibration, cell, steady.lost_log)
         made.append(_prediction(calibration, config, cell, *rates[same]))
     return made
 
@@ -214,8 +214,12 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
     return count / (loaded / rate + max(0.0, (turnover_s or 0.0) - first_s))
 
 
-def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
-    """The rate with its 95 % interval: wider on cores or with ranks that were not calibrated."""
+def interval(rate: float, calibration: Calibration, cell: Cell, lost_log: float = 0.0) -> Estimate:
+    """The rate with its 95 % interval: wider on cores or with ranks that were not calibrated.
+
+    What is lost at a barrier (``lost_log``) rests on the few slowest of the batches that were
+    traced: its standard error is taken as half of it.
+    """
     if not math.isfinite(rate):
         return Estimate(value=rate)
     quantile = 1.96  # of the normal distribution, for 95 %
@@ -227,6 +231,7 @@ def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
         EXTRAPOLATED_ERROR if elsewhere else 0.0,
         *[DOUBT_ERROR] * len(calibration.doubts),
         DOUBT_ERROR if calibration.queueing_s else 0.0,  # a line through few workers
+        lost_log / 2,
     )
     limit, work = binding(cell)[1], cell.work
     handing = work.hand_over_s / work.means.cpu if work.means.cpu > 0 else 0.0

@@ -348,7 +348,7 @@ def _content(found: Any, seen: _Seen) -> object:
         return found
     parts: Iterable[object] = ()
     if _is_new(found, seen):
-        parts = list(_parts(found)) or own_attributes(found).values()
+        parts = list(_parts(found)) or own_attributes(found, of_python=True).values()
     return tuple(_content(part, seen) for part in parts)
 
 
@@ -369,8 +369,10 @@ def _bytes_of(leaf: Any) -> int:
 
 def _is_picture(found: object) -> bool:
     """Whether it is one of Pillow's images, which hold their pixels out of Python's sight."""
-    kinds = (kind.__module__.partition(".")[0] for kind in type(found).__mro__)
-    return "PIL" in kinds and hasattr(type(found), "getbands")
+    kind = type(found)
+    return hasattr(kind, "getbands") and any(
+        base.__module__.partition(".")[0] == "PIL" for base in kind.__mro__
+    )
 
 
 def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
@@ -380,7 +382,7 @@ def _leaves(batch: object, depth: int, seen: _Seen) -> Iterator[Any]:
         yield batch
     # What an object of the user's own refers to is followed so far.
     elif depth <= 16 and not isinstance(batch, type) and _is_new(batch, seen):
-        for part in stored or list(_parts(batch)) or own_attributes(batch).values():
+        for part in stored or list(_parts(batch)) or own_attributes(batch, of_python=True).values():
             yield from _leaves(part, depth + 1, seen)
 
 

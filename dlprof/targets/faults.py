@@ -36,22 +36,29 @@ def type_name(found: object) -> str:
     return f"{module}{cls.__qualname__}"
 
 
-def own_attributes(found: Any) -> dict[str, Any]:
-    """What an object has as its own, by name: past its properties and its ``__getattr__``."""
+def own_attributes(found: Any, *, of_python: bool = False) -> dict[str, Any]:
+    """What an object has as its own, by name: past its properties and its ``__getattr__``.
+
+    Also what those of C's classes hold, as a partial its function and a method its object; with
+    ``of_python`` not, as a function's globals are no part of a batch.
+    """
     held: dict[Any, Any] = {}
     with contextlib.suppress(AttributeError, TypeError):
         held |= object.__getattribute__(found, "__dict__")
     kind: Any = type(found)
-    for name, slot in _slots_of(kind):
+    for name, slot in _slots_of(kind, of_python=of_python):
         with contextlib.suppress(AttributeError):
             held[name] = slot.__get__(found)
     return {str(name): each for name, each in held.items()}
 
 
 @functools.lru_cache(maxsize=256)
-def _slots_of(kind: type[Any]) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
-    """Those of Python's classes, as attrs makes them."""
-    own = (vars(base).items() for base in kind.__mro__ if "__slots__" in vars(base))
+def _slots_of(
+    kind: type[Any], *, of_python: bool
+) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+    own = (
+        vars(base).items() for base in kind.__mro__ if not of_python or "__slots__" in vars(base)
+    )
     slots = (slot for each in own for slot in each)
     return tuple(each for each in slots if isinstance(each[1], types.MemberDescriptorType))
 

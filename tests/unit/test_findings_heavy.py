@@ -225,8 +225,10 @@ def test_the_container_that_grows_is_named() -> None:
 def test_freed_memory_that_malloc_keeps_is_no_fault_of_the_dataset() -> None:
     loader = Loader(fetch_cpu=0.019, rate=100.0, growth=800_000.0)
     found = _finding(_growing(loader, {FREED: 700_000.0}), "memory.growth")
-    assert "No object grows" in found.explanation
+    assert "No container grows" in found.explanation
     assert found.fix is not None
     assert "MALLOC_MMAP_THRESHOLD_" in found.fix.text
     assert found.fix.code is not None
     assert found.fix.code.startswith("MALLOC_MMAP_THRESHOLD_=")
+    both = _finding(_growing(loader, {FREED: 700_000.0, "kept": 300_000.0}), "memory.growth")
+    assert both.title == "Memory of the workers grows: kept"

@@ -255,7 +255,7 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     if named == FREED:
         fix = (
             "Set MALLOC_MMAP_THRESHOLD_=1048576 in the environment: freed blocks of 1 MiB and more "
-            "then go back to the system at once. Or load jemalloc."
+            "then go back to the system at once. If yours are smaller, load jemalloc."
         )
         code = "MALLOC_MMAP_THRESHOLD_=1048576 python train.py"
     elif named:
@@ -285,14 +285,16 @@ def growing(view: Evidence) -> dict[str, float]:
         for name, size in worker.growing.items():
             sizes.setdefault(name, []).append(size)
     middle = {name: statistics.median(found) for name, found in sizes.items()}
-    return {name: middle[name] for name in sorted(middle, key=lambda each: -middle[each])}
+    # What malloc keeps is the cause only where no container is.
+    order = sorted(middle, key=lambda each: (each == FREED, -middle[each]))
+    return {name: middle[name] for name in order}
 
 
 def _what_grows(view: Evidence, named: str | None, grown: Mapping[str, float]) -> str:
     if named is not None:
         by = f"grows by {format_bytes(grown[named])} a batch"
         if named == FREED:
-            return f"No object grows: {named} {by}, in pieces of its heap that fit no new batch."
+            return f"No container grows so: {named} {by}, in pieces that fit no new batch."
         return f"{named} {by}."
     weight = view.weight
     first = None if weight is None else weight.heaviest

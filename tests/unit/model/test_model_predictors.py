@@ -424,6 +424,26 @@ def test_a_barrier_is_predicted_as_it_is_simulated(
     assert found < most * predicted(calibration, config, **where)
 
 
+@pytest.mark.parametrize("prefetch", [2, 8])
+def test_queues_that_fill_at_a_barrier_are_no_part_of_the_steady_rate(prefetch: int) -> None:
+    """There all workers compute at once, and main receives as slowly as they do."""
+    calibration, config = constant(cpu=8 * MS, receive=1 * MS), fed(8, prefetch)
+    where = {"ranks": 16, "cores": 8.0, "step_s": 25 * MS}
+    found = predicted(calibration, config, **where, barrier_nodes=1)
+    reference = simulated(calibration, config, batches=150, **where, barrier_nodes=1)
+    assert found == pytest.approx(reference, rel=0.08)
+
+
+def test_what_is_lost_at_a_barrier_is_known_by_half() -> None:
+    calibration = tailed(cpu=4 * MS, io=4 * MS, slow=0.2, factor=4.0)
+    where = {"ranks": 4, "step_s": 2 * MS}
+    free = prediction(calibration, fed(2, 2), **where).batches_per_s
+    lost = prediction(calibration, fed(2, 2), barrier_nodes=1, **where).batches_per_s
+    assert free.high is not None
+    assert lost.high is not None
+    assert lost.high / lost.value > 1.01 * free.high / free.value
+
+
 def test_a_barrier_that_ranks_wait_at_is_named_and_one_that_queues_hide_is_not() -> None:
     calibration = tailed(io=10 * MS, slow=0.2, factor=3.0)
     where = {"ranks": 8, "step_s": 7.5 * MS, "barrier_nodes": 1}

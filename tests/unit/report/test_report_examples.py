@@ -368,7 +368,7 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         evidence={"gain_from": "model", "gain_limit": "cores"},
         predicted_gain=Estimate(value=1.1, low=0.98, high=1.2),
     )
-    assert "limited" not in dict(answer([found], 0.8, workers=2))["Fix"]
+    assert "limited" not in str(dict(answer([found], 0.8, workers=2))["Fix"])
     # Tried; enough for the step; fewer than now.
     assert {fix(gain_from="measured"), fix(value=4.3), fix(workers=8)} == {"num_workers=6"}
 

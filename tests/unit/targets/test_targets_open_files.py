@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +131,25 @@ def test_a_file_in_memory_stays_there() -> None:
         dataset = types.SimpleNamespace(file=file)
         assert holders(types.SimpleNamespace(dataset=dataset)) == {}
         assert not getattr(file, "_rolled")  # noqa: B009 - unknown to its stubs
+
+
+def test_files_that_partials_and_methods_hold_are_named(path: Path) -> None:
+    def read(file: object, index: int) -> object:
+        return file, index
+
+    class Reader:
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def get(self, index: int) -> object:
+            return self.file, index
+
+    with path.open("rb") as one, path.open("rb") as other:
+        dataset: Any = types.SimpleNamespace(read=functools.partial(read, one))
+        loader: Any = types.SimpleNamespace(dataset=dataset, collate_fn=Reader(other).get)
+        names = holders(loader)
+        assert "read.args[0]" in names[one.fileno()]
+        assert "collate_fn.__self__.file" in names[other.fileno()]
 
 
 def test_who_watches_sees_a_place_though_its_first_number_is_taken(path: Path) -> None:
