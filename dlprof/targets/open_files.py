@@ -140,7 +140,7 @@ def have_own_positions(
     """
     import fcntl  # where there is /proc
 
-    for those in _by_position(files) if groups is None else groups:
+    for those in by_position(files) if groups is None else groups:
         with contextlib.suppress(OSError):  # it may not be opened again: it stays shared
             one = files[those[0]]
             flags = fcntl.fcntl(one.descriptor, fcntl.F_GETFL)
@@ -155,7 +155,7 @@ def have_own_positions(
             os.close(own)
 
 
-def _by_position(files: Sequence[OpenFile]) -> list[list[int]]:
+def by_position(files: Sequence[OpenFile]) -> list[list[int]]:
     """Places of files by the position that they have in common, as of a descriptor and its copy."""
     found: list[list[int]] = []
     alike = collections.defaultdict[object, list[list[int]]](list)
@@ -181,7 +181,7 @@ class _Apart:
     """Gives forked workers positions of their own, which can be seen from outside."""
 
     def __init__(self, files: Sequence[OpenFile]) -> None:
-        self._files, self._groups = files, _by_position(files)
+        self._files, self._groups = files, by_position(files)
         self._first = 64 + max((each.descriptor for each in files), default=0)
 
     def separate(self) -> None:

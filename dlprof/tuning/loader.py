@@ -29,7 +29,15 @@ from dlprof.records import Machine, TriedSetting
 from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
-from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
+from dlprof.targets.open_files import (
+    OpenFile,
+    by_position,
+    holders,
+    moved,
+    named,
+    open_files,
+    positions,
+)
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
@@ -312,7 +320,9 @@ class _Tuner:
         changes_workers = not self._why_fixed(loader)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
         spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
-        spares_workers = spares_workers and changes_workers
+        # Others than forked ones are sent the dataset, which may have opened what can't be sent.
+        spares_workers = spares_workers and changes_workers and _forks(loader)
+        self._spares_workers = spares_workers
         # A worker_init_fn may know no more workers than those that it was written for.
         most = self._budget.most_workers if asked or not loader.worker_init_fn else mine.workers
         may = {"changes_workers": changes_workers, "spares_workers": spares_workers}
@@ -505,12 +515,14 @@ class _Tuner:
             method = self._context.get_start_method()
             parent = 0 if method == "forkserver" else os.getpid()
             files = open_files() if method == "fork" and self._before is not None else ()
+            files = tuple(each for each in files if each not in (self._before or ()))
             given["worker_init_fn"] = ClockedInit(
                 loader.worker_init_fn,
                 self._clock,
                 seeds=self.reseeds,
                 parent=parent,
-                files=[each for each in files if each not in (self._before or ())],
+                files=files,
+                groups=by_position(files),
             )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}
@@ -595,7 +607,7 @@ class _Tuner:
         ended_s = time.perf_counter()
         self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
         kept = self._control.kept
-        if self._asked and self._is_map and not self._copy_s and kept.workers:
+        if self._spares_workers and not self._copy_s and kept.workers:
             # There has to be room for two of them.
             pids = [each.pid for each in internals.workers_of(iterator)]
             if not self._refusal(kept, kept._replace(ahead=kept.ahead + 2), pids=pids):
@@ -887,15 +899,24 @@ class _Tap:
 def _copying_takes(size: int) -> float:
     """CPU time of one more copy of so many bytes, where two are kept: a batch, and the one before.
 
-    Memory that malloc has given before comes at once, and all other is made page by page.
+    Memory that malloc has given before comes at once, and all other is made page by page. Without
+    torch, which copies in several threads: workers forked later would wait for them for good.
     """
-    before = torch.zeros(size, dtype=torch.uint8)
+    before = bytearray(size)
     took_s = 0.0
     for _ in range(_COPIES):
         began_s = time.thread_time()
-        before = before.clone()
+        before = bytearray(before)
         took_s = time.thread_time() - began_s
     return took_s
+
+
+def _forks(loader: Any) -> bool:
+    """Whether its workers are forked; nothing is fixed by asking."""
+    context = loader.multiprocessing_context
+    asked = None if context is None else context.get_start_method(allow_none=True)
+    mine = asked or torch.multiprocessing.get_start_method(allow_none=True)
+    return (mine or torch.multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
 def _orders_steps() -> bool:

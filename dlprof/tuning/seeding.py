@@ -31,7 +31,7 @@ class ClockedInit:
 
     The ``clock`` is shared with the main process: the figures of each worker, one after another.
     ``parent`` is the process that starts workers; 0 where a server does. Of ``files`` each worker
-    gets positions of its own.
+    gets positions of its own, one for those in each of ``groups``.
     """
 
     def __init__(
@@ -42,19 +42,20 @@ class ClockedInit:
         seeds: bool,
         parent: int,
         files: Sequence[OpenFile] = (),
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
-        self._files = files
+        self._files, self._groups = files, groups
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
         place = PLACES * worker_id
         known = place < len(self._clock)
         if self._files:  # as far as they are still open
-            opened = {(each.descriptor, each.identity) for each in self._files}
-            have_own_positions(
-                [each for each in open_files() if (each.descriptor, each.identity) in opened]
-            )
+            opened = {(each.descriptor, each.identity) for each in open_files()}
+            there = [(each.descriptor, each.identity) in opened for each in self._files]
+            groups = [[place for place in those if there[place]] for those in self._groups]
+            have_own_positions(self._files, [those for those in groups if those])
         try:
             if self._init is not None:
                 self._init(worker_id)
@@ -114,7 +115,6 @@ class SeededFetcher:
         kept.keep()
         try:
             _seed_all(seed)
-            kept.seeded()
             return self._dlprof_fetcher.fetch(indices)
         finally:
             kept.back()
@@ -181,67 +181,87 @@ def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
 _TWISTER_BYTES = 4 * 625
 """Of a Mersenne Twister, Python's as numpy's: 624 words, and which of them is next."""
 
+_HALF_BYTES = 16
+"""Of half of a pair of numpy's normal numbers: whether there is one, and which."""
+
 
 class _Kept:
     """The random numbers of this process, while a batch is made by others.
 
     Before and after each batch numpy takes 70 us to copy its state, and Python 11 us, where a small
-    batch takes 150. So their bytes are copied. What numpy has beside these, half of a pair of
-    normal numbers, stays as it is while neither the training nor the dataset draws any: only where
-    the bytes changed, or there is such a half, does numpy copy its state.
+    batch takes 150. So their bytes are copied, if they are where CPython and numpy have them.
     """
-
-    def __init__(self) -> None:
-        self._python: Any = random.seed.__self__  # type: ignore[attr-defined]
-        self._place = id(self._python) + object.__basicsize__
-        words = struct.unpack("625I", ctypes.string_at(self._place, _TWISTER_BYTES))
-        self._known = random.getstate()[1] == (*words[1:], words[0])  # as CPython has it
-        self._state: Any = None  # of numpy, as it last was the training's, and its bytes
-        self._bytes = self._seeded = b""
 
     def keep(self) -> None:
         """The training's are kept."""
-        self._numpy, self._seeded = _numpy(), b""
-        self._torch = torch.get_rng_state()
-        self._rest: Any = random.getstate() if not self._known else self._python.gauss_next
+        self._torch, places = torch.get_rng_state(), list[tuple[int, int]]()
+        python: Any = getattr(random.random, "__self__", None)
+        self._known = type(python) is random.Random and _python_is_known()
         if self._known:
-            self._words = ctypes.string_at(self._place, _TWISTER_BYTES)
-        if self._numpy is not None:
-            now = self._of_numpy()
-            if not now or now != self._bytes or self._state["has_gauss"]:
-                self._bytes, self._state = now, self._numpy.random.get_state(legacy=False)
-
-    def seeded(self) -> None:
-        """The batch's own begin here."""
-        if self._numpy is not None:
-            self._seeded = self._of_numpy()
+            places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
+        self._rest: Any = python.gauss_next if self._known else random.getstate()
+        self._python: Any = python
+        self._numpy = _numpy()
+        found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
+        self._bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
+        slow = self._numpy is not None and self._bits is None
+        self._state: Any = self._numpy.random.get_state(legacy=False) if slow else None
+        self._bytes = [(at, ctypes.string_at(at, size)) for at, size in (*places, *of_numpy)]
 
     def back(self) -> None:
-        """The training's go on."""
+        """They go on."""
         torch.set_rng_state(self._torch)
         if self._known:
-            ctypes.memmove(self._place, self._words, _TWISTER_BYTES)
             self._python.gauss_next = self._rest
         else:
             random.setstate(self._rest)
-        if self._numpy is None:
-            return
-        if self._seeded and self._seeded == self._of_numpy() and not self._state["has_gauss"]:
-            ctypes.memmove(_place_of(self._numpy), self._bytes, _TWISTER_BYTES)
-        else:
+        if self._state is not None:
             self._numpy.random.set_state(self._state)
+        elif self._bits is not None and self._numpy.random.get_bit_generator() is not self._bits:
+            self._numpy.random.set_bit_generator(self._bits)  # the dataset took another
+        for at, kept in self._bytes:
+            ctypes.memmove(at, kept, len(kept))
 
-    def _of_numpy(self) -> bytes:
-        """Empty where it isn't a Mersenne Twister, or of a numpy that doesn't say where it is."""
-        place = _place_of(self._numpy)
-        return ctypes.string_at(place, _TWISTER_BYTES) if place else b""
+
+@functools.cache
+def _python_is_known() -> bool:
+    """Whether Python's generators hold their words behind what each object begins with."""
+    one = random.Random(0)
+    words = struct.unpack("625I", ctypes.string_at(id(one) + object.__basicsize__, _TWISTER_BYTES))
+    return bool(one.getstate()[1] == (*words[1:], words[0]))
 
 
-def _place_of(numpy: Any) -> int:
-    """Where numpy's global Mersenne Twister is in memory; 0 where that isn't known."""
+def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
+    """Numpy's global Mersenne Twister, which has to live on, and its bytes: place and number.
+
+    ``None`` where it is another generator, or a numpy that doesn't say.
+    """
     get = getattr(numpy.random, "get_bit_generator", None)  # since 1.24
+    state: Any = getattr(numpy.random.random_sample, "__self__", None)
     bits: Any = get and get()
-    return bits.ctypes.state_address if type(bits).__name__ == "MT19937" else 0
+    if type(bits).__name__ != "MT19937" or type(state) is not numpy.random.RandomState:
+        return None, ()
+    if not (half := _half_of()):
+        return None, ()
+    twister = bits.ctypes.state_address, _TWISTER_BYTES
+    return bits, (twister, (id(state) + half, _HALF_BYTES))
+
+
+@functools.cache
+def _half_of() -> int:
+    """Where in numpy's ``RandomState`` half of a pair of normal numbers is; 0 if that isn't known.
+
+    It is there after one was drawn, and before that is whether it is.
+    """
+    one = importlib.import_module("numpy").random.RandomState(0)
+    size = type(one).__basicsize__
+    before = ctypes.string_at(id(one), size)
+    one.standard_normal()
+    after = ctypes.string_at(id(one), size)
+    half = struct.pack("d", one.get_state(legacy=False)["gauss"])
+    at = after.find(half) - 8
+    found = before[at : at + 8] == bytes(8) and after[at : at + 8] == struct.pack("q", 1)
+    return at if at > 0 and found and after.count(half) == 1 else 0
 
 
 def _numpy() -> Any:

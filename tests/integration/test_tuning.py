@@ -467,6 +467,25 @@ def test_what_collating_in_shared_memory_costs_is_known_of_workers_that_may_be_s
     assert table[torch.Tensor] is costly
 
 
+def test_copying_starts_no_threads_that_workers_forked_later_would_wait_for() -> None:
+    script = """
+import os
+from dlprof.tuning.loader import _copying_takes
+before = len(os.listdir("/proc/self/task"))
+assert _copying_takes(32 << 20) > 0
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_are_spared_only_where_they_are_forked(method: str) -> None:
+    """Others are sent the dataset, which may have opened by then what can't be sent."""
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": method}
+    made: Any = dlprof.tune(loader(**options), max_workers=4)
+    assert made.tuning._control._spares_workers is (method == "fork")
+
+
 def test_copying_is_not_tried_where_there_is_no_room_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,6 +25,7 @@ _DRAWS: dict[str, Callable[[], object]] = {
     "half of a pair of numpy": np.random.standard_normal,
     "a whole state of numpy": lambda: np.random.random(2 * 624),
     "numpy's seed": lambda: np.random.seed(7),
+    "numpy's seed and half": lambda: (np.random.seed(7), np.random.normal()),
     "nothing": lambda: None,
 }
 
@@ -37,22 +38,26 @@ class _Drawing:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@given(steps=st.lists(st.tuples(st.sampled_from([*_DRAWS]), st.lists(st.sampled_from([*_DRAWS])))))
 def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
-    known: bool,
-    steps: list[tuple[str, list[str]]],
+    monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    random.seed(1), torch.manual_seed(1), np.random.seed(1)
+    if not known:  # a Python and a numpy that have their bytes elsewhere
+        monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
+        monkeypatch.setattr(seeding, "_half_of", lambda: 0)
+    assert bool(seeding._places_of(np)[1]) is known
+    _check_any_steps()
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from([*_DRAWS]), st.lists(st.sampled_from([*_DRAWS])))))
+def _check_any_steps(steps: list[tuple[str, list[str]]]) -> None:
+    _begin()
     fetcher = SeededFetcher(_Drawing(), keep=True)
-    assert fetcher._dlprof_kept is not None
-    fetcher._dlprof_kept._known &= known  # else as where CPython keeps its state otherwise
     batches = []
     for number, (draw, inside) in enumerate(steps):
         _DRAWS[draw]()
         batches.append(fetcher.fetch((number, inside)))
     after = streams()
-
-    random.seed(1), torch.manual_seed(1), np.random.seed(1)
+    _begin()
     for draw, _ in steps:
         _DRAWS[draw]()
     assert after == streams()
@@ -60,32 +65,38 @@ def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
     assert batches == [alone.fetch((number, inside)) for number, (_, inside) in enumerate(steps)]
 
 
-def _counted(real: Callable[..., object], copies: list[str]) -> Callable[..., object]:
-    def call(*given: object, **named: object) -> object:
-        copies.append(real.__name__)
-        return real(*given, **named)
-
-    return call
+def _begin() -> None:
+    random.seed(1)
+    torch.manual_seed(1)
+    np.random.seed(1)
 
 
-def test_numpy_copies_its_state_only_where_something_was_drawn(
+def test_a_dataset_may_take_another_generator_of_numpy_and_raise() -> None:
+    numpy: Any = np.random  # its stubs lack these names
+
+    class Taking:
+        def fetch(self, _indices: Sequence[str]) -> None:
+            numpy.set_bit_generator(np.random.PCG64(3))
+            np.random.normal()
+            raise LookupError
+
+    _begin()
+    np.random.normal()
+    mine, before = numpy.get_bit_generator(), streams()
+    with pytest.raises(LookupError):
+        SeededFetcher(Taking(), keep=True).fetch((1, ["nothing"]))
+    assert numpy.get_bit_generator() is mine
+    assert streams() == before
+
+
+def test_a_function_in_place_of_one_of_pythons_is_no_generator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    np.random.seed(1)
-    fetcher = SeededFetcher(_Drawing(), keep=True)
-    copies: list[str] = []
-    for name in ("get_state", "set_state"):
-        real = getattr(np.random, name)
-        monkeypatch.setattr(np.random, name, _counted(real, copies))
-    for number in range(9):
-        fetcher.fetch((number, ["python", "torch", "nothing"]))
-    assert copies == ["get_state"]
-    fetcher.fetch((9, ["numpy"]))
-    fetcher.fetch((10, ["nothing"]))
-    assert copies == ["get_state", "set_state"]
-    np.random.standard_normal()
-    fetcher.fetch((11, ["nothing"]))
-    assert copies == ["get_state", "set_state", "get_state", "set_state"]
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    _begin()
+    before = streams()
+    SeededFetcher(_Drawing(), keep=True).fetch((1, ["half of a pair of Python"]))
+    assert streams() == before
 
 
 def test_another_bit_generator_of_numpy_is_kept_in_its_own_way() -> None:
@@ -94,7 +105,7 @@ def test_another_bit_generator_of_numpy_is_kept_in_its_own_way() -> None:
     numpy.set_bit_generator(np.random.PCG64(3))
     try:
         state = str(np.random.get_state(legacy=False))
-        assert not seeding._place_of(np)
+        assert seeding._places_of(np) == (None, ())
         SeededFetcher(_Drawing(), keep=True).fetch((1, ["nothing"]))
         assert str(np.random.get_state(legacy=False)) == state
     finally:
