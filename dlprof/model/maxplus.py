@@ -56,9 +56,7 @@ class Steady(NamedTuple):
     batches_per_s: float  # rate of one rank
     # What batches wait for, if not for cores alone: slow ones before them, or those of other ranks.
     held_by: Literal["", "order", "barrier"] = ""
-    lost_log: float = (
-        0.0  # logarithm of what ranks at a barrier lose by that, where it is the limit
-    )
+    lost_log: float = 0.0  # logarithm of what ranks lose at a barrier, where that is the limit
 
 
 class _Slow(NamedTuple):

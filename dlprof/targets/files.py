@@ -51,7 +51,7 @@ def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
 
 
 def _of_attributes(dataset: object, depth: int) -> Iterator[Path]:
-    for value in own_attributes(dataset).values():
+    for value in own_attributes(dataset, of_python=True).values():
         yield from _of_value(value, depth)
 
 
