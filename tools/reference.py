@@ -45,7 +45,8 @@ _BLOCK = re.compile(
 _SCREEN = re.compile(
     r"(<!-- screen: (?P<command>[^>]+) -->\n```\w*\n).*?(?=^```$)", flags=re.DOTALL | re.MULTILINE
 )
-_FIELD = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", flags=re.MULTILINE)
+_ATTR = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", flags=re.MULTILINE)
+_FIELD = re.compile(r"    (?P<name>\w+): .*?(?:  # (?P<behind>.+))?$")
 _UNITS = {
     "samples_per_s": "samples/s",
     "batches_per_s": "batches/s",
@@ -223,10 +224,25 @@ def _as_json(text: str) -> str:
 
 
 def described(record_type: type) -> dict[str, str]:
-    """What the docstring says of each field, or that of a class which it is derived from."""
+    """What is said of each field, there or in a class which its own is derived from.
+
+    It is a comment above the field, or one behind it: without a capital or full stop.
+    """
     docs = ((inspect.getdoc(each) or "") for each in reversed(record_type.__mro__))
     parts = (doc.partition("Attributes:\n")[2] for doc in docs)
-    return {match["name"]: match["text"] for part in parts for match in _FIELD.finditer(part)}
+    texts = {match["name"]: match["text"] for part in parts for match in _ATTR.finditer(part)}
+    for each in filter(dataclasses.is_dataclass, reversed(record_type.__mro__)):
+        above: list[str] = []
+        for line in inspect.getsource(each).splitlines():
+            if field := _FIELD.match(line):
+                behind = field["behind"]
+                if behind or above:
+                    said = f"{behind[0].upper()}{behind[1:]}." if behind else " ".join(above)
+                    texts[field["name"]] = said
+                above = []
+            elif line.startswith("    # "):
+                above.append(line.strip(" #"))
+    return texts
 
 
 def _unit(record_type: type, name: str) -> str:

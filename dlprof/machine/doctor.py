@@ -60,19 +60,12 @@ class SystemFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes:
-        name: What.
-        state: Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
-        finding: What is so, one sentence.
-        advice: What to do; empty where nothing is to be done.
-    """
-
-    name: str
-    state: State
-    finding: str
-    advice: str = ""
+    name: str  # what
+    state: State  # whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``)
+    finding: str  # what is so, one sentence
+    advice: str = ""  # what to do; empty where nothing is to be done
 
 
 def examine(facts: SystemFacts) -> tuple[Check, ...]:

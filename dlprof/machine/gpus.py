@@ -21,26 +21,17 @@ from dlprof.records import GpuInfo, GpuUsage
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNeighbours:
-    """Who is on one GPU, the caller's own processes included.
+    """Who is on one GPU, the caller's own processes included."""
 
-    Attributes:
-        index: NVML's index.
-        name: The product's name.
-        uuid: NVML's UUID.
-        processes: Processes that compute on it.
-        process_memory_bytes: What these hold, summed.
-        memory_used_bytes: Device memory in use by all of them, and by the driver.
-        kernel_active_fraction: Share of NVML's last window in which any kernel ran.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
-    index: int
-    name: str
-    uuid: str = ""
-    processes: int | None = None
-    process_memory_bytes: int | None = None
-    memory_used_bytes: int | None = None
+    index: int  # NVML's index
+    name: str  # the product's name
+    uuid: str = ""  # NVML's UUID
+    processes: int | None = None  # processes that compute on it
+    process_memory_bytes: int | None = None  # what these hold, summed
+    memory_used_bytes: int | None = None  # device memory in use by all of them, and by the driver
+    # Share of NVML's last window in which any kernel ran.
     kernel_active_fraction: float | None = None
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

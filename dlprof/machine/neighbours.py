@@ -35,54 +35,38 @@ from dlprof.records import Machine
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserCpu:
-    """What one user's processes used; never which programs.
+    """What one user's processes used; never which programs."""
 
-    Attributes:
-        user: The user's name, or number where it has no name here.
-        cpu_cores: CPU seconds per second.
-        processes: How many of the user's processes used the CPU.
-    """
-
-    user: str
-    cpu_cores: float
-    processes: int
+    user: str  # the user's name, or number where it has no name here
+    cpu_cores: float  # CPU seconds per second
+    processes: int  # how many of the user's processes used the CPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Who used the machine while it was watched. ``None``: the system doesn't report it.
+    """Who used the machine while it was watched. ``None``: the system doesn't report it."""
 
-    Attributes:
-        watched_s: For how long.
-        busy_cores: Cores that were busy, everyone's together, the whole machine.
-        idle_cores: Cores that were idle.
-        free_cores: Those of them that this process may use, a CPU quota left aside.
-        stolen_cores: Cores that a hypervisor gave to other machines.
-        runnable: Threads that ran or were queued for a core at the end, the watcher left out.
-        load_1m: Load average of the last minute; waiting for storage counts as well.
-        cpu_pressure_fraction: Share of time in which some task was queued for a core.
-        io_pressure_fraction: Share of time in which some task waited for storage.
-        memory_pressure_fraction: Share of time in which some task waited for memory.
-        users: CPU per user, most first; those below 0.01 cores are left out.
-        unseen_cores: Cores busy with what can't be seen from here: other containers, processes
-            hidden from this user, or ones that ended unseen.
-        gpus: Who is on the GPUs.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
-    watched_s: float
-    busy_cores: float | None = None
-    idle_cores: float | None = None
+    watched_s: float  # for how long
+    busy_cores: float | None = None  # cores that were busy, everyone's together, the whole machine
+    idle_cores: float | None = None  # cores that were idle
+    # Those of them that this process may use, a CPU quota left aside.
     free_cores: float | None = None
-    stolen_cores: float | None = None
+    stolen_cores: float | None = None  # cores that a hypervisor gave to other machines
+    # Threads that ran or were queued for a core at the end, the watcher left out.
     runnable: int | None = None
+    # Load average of the last minute; waiting for storage counts as well.
     load_1m: float | None = None
+    # Share of time in which some task was queued for a core.
     cpu_pressure_fraction: float | None = None
-    io_pressure_fraction: float | None = None
+    io_pressure_fraction: float | None = None  # share of time in which some task waited for storage
+    # Share of time in which some task waited for memory.
     memory_pressure_fraction: float | None = None
-    users: tuple[UserCpu, ...] = ()
+    users: tuple[UserCpu, ...] = ()  # CPU per user, most first; those below 0.01 cores are left out
+    # Cores busy with what can't be seen from here: other containers, processes hidden from this
+    # user, or ones that ended unseen.
     unseen_cores: float | None = None
-    gpus: tuple[GpuNeighbours, ...] = ()
+    gpus: tuple[GpuNeighbours, ...] = ()  # who is on the GPUs
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -241,19 +225,13 @@ def name_of_user(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A machine and its users at one time.
+    """A machine and its users at one time."""
 
-    Attributes:
-        machine: What it offers, the speed of its cores while it was watched included.
-        quota_cgroup: The cgroup that sets ``machine.quota_cores``; ``None`` without a quota.
-        memory_limit_cgroup: The cgroup that sets ``machine.memory_limit_bytes``.
-        neighbours: Who used it while it was watched.
-    """
-
-    machine: Machine
+    machine: Machine  # what it offers, the speed of its cores while it was watched included
+    # The cgroup that sets ``machine.quota_cores``; ``None`` without a quota.
     quota_cgroup: str | None
-    memory_limit_cgroup: str | None
-    neighbours: Neighbours
+    memory_limit_cgroup: str | None  # the cgroup that sets ``machine.memory_limit_bytes``
+    neighbours: Neighbours  # who used it while it was watched
 
 
 def survey(

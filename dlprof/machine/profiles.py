@@ -51,65 +51,43 @@ def _key(rule: Rule, default: Any = None) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProfile:
-    """The GPUs of a machine, all of one model.
+    """The GPUs of a machine, all of one model."""
 
-    Attributes:
-        model: The product's name.
-        count: How many.
-        memory_gib: Memory of each, GiB.
-        pcie_generation: PCIe generation of the link to the host; ``None`` if not known.
-        pcie_width: Lanes of that link.
-    """
-
-    model: str = dataclasses.field(metadata={"rule": _TEXT})
-    count: int = _key(whole_rule(1, 1000), 1)
-    memory_gib: float | None = _key(_GIB)
+    model: str = dataclasses.field(metadata={"rule": _TEXT})  # the product's name
+    count: int = _key(whole_rule(1, 1000), 1)  # how many
+    memory_gib: float | None = _key(_GIB)  # memory of each, GiB
+    # PCIe generation of the link to the host; ``None`` if not known.
     pcie_generation: int | None = _key(whole_rule(1, 8))
-    pcie_width: int | None = _key(whole_rule(1, 32))
+    pcie_width: int | None = _key(whole_rule(1, 32))  # lanes of that link
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """What a machine offers to the jobs on it together. ``None`` is not known.
+    """What a machine offers to the jobs on it together. ``None`` is not known."""
 
-    Attributes:
-        name: Short, as people call it.
-        description: One sentence.
-        cpu_model: CPU model as the system names it.
-        logical_cpus: CPUs, hyper-threads counted; for a cloud instance its vCPUs.
-        physical_cores: Physical cores.
-        base_ghz: Clock rate that all cores hold together; of use where ``core_speed`` is not known.
-        core_speed: How fast the cores are.
-        memory_gib: Memory, GiB.
-        memory_gb_per_s: What its channels can carry together, GB/s: all jobs' batches, copies and
-            pinning share that.
-        shm_gib: Size of /dev/shm, GiB.
-        numa_nodes: NUMA nodes with CPUs.
-        gpus: GPUs, one entry per model.
-        source: Where the figures are from.
-        source_url: Addresses of the pages that were read.
-        read_on: When they were read, or the machine was looked at: a date such as 2026-11-23.
-        unsourced: Figures that none of these pages states, by key; a GPU's as ``gpus.pcie_width``.
-        notes: What else one should know of it.
-    """
-
-    name: str = dataclasses.field(metadata={"rule": _TEXT})
-    description: str = dataclasses.field(metadata={"rule": _TEXT})
-    cpu_model: str | None = _key(_TEXT)
+    name: str = dataclasses.field(metadata={"rule": _TEXT})  # short, as people call it
+    description: str = dataclasses.field(metadata={"rule": _TEXT})  # one sentence
+    cpu_model: str | None = _key(_TEXT)  # CPU model as the system names it
+    # CPUs, hyper-threads counted; for a cloud instance its vCPUs.
     logical_cpus: int = dataclasses.field(metadata={"rule": _COUNT})
-    physical_cores: int | None = _key(_COUNT)
+    physical_cores: int | None = _key(_COUNT)  # physical cores
+    # Clock rate that all cores hold together; of use where ``core_speed`` is not known.
     base_ghz: float | None = _key(number_rule(0, 100))
+    # How fast the cores are.
     core_speed: CoreSpeeds | None = dataclasses.field(default=None, metadata={"rule": TABLE})
-    memory_gib: float | None = _key(_GIB)
+    memory_gib: float | None = _key(_GIB)  # memory, GiB
+    # What its channels can carry together, GB/s: all jobs' batches, copies and pinning share that.
     memory_gb_per_s: float | None = _key(number_rule(0, 1_000_000))
-    shm_gib: float | None = _key(_GIB)
-    numa_nodes: int | None = _key(_COUNT)
-    gpus: tuple[GpuProfile, ...] = _key(_TABLES, ())
-    source: str | None = _key(_TEXT)
-    source_url: tuple[str, ...] = _key(_TEXTS, ())
+    shm_gib: float | None = _key(_GIB)  # size of /dev/shm, GiB
+    numa_nodes: int | None = _key(_COUNT)  # NUMA nodes with CPUs
+    gpus: tuple[GpuProfile, ...] = _key(_TABLES, ())  # GPUs, one entry per model
+    source: str | None = _key(_TEXT)  # where the figures are from
+    source_url: tuple[str, ...] = _key(_TEXTS, ())  # addresses of the pages that were read
+    # When they were read, or the machine was looked at: a date such as 2026-11-23.
     read_on: str | None = _key(_TEXT)
+    # Figures that none of these pages states, by key; a GPU's as ``gpus.pcie_width``.
     unsourced: tuple[str, ...] = _key(_TEXTS, ())
-    notes: tuple[str, ...] = _key(_TEXTS, ())
+    notes: tuple[str, ...] = _key(_TEXTS, ())  # what else one should know of it
 
     @classmethod
     def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:

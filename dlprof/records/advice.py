@@ -23,134 +23,94 @@ USELESS = 0.5
 
 @record(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One claim of a recommendation, with what proves it.
+    """One claim of a recommendation, with what proves it."""
 
-    Attributes:
-        claim: One sentence.
-        evidence: Ids of the trials, and the figures compared.
-    """
-
-    claim: str
+    claim: str  # one sentence
+    # Ids of the trials, and the figures compared.
     evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a configuration should give; each figure is checked by measuring it again.
+    """What a configuration should give; each figure is checked by measuring it again."""
 
-    Attributes:
-        samples_per_s: Rate at the stated step, over whole epochs where their length is known.
-        wait_fraction: Share of the time within epochs that the stated step waits for data: of all
-            time ``wait_fraction * (1 - turnover_fraction)``.
-        pss_bytes: Memory of the whole process tree.
-        shm_bytes: Shared memory with full queues.
-        startup_s: ``iter`` plus first ``next``.
-        epoch_turnover_s: Last batch of an epoch to the first of the next.
-        turnover_fraction: Share of all time that this takes, which the rate counts and
-            ``wait_fraction`` does not; ``None`` where the epoch's length isn't known.
-        gain_if: What must hold for a gain over fewer workers, of an iterable dataset of which no
-            trial saw a whole epoch; empty where nothing must.
-    """
-
+    # Rate at the stated step, over whole epochs where their length is known.
     samples_per_s: Estimate
+    # Share of the time within epochs that the stated step waits for data: of all time
+    # ``wait_fraction * (1 - turnover_fraction)``.
     wait_fraction: float | None = None
-    pss_bytes: int | None = None
-    shm_bytes: int | None = None
-    startup_s: float | None = None
-    epoch_turnover_s: float | None = None
+    pss_bytes: int | None = None  # memory of the whole process tree
+    shm_bytes: int | None = None  # shared memory with full queues
+    startup_s: float | None = None  # ``iter`` plus first ``next``
+    epoch_turnover_s: float | None = None  # last batch of an epoch to the first of the next
+    # Share of all time that this takes, which the rate counts and ``wait_fraction`` does not;
+    # ``None`` where the epoch's length isn't known.
     turnover_fraction: float | None = None
+    # What must hold for a gain over fewer workers, of an iterable dataset of which no trial saw a
+    # whole epoch; empty where nothing must.
     gain_if: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another configuration worth knowing of.
+    """Another configuration worth knowing of."""
 
-    Attributes:
-        config: Which.
-        expected: What it gave.
-        relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (as fast
-            as the best within noise), ``fastest``, ``default`` (PyTorch's own), ``slower``,
-            ``predicted`` (seems faster, and no trial shows it).
-        speed: Rate relative to the recommended configuration.
-    """
-
-    config: Config
-    expected: Expected
+    config: Config  # which
+    expected: Expected  # what it gave
+    # ``present`` (what the target's own DataLoader is set to now), ``tie`` (as fast as the best
+    # within noise), ``fastest``, ``default`` (PyTorch's own), ``slower``, ``predicted`` (seems
+    # faster, and no trial shows it).
     relation: Relation
-    speed: float
+    speed: float  # rate relative to the recommended configuration
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class ConfigRate:
-    """The one rate that a run has for a configuration.
+    """The one rate that a run has for a configuration."""
 
-    Attributes:
-        config: Which.
-        samples_per_s: Its estimate, as in ``Expected``.
-        ratio: Over that of the recommended configuration.
-        measured: Whether trials show it under the conditions that are asked for; else it is
-            predicted, or computed from trials under others.
-        beyond: The limit that it does not keep, and what it needs instead; empty if it keeps all.
-    """
-
-    config: Config
-    samples_per_s: Estimate
-    ratio: Estimate
+    config: Config  # which
+    samples_per_s: Estimate  # its estimate, as in ``Expected``
+    ratio: Estimate  # over that of the recommended configuration
+    # Whether trials show it under the conditions that are asked for; else it is predicted, or
+    # computed from trials under others.
     measured: bool
+    # The limit that it does not keep, and what it needs instead; empty if it keeps all.
     beyond: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class RuleOfThumb:
-    """What a common rule would have given.
+    """What a common rule would have given."""
 
-    Attributes:
-        name: The rule, as people know it.
-        config: What it says for this machine.
-        expected_samples_per_s: What that gave when measured, or would give where it is predicted;
-            ``None`` where it is neither.
-        unavailable: Why ``expected_samples_per_s`` is ``None``; empty otherwise.
-        predicted: Whether that rate is predicted rather than measured.
-    """
-
-    name: str
-    config: Config
+    name: str  # the rule, as people know it
+    config: Config  # what it says for this machine
+    # What that gave when measured, or would give where it is predicted; ``None`` where it is
+    # neither.
     expected_samples_per_s: float | None = None
-    unavailable: str = ""
-    predicted: bool = False
+    unavailable: str = ""  # why ``expected_samples_per_s`` is ``None``; empty otherwise
+    predicted: bool = False  # whether that rate is predicted rather than measured
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Limits that a recommendation must keep. ``None`` is no limit.
+    """Limits that a recommendation must keep. ``None`` is no limit."""
 
-    Attributes:
-        max_workers: Workers of one rank's loader.
-        max_ram_bytes: Memory of all ranks' process trees together.
-        max_shm_bytes: Shared memory of all ranks together.
-        ranks: Training processes on the machine, each with a loader of its own.
-        step_s: Length of the consumer's step that must be kept fed.
-        machine: Name of the machine that the limits are taken from, where it is not the one
-            that was measured.
-        cores: Cores that all ranks may use together, where that is not all of the machine's.
-        neighbours: Cores that other processes want, each for a thread that always computes.
-        speed: Speed of a core relative to the machine that was measured, as the user gave it.
-        nodes: Machines like that one, with ``ranks`` on each, that share the storage.
-        step_spread: How steps differ, as ``--step-time`` takes it (``normal:50ms,5ms``), with
-            ``step_s`` as their mean; ``None`` where all are alike.
-    """
-
-    max_workers: int | None = None
-    max_ram_bytes: int | None = None
-    max_shm_bytes: int | None = None
-    ranks: int = 1
-    step_s: float | None = None
+    max_workers: int | None = None  # workers of one rank's loader
+    max_ram_bytes: int | None = None  # memory of all ranks' process trees together
+    max_shm_bytes: int | None = None  # shared memory of all ranks together
+    ranks: int = 1  # training processes on the machine, each with a loader of its own
+    step_s: float | None = None  # length of the consumer's step that must be kept fed
+    # Name of the machine that the limits are taken from, where it is not the one that was measured.
     machine: str | None = None
+    # Cores that all ranks may use together, where that is not all of the machine's.
     cores: float | None = None
+    # Cores that other processes want, each for a thread that always computes.
     neighbours: float | None = None
+    # Speed of a core relative to the machine that was measured, as the user gave it.
     speed: float | None = None
-    nodes: int = 1
+    nodes: int = 1  # machines like that one, with ``ranks`` on each, that share the storage
+    # How steps differ, as ``--step-time`` takes it (``normal:50ms,5ms``), with ``step_s`` as their
+    # mean; ``None`` where all are alike.
     step_spread: str | None = None
 
     @property
@@ -161,69 +121,44 @@ class Constraints:
 
 @record(frozen=True, slots=True, kw_only=True)
 class PredictedCase:
-    """What is predicted for a machine in one state.
+    """What is predicted for a machine in one state."""
 
-    Attributes:
-        name: ``dedicated`` (no other processes), or ``as shared now``.
-        neighbours: Threads of other processes that compute all the time: the cores that they keep
-            busy, and more by their run-queue delay.
-        expected: What the recommended configuration would give.
-        bound: What would limit that, in words.
-        best: What would be recommended for this case alone.
-        best_samples_per_s: What that would give.
-    """
-
-    name: str
+    name: str  # ``dedicated`` (no other processes), or ``as shared now``
+    # Threads of other processes that compute all the time: the cores that they keep busy, and more
+    # by their run-queue delay.
     neighbours: float
-    expected: Expected
-    bound: str
-    best: Config
-    best_samples_per_s: Estimate
+    expected: Expected  # what the recommended configuration would give
+    bound: str  # what would limit that, in words
+    best: Config  # what would be recommended for this case alone
+    best_samples_per_s: Estimate  # what that would give
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class LeastLoss:
-    """The setting that loses least, with background load and without.
+    """The setting that loses least, with background load and without."""
 
-    Attributes:
-        config: The cheapest of those that lose about as little.
-        speeds: Its rate over that of the best, by the name of the ``PredictedCase``.
-    """
-
-    config: Config
+    config: Config  # the cheapest of those that lose about as little
+    # Its rate over that of the best, by the name of the ``PredictedCase``.
     speeds: Mapping[str, float]
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class ToMeasure:
-    """What would make a predicted answer sure.
+    """What would make a predicted answer sure."""
 
-    Attributes:
-        what: What to find out, one clause.
-        command: How, on the machine in question.
-    """
-
-    what: str
-    command: str
+    what: str  # what to find out, one clause
+    command: str  # how, on the machine in question
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """How far from the best a recommendation may be, at most.
+    """How far from the best a recommendation may be, at most."""
 
-    Attributes:
-        epsilon: The rate is at least ``1 - epsilon`` of that of the best of all configurations.
-        epsilon_measured: The same of the best of those that were measured.
-        probability: Probability with which each of them holds.
-        configurations: How many were measured or predicted, within the limits.
-        measured: How many of them were measured.
-    """
-
-    epsilon: float
-    epsilon_measured: float
-    probability: float
-    configurations: int
-    measured: int
+    epsilon: float  # the rate is at least ``1 - epsilon`` of that of the best of all configurations
+    epsilon_measured: float  # the same of the best of those that were measured
+    probability: float  # probability with which each of them holds
+    configurations: int  # how many were measured or predicted, within the limits
+    measured: int  # how many of them were measured
 
     @property
     def shown(self) -> float:
@@ -261,23 +196,17 @@ class Certificate:
 
 @record(frozen=True, slots=True, kw_only=True)
 class NumaBinding:
-    """What ``torchrun --numa-binding`` brings, which binds each rank to the CPUs of a NUMA node.
+    """What ``torchrun --numa-binding`` brings, which binds each rank to the CPUs of a NUMA node."""
 
-    Attributes:
-        mode: As torchrun names it. ``node``, that of the rank's GPU, is what torch advises where
-            in doubt, and the only one that is tried.
-        gain: Rate of the ranks with it over that without, by trials that were interleaved; ``None``
-            where these don't show it.
-        pays: Whether it is recommended: it surely gains, and enough to be worth a word.
-        trials: Ids of those trials.
-        unavailable: Why ``gain`` is ``None``; empty otherwise.
-    """
-
+    # As torchrun names it. ``node``, that of the rank's GPU, is what torch advises where in doubt,
+    # and the only one that is tried.
     mode: NumaMode = "node"
+    # Rate of the ranks with it over that without, by trials that were interleaved; ``None`` where
+    # these don't show it.
     gain: Estimate | None = None
-    pays: bool = False
-    trials: tuple[str, ...] = ()
-    unavailable: str = ""
+    pays: bool = False  # whether it is recommended: it surely gains, and enough to be worth a word
+    trials: tuple[str, ...] = ()  # ids of those trials
+    unavailable: str = ""  # why ``gain`` is ``None``; empty otherwise
 
     @property
     def option(self) -> str:
@@ -287,53 +216,42 @@ class NumaBinding:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """Settings to use, and why.
+    """Settings to use, and why."""
 
-    Attributes:
-        config: The cheapest configuration that is likely within 3% of the best, within limits.
-        dataloader_kwargs: What to pass to DataLoader.
-        expected: What it should give.
-        confidence: How sure it is, by the certificate and what no rate shows.
-        confidence_reason: Why no surer, or what makes it sure; one sentence.
-        certificate: How near the best it is; ``None`` where nothing comparable was measured, and in
-            files of earlier versions.
-        reasons: Why this and no other, with the trials that prove it.
-        alternatives: Others worth knowing: the present settings first, the rest by speed.
-        rates: The one rate of each configuration, as all views show it; fastest first. Empty in
-            files of earlier versions.
-        constraints: The limits that were kept.
-        rules_of_thumb: What common rules would give.
-        findings: Causes that the run's profile found, on the machine that was measured; empty for
-            a sweep, and for another machine.
-        extrapolated: Whether it is for a machine other than the one that was measured.
-        basis: ``measured``, as the trials show it or as it is computed from them (``measured`` in
-            ``rates``); ``predicted`` where the calibration's model answers what was not
-            measured: another machine, other cores, ranks or steps.
-        cases: The machine with and without background load: predicted, but for the state in which
-            it was measured.
-        least_loss: What loses least in both of them; ``None`` where there is only one.
-        measure_there: What to measure on the machine in question to be sure.
-        numa_binding: Whether its ranks are to be bound to NUMA nodes; ``None`` for one rank, one
-            node, or other conditions than those that were measured.
-    """
-
-    config: Config
-    dataloader_kwargs: Mapping[str, Any]
-    expected: Expected
-    confidence: Confidence
-    confidence_reason: str
+    config: Config  # the cheapest configuration that is likely within 3% of the best, within limits
+    dataloader_kwargs: Mapping[str, Any]  # what to pass to DataLoader
+    expected: Expected  # what it should give
+    confidence: Confidence  # how sure it is, by the certificate and what no rate shows
+    confidence_reason: str  # why no surer, or what makes it sure; one sentence
+    # How near the best it is; ``None`` where nothing comparable was measured, and in files of
+    # earlier versions.
     certificate: Certificate | None = None
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # why this and no other, with the trials that prove it
+    # Others worth knowing: the present settings first, the rest by speed.
     alternatives: tuple[Alternative, ...] = ()
+    # The one rate of each configuration, as all views show it; fastest first. Empty in files of
+    # earlier versions.
     rates: tuple[ConfigRate, ...] = ()
+    # The limits that were kept.
     constraints: Constraints = dataclasses.field(default_factory=Constraints)
-    rules_of_thumb: tuple[RuleOfThumb, ...] = ()
+    rules_of_thumb: tuple[RuleOfThumb, ...] = ()  # what common rules would give
+    # Causes that the run's profile found, on the machine that was measured; empty for a sweep, and
+    # for another machine.
     findings: tuple[Finding, ...] = ()
-    extrapolated: bool = False
+    extrapolated: bool = False  # whether it is for a machine other than the one that was measured
+    # ``measured``, as the trials show it or as it is computed from them (``measured`` in
+    # ``rates``); ``predicted`` where the calibration's model answers what was not measured: another
+    # machine, other cores, ranks or steps.
     basis: Literal["measured", "predicted"] = "measured"
+    # The machine with and without background load: predicted, but for the state in which it was
+    # measured.
     cases: tuple[PredictedCase, ...] = ()
+    # What loses least in both of them; ``None`` where there is only one.
     least_loss: LeastLoss | None = None
+    # What to measure on the machine in question to be sure.
     measure_there: tuple[ToMeasure, ...] = ()
+    # Whether its ranks are to be bound to NUMA nodes; ``None`` for one rank, one node, or other
+    # conditions than those that were measured.
     numa_binding: NumaBinding | None = None
 
     @property

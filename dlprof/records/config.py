@@ -18,18 +18,13 @@ BY_COPY = START_METHODS[1:]
 
 @record(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure with its 95% interval.
+    """A figure with its 95% interval."""
 
-    Attributes:
-        value: The best single figure, in the unit of the field that holds it.
-        low: Lower end; equal to ``high`` only for an exact figure. ``None`` when the measurement
-            was too short to say anything about its own spread.
-        high: Upper end; ``None`` as for ``low``.
-    """
-
-    value: float
+    value: float  # the best single figure, in the unit of the field that holds it
+    # Lower end; equal to ``high`` only for an exact figure. ``None`` when the measurement was too
+    # short to say anything about its own spread.
     low: float | None = None
-    high: float | None = None
+    high: float | None = None  # upper end; ``None`` as for ``low``
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -83,30 +78,23 @@ class Estimate:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One setting of every DataLoader argument that a sweep varies, under torch's own names.
+    """One setting of every DataLoader argument that a sweep varies, under torch's own names."""
 
-    Attributes:
-        num_workers: Worker processes; 0 loads in the main process.
-        prefetch_factor: Batches sent ahead per worker; ``None`` only at ``num_workers=0``.
-        pin_memory: Whether a thread of the main process copies batches to page-locked memory.
-        persistent_workers: Whether workers outlive an epoch.
-        batch_size: Samples per batch; ``None`` keeps the target's own (a batch sampler,
-            ``batch_size=None``, or the size that its DataLoader was built with).
-        in_order: Whether batches are yielded in the sampler's order.
-        start_method: ``fork``, ``spawn`` or ``forkserver``; ``None`` keeps the target's or the
-            platform's own.
-        sharing_strategy: ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
-        worker_threads: Compute threads inside each worker; ``None`` leaves torch's 1 in place.
-    """
-
-    num_workers: int = 0
+    num_workers: int = 0  # worker processes; 0 loads in the main process
+    # Batches sent ahead per worker; ``None`` only at ``num_workers=0``.
     prefetch_factor: int | None = None
+    # Whether a thread of the main process copies batches to page-locked memory.
     pin_memory: bool = False
-    persistent_workers: bool = False
+    persistent_workers: bool = False  # whether workers outlive an epoch
+    # Samples per batch; ``None`` keeps the target's own (a batch sampler, ``batch_size=None``, or
+    # the size that its DataLoader was built with).
     batch_size: int | None = None
-    in_order: bool = True
+    in_order: bool = True  # whether batches are yielded in the sampler's order
+    # ``fork``, ``spawn`` or ``forkserver``; ``None`` keeps the target's or the platform's own.
     start_method: str | None = None
+    # ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
     sharing_strategy: str | None = None
+    # Compute threads inside each worker; ``None`` leaves torch's 1 in place.
     worker_threads: int | None = None
 
     @property

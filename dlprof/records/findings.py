@@ -50,74 +50,54 @@ WHILE_MEASURED = "while this was measured"
 
 @record(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """What to change.
+    """What to change."""
 
-    Attributes:
-        text: One sentence.
-        dataloader_kwargs: DataLoader arguments to set; empty where the fix is something else.
-        code: A line or a few to paste, where there is something to paste.
-        call: How ``dataloader_kwargs`` are set in the framework that the loader is written for;
-            empty where that is ``DataLoader(dataset, ...)``.
-    """
-
-    text: str
+    text: str  # one sentence
+    # DataLoader arguments to set; empty where the fix is something else.
     dataloader_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    code: str = ""
+    code: str = ""  # a line or a few to paste, where there is something to paste
+    # How ``dataloader_kwargs`` are set in the framework that the loader is written for; empty where
+    # that is ``DataLoader(dataset, ...)``.
     call: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause, as a hypothesis with its evidence.
+    """One cause, as a hypothesis with its evidence."""
 
-    Attributes:
-        code: Which cause.
-        severity: By what it costs: ``high`` from a quarter of the throughput, ``medium`` from a
-            twentieth, ``low`` below; ``info`` costs nothing now. A cause that neither ends the run
-            nor spoils its data is ``high`` only where its gain is certain.
-        title: The cause in a few words.
-        explanation: How it slows this loader down, in a sentence or two with the figures.
-        evidence: The figures that show it, by name with unit, and ids of trials.
-        fix: What to change; ``None`` where nothing should be.
-        predicted_gain: Throughput with the fix over throughput now (1.4: 40% more): measured
-            where the fix was tried, else from the model or a bound (``gain_from`` in the evidence);
-            ``None`` where it isn't known.
-        script_gain: Time of the whole script now over its time with the fix, of a script that was
-            watched; ``None`` elsewhere, and where it can't be computed.
-        cost: Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
-        doubtful: Why the finding may be wrong, such as a noisy window; empty where nothing is
-            known against it.
-    """
-
-    code: FindingCode
+    code: FindingCode  # which cause
+    # By what it costs: ``high`` from a quarter of the throughput, ``medium`` from a twentieth,
+    # ``low`` below; ``info`` costs nothing now. A cause that neither ends the run nor spoils its
+    # data is ``high`` only where its gain is certain.
     severity: Severity
-    title: str
-    explanation: str
+    title: str  # the cause in a few words
+    explanation: str  # how it slows this loader down, in a sentence or two with the figures
+    # The figures that show it, by name with unit, and ids of trials.
     evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    fix: Fix | None = None
+    fix: Fix | None = None  # what to change; ``None`` where nothing should be
+    # Throughput with the fix over throughput now (1.4: 40% more): measured where the fix was tried,
+    # else from the model or a bound (``gain_from`` in the evidence); ``None`` where it isn't known.
     predicted_gain: Estimate | None = None
+    # Time of the whole script now over its time with the fix, of a script that was watched;
+    # ``None`` elsewhere, and where it can't be computed.
     script_gain: Estimate | None = None
+    # Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
     cost: float = 0.0
+    # Why the finding may be wrong, such as a noisy window; empty where nothing is known against it.
     doubtful: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """Why the consumer waits, by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
+    """Why the consumer waits, by the differential of DS-Analyzer (Mohan et al., VLDB 2021)."""
 
-    Attributes:
-        resident_s: Seconds a batch with a batch that is in memory already: step and copy alone.
-        warm_s: Seconds a batch with the dataset's files in the page cache.
-        cold_s: Seconds a batch with the page cache dropped; ``None`` where that wasn't measured.
-        prep_fraction: ``max(0, warm - resident) / (cold or warm)``: share of time lost to
-            preparing batches.
-        fetch_fraction: ``max(0, cold - warm) / cold``: share lost to fetching from storage.
-    """
-
-    resident_s: float
-    warm_s: float
+    resident_s: float  # seconds a batch with a batch that is in memory already: step and copy alone
+    warm_s: float  # seconds a batch with the dataset's files in the page cache
+    # Seconds a batch with the page cache dropped; ``None`` where that wasn't measured.
     cold_s: float | None = None
+    # ``max(0, warm - resident) / (cold or warm)``: share of time lost to preparing batches.
     prep_fraction: float
+    # ``max(0, cold - warm) / cold``: share lost to fetching from storage.
     fetch_fraction: float | None = None
 
 
@@ -130,42 +110,30 @@ class WithoutPart:
 
     The differential of DS-Analyzer for each part by itself. Parts that are in series hide each
     other, so that the gains of two don't add up.
-
-    Attributes:
-        part: ``storage``: waiting in making batches, for storage or a network; ``host_cpu``:
-            computing in making and handing over batches; ``main_process``: drawing indices and
-            receiving batches; ``barrier``: ranks waiting for slower ones at each step; ``memory``:
-            stalls of pages that memory was too small to keep.
-        gain: Throughput without it over throughput now.
-        source: ``model``, or ``bound`` where that is all there is.
     """
 
+    # ``storage``: waiting in making batches, for storage or a network; ``host_cpu``: computing in
+    # making and handing over batches; ``main_process``: drawing indices and receiving batches;
+    # ``barrier``: ranks waiting for slower ones at each step; ``memory``: stalls of pages that
+    # memory was too small to keep.
     part: LoaderPart
-    gain: Estimate
-    source: Literal["model", "bound"]
+    gain: Estimate  # throughput without it over throughput now
+    source: Literal["model", "bound"]  # ``model``, or ``bound`` where that is all there is
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What a profile found for one configuration.
+    """What a profile found for one configuration."""
 
-    Attributes:
-        config: What was profiled.
-        findings: Ordered by cost; the first is the cause that dlprof would bet on.
-        stalls: Of the consumer; ``None`` where that wasn't measured.
-        without: What each part of loading costs, the most expensive first; empty where nothing was
-            traced.
-        trials: Ids of the trials that it rests on.
-        notes: What to know about how it was found.
-        weight: What the dataset weighs; ``None`` where it was not weighed.
-    """
-
-    config: Config
+    config: Config  # what was profiled
+    # Ordered by cost; the first is the cause that dlprof would bet on.
     findings: tuple[Finding, ...] = ()
-    stalls: Stalls | None = None
+    stalls: Stalls | None = None  # of the consumer; ``None`` where that wasn't measured
+    # What each part of loading costs, the most expensive first; empty where nothing was traced.
     without: tuple[WithoutPart, ...] = ()
-    trials: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    trials: tuple[str, ...] = ()  # ids of the trials that it rests on
+    notes: tuple[str, ...] = ()  # what to know about how it was found
+    # What the dataset weighs; ``None`` where it was not weighed.
     weight: DatasetWeight | None = None
 
 
@@ -179,34 +147,24 @@ PIPE_BYTES = 64 << 10
 
 @record(frozen=True, slots=True, kw_only=True)
 class AttributeWeight:
-    """What one attribute of a dataset weighs.
+    """What one attribute of a dataset weighs."""
 
-    Attributes:
-        name: The way to it from the dataset: ``samples``, ``dataset.transform.table``.
-        type: Its class, and how many entries it has: ``list of 1,281,167 tuple``.
-        pickled_bytes: What is sent to each worker by ``spawn`` and ``forkserver``; tensors' data is
-            shared and so not part of it.
-        pickle_s: Seconds to pickle it, once for each worker.
-        unpickle_s: Seconds to unpickle it, in each worker.
-        object_bytes: Memory of Python objects: a forked worker copies their pages as it counts
-            references. Of a large object only its first page counts.
-        objects: How many objects that are.
-        flat_bytes: Memory that workers share: data of tensors, arrays, bytes and tables.
-        how: ``exact``; ``sampled`` (scaled up from a part of the entries); ``at_least`` (it takes
-            longer, or has more, than was waited for).
-        failure: Why it can't be pickled; empty if it can.
-    """
-
-    name: str
-    type: str
+    name: str  # the way to it from the dataset: ``samples``, ``dataset.transform.table``
+    type: str  # its class, and how many entries it has: ``list of 1,281,167 tuple``
+    # What is sent to each worker by ``spawn`` and ``forkserver``; tensors' data is shared and so
+    # not part of it.
     pickled_bytes: float = 0.0
-    pickle_s: float = 0.0
-    unpickle_s: float = 0.0
+    pickle_s: float = 0.0  # seconds to pickle it, once for each worker
+    unpickle_s: float = 0.0  # seconds to unpickle it, in each worker
+    # Memory of Python objects: a forked worker copies their pages as it counts references. Of a
+    # large object only its first page counts.
     object_bytes: float = 0.0
-    objects: float = 0.0
-    flat_bytes: float = 0.0
+    objects: float = 0.0  # how many objects that are
+    flat_bytes: float = 0.0  # memory that workers share: data of tensors, arrays, bytes and tables
+    # ``exact``; ``sampled`` (scaled up from a part of the entries); ``at_least`` (it takes longer,
+    # or has more, than was waited for).
     how: Exactness = "exact"
-    failure: str = ""
+    failure: str = ""  # why it can't be pickled; empty if it can
 
     @property
     def cost_s(self) -> float:
@@ -217,38 +175,26 @@ class AttributeWeight:
 
 @record(frozen=True, slots=True, kw_only=True)
 class StartPhase:
-    """One part of the time from ``iter(loader)`` to the first batch, with one worker.
+    """One part of the time from ``iter(loader)`` to the first batch, with one worker."""
 
-    Attributes:
-        name: ``server`` (starting the fork server, once), ``create`` (main pickles and starts the
-            process), ``process`` (until the worker's Python runs), ``imports`` (torch and the
-            dataset's module), ``unpickle`` (dataset, collate_fn), ``init`` (torch's set-up,
-            ``worker_init_fn``, and ``iter(dataset)`` of an iterable), ``fetch`` (the first batch,
-            until main has it).
-        wall_s: Seconds, run-queue delay left out.
-        cpu_s: CPU seconds of it.
-    """
-
+    # ``server`` (starting the fork server, once), ``create`` (main pickles and starts the process),
+    # ``process`` (until the worker's Python runs), ``imports`` (torch and the dataset's module),
+    # ``unpickle`` (dataset, collate_fn), ``init`` (torch's set-up, ``worker_init_fn``, and
+    # ``iter(dataset)`` of an iterable), ``fetch`` (the first batch, until main has it).
     name: StartPhaseName
-    wall_s: float
-    cpu_s: float
+    wall_s: float  # seconds, run-queue delay left out
+    cpu_s: float  # CPU seconds of it
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """How one worker came to its first batch, by one start method.
+    """How one worker came to its first batch, by one start method."""
 
-    Attributes:
-        method: ``fork``, ``forkserver`` or ``spawn``.
-        phases: In the order of time.
-        sent_bytes: What main pickled for the worker; 0 by ``fork``.
-        first_batch_s: Seconds from ``iter(loader)`` to the first batch, as measured; ``None`` where
-            the phases were put together from other measurements.
-    """
-
-    method: str
-    phases: tuple[StartPhase, ...]
-    sent_bytes: float = 0.0
+    method: str  # ``fork``, ``forkserver`` or ``spawn``
+    phases: tuple[StartPhase, ...]  # in the order of time
+    sent_bytes: float = 0.0  # what main pickled for the worker; 0 by ``fork``
+    # Seconds from ``iter(loader)`` to the first batch, as measured; ``None`` where the phases were
+    # put together from other measurements.
     first_batch_s: float | None = None
 
     def phase(self, name: StartPhaseName) -> StartPhase:
@@ -259,34 +205,22 @@ class WorkerStart:
 
 @record(frozen=True, slots=True, kw_only=True)
 class DatasetWeight:
-    """What a dataset weighs, attribute by attribute.
+    """What a dataset weighs, attribute by attribute."""
 
-    Attributes:
-        attributes: The heaviest first; those that weigh next to nothing are left out.
-        pickled_bytes: Sum over all attributes, here and below.
-        pickle_s: Seconds to pickle it, once for each worker.
-        unpickle_s: Seconds to unpickle it, in each worker.
-        object_bytes: Memory of Python objects, which forked workers copy.
-        flat_bytes: Memory that workers share.
-        how: The least exact of the attributes.
-        start_method: What the loader's workers start by.
-        starts: How one worker came to its first batch, by start method.
-        shards: Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
-        took_s: What weighing took.
-        unavailable: Why something is missing, by field.
-    """
-
+    # The heaviest first; those that weigh next to nothing are left out.
     attributes: tuple[AttributeWeight, ...] = ()
-    pickled_bytes: float = 0.0
-    pickle_s: float = 0.0
-    unpickle_s: float = 0.0
-    object_bytes: float = 0.0
-    flat_bytes: float = 0.0
-    how: Exactness = "exact"
-    start_method: str | None = None
-    starts: tuple[WorkerStart, ...] = ()
+    pickled_bytes: float = 0.0  # sum over all attributes, here and below
+    pickle_s: float = 0.0  # seconds to pickle it, once for each worker
+    unpickle_s: float = 0.0  # seconds to unpickle it, in each worker
+    object_bytes: float = 0.0  # memory of Python objects, which forked workers copy
+    flat_bytes: float = 0.0  # memory that workers share
+    how: Exactness = "exact"  # the least exact of the attributes
+    start_method: str | None = None  # what the loader's workers start by
+    starts: tuple[WorkerStart, ...] = ()  # how one worker came to its first batch, by start method
+    # Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
     shards: int | None = None
-    took_s: float = 0.0
+    took_s: float = 0.0  # what weighing took
+    # Why something is missing, by field.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -97,39 +97,31 @@ _RAISED = ("target_error", "worker_exception")
 
 @record(frozen=True, slots=True, kw_only=True)
 class Integrity:
-    """What the trials of a run say of the data of any configuration.
+    """What the trials of a run say of the data of any configuration."""
 
-    Attributes:
-        shared_files: As in ``Target``: of which several forked workers move one position.
-        forks: Whether workers are forked where a configuration names no start method.
-        duplicated: How several workers give the same samples; ``None`` if they don't.
-        fewest: The fewest workers that were seen to do so.
-        right: The most workers of which nothing speaks against their data, fewer than those.
-        truncated: How epochs end early, by ``num_workers``.
-        whole: ``num_workers`` with which a map-style dataset gave a whole epoch, though others end
-            early: with all but these it ends early too. ``None`` where it says nothing of others.
-        refused: How an iterable raises with more workers than others that work, by the fewest
-            such ``num_workers``; mostly empty.
-        worked: The most workers of an iterable that gave batches.
-        fed: Workers that get batches, however many more there are; ``None`` if all do.
-        unfed_of: The ``num_workers`` with which that was seen.
-        unshared: What lets samples seem to come more than once, which is no proof of it, by the
-            trial that shows it.
-        shared_out: ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
-    """
-
+    # As in ``Target``: of which several forked workers move one position.
     shared_files: tuple[str, ...] = ()
-    forks: bool = True
+    forks: bool = True  # whether workers are forked where a configuration names no start method
+    # How several workers give the same samples; ``None`` if they don't.
     duplicated: Failure | None = None
-    fewest: int = 0
-    right: int = 1
+    fewest: int = 0  # the fewest workers that were seen to do so
+    right: int = 1  # the most workers of which nothing speaks against their data, fewer than those
+    # How epochs end early, by ``num_workers``.
     truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    # ``num_workers`` with which a map-style dataset gave a whole epoch, though others end early:
+    # with all but these it ends early too. ``None`` where it says nothing of others.
     whole: frozenset[int] | None = None
+    # How an iterable raises with more workers than others that work, by the fewest such
+    # ``num_workers``; mostly empty.
     refused: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
-    worked: int = 0
+    worked: int = 0  # the most workers of an iterable that gave batches
+    # Workers that get batches, however many more there are; ``None`` if all do.
     fed: int | None = None
-    unfed_of: int = 0
+    unfed_of: int = 0  # the ``num_workers`` with which that was seen
+    # What lets samples seem to come more than once, which is no proof of it, by the trial that
+    # shows it.
     unshared: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
     shared_out: frozenset[int] = frozenset()
 
     @classmethod

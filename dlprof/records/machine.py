@@ -25,27 +25,18 @@ def link_bytes_per_s(generation: int | None, width: int | None) -> float | None:
 
 @record(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
-    """One GPU of the machine.
+    """One GPU of the machine."""
 
-    Attributes:
-        index: NVML's index (not CUDA's: map by ``uuid``).
-        name: The product's name.
-        uuid: NVML's UUID.
-        memory_bytes: Device memory.
-        pcie_generation: Highest PCIe generation that card and slot support together.
-        pcie_width: Highest number of lanes.
-        numa_node: NUMA node of its slot; ``None`` on machines with one node.
-        cuda_index: CUDA's index in a process with this environment; ``None`` where the card is
-            hidden from it, or where the environment alone doesn't show it.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    memory_bytes: int | None = None
+    index: int  # NVML's index (not CUDA's: map by ``uuid``)
+    name: str  # the product's name
+    uuid: str  # NVML's UUID
+    memory_bytes: int | None = None  # device memory
+    # Highest PCIe generation that card and slot support together.
     pcie_generation: int | None = None
-    pcie_width: int | None = None
-    numa_node: int | None = None
+    pcie_width: int | None = None  # highest number of lanes
+    numa_node: int | None = None  # NUMA node of its slot; ``None`` on machines with one node
+    # CUDA's index in a process with this environment; ``None`` where the card is hidden from it, or
+    # where the environment alone doesn't show it.
     cuda_index: int | None = None
 
     @property
@@ -56,23 +47,18 @@ class GpuInfo:
 
 @record(frozen=True, slots=True, kw_only=True)
 class CoreSpeeds:
-    """How fast the cores of a machine are, by a fixed piece of work.
+    """How fast the cores of a machine are, by a fixed piece of work."""
 
-    Attributes:
-        median: Of the cores, each in the mean over time, in thousands of steps of a fixed Python
-            loop in a second of CPU time.
-        low: The slowest core.
-        high: The fastest core.
-        unit: Of these three. It names the version of Python, which the work's speed depends on:
-            speeds of one unit compare machines, others don't.
-        slow_fraction: Share of time in which a core took over 1.3 times as long as when it was
-            quick; ``None`` if not known.
-    """
-
+    # Of the cores, each in the mean over time, in thousands of steps of a fixed Python loop in a
+    # second of CPU time.
     median: float
-    low: float
-    high: float
+    low: float  # the slowest core
+    high: float  # the fastest core
+    # Of these three. It names the version of Python, which the work's speed depends on: speeds of
+    # one unit compare machines, others don't.
     unit: str
+    # Share of time in which a core took over 1.3 times as long as when it was quick; ``None`` if
+    # not known.
     slow_fraction: float | None = None
 
     @staticmethod
@@ -87,55 +73,36 @@ class CoreSpeeds:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a machine offers to one job.
+    """What a machine offers to one job."""
 
-    Attributes:
-        hostname: The host's name.
-        platform: Operating system and release.
-        cpu_model: CPU model as the system names it.
-        logical_cpus: CPUs that the machine has, hyper-threads counted.
-        physical_cores: Physical cores; ``None`` where the system doesn't report it.
-        affinity_cpus: CPUs that this process may run on (affinity mask and cpuset).
-        quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
-        usable_cores: ``min(affinity_cpus, quota_cores)``: what a CPU-bound job can have.
-        memory_bytes: Physical memory.
-        memory_limit_bytes: Tightest memory limit over all ancestor cgroups; ``None`` for none.
-        memory_available_bytes: What is available now, limits considered.
-        swap_used_bytes: Swap in use.
-        shm_bytes: Size of /dev/shm.
-        shm_available_bytes: Free there now.
-        read_limit_bytes_per_s: Tightest limit of reads from a device over all ancestor cgroups;
-            ``None`` for none.
-        open_files_limit: Soft RLIMIT_NOFILE of this process.
-        numa_nodes: NUMA nodes with CPUs.
-        core_speed: How fast its cores are; in runs each trial has that of its own window
-            (``usage.core_speed``), and this is ``None``.
-        gpus: GPUs that NVML lists.
-        fingerprint: A key that stays the same for this machine and job allotment between
-            reboots and differs where settings would: CPU model, usable cores, memory, GPUs.
-        unavailable: Reasons for fields that are ``None`` because they are not available.
-    """
-
-    hostname: str
-    platform: str
-    cpu_model: str
-    logical_cpus: int
-    physical_cores: int | None = None
-    affinity_cpus: int
+    hostname: str  # the host's name
+    platform: str  # operating system and release
+    cpu_model: str  # CPU model as the system names it
+    logical_cpus: int  # CPUs that the machine has, hyper-threads counted
+    physical_cores: int | None = None  # physical cores; ``None`` where the system doesn't report it
+    affinity_cpus: int  # CPUs that this process may run on (affinity mask and cpuset)
+    # Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
     quota_cores: float | None = None
-    usable_cores: float
-    memory_bytes: int | None = None
+    usable_cores: float  # ``min(affinity_cpus, quota_cores)``: what a CPU-bound job can have
+    memory_bytes: int | None = None  # physical memory
+    # Tightest memory limit over all ancestor cgroups; ``None`` for none.
     memory_limit_bytes: int | None = None
-    memory_available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-    shm_bytes: int | None = None
-    shm_available_bytes: int | None = None
+    memory_available_bytes: int | None = None  # what is available now, limits considered
+    swap_used_bytes: int | None = None  # swap in use
+    shm_bytes: int | None = None  # size of /dev/shm
+    shm_available_bytes: int | None = None  # free there now
+    # Tightest limit of reads from a device over all ancestor cgroups; ``None`` for none.
     read_limit_bytes_per_s: float | None = None
-    open_files_limit: int | None = None
-    numa_nodes: int | None = None
+    open_files_limit: int | None = None  # soft RLIMIT_NOFILE of this process
+    numa_nodes: int | None = None  # NUMA nodes with CPUs
+    # How fast its cores are; in runs each trial has that of its own window (``usage.core_speed``),
+    # and this is ``None``.
     core_speed: CoreSpeeds | None = None
-    gpus: tuple[GpuInfo, ...] = ()
+    gpus: tuple[GpuInfo, ...] = ()  # GPUs that NVML lists
+    # A key that stays the same for this machine and job allotment between reboots and differs where
+    # settings would: CPU model, usable cores, memory, GPUs.
     fingerprint: str
+    # Reasons for fields that are ``None`` because they are not available.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -25,37 +25,23 @@ EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "fa
 
 @record(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The first record of a run file: everything that the trials have in common.
+    """The first record of a run file: everything that the trials have in common."""
 
-    Attributes:
-        schema_version: Version of the file's format.
-        run_id: Random, unique.
-        started_at: ISO 8601, UTC.
-        dlprof_version: Of the program that measured.
-        torch_version: Of the torch that was measured.
-        python_version: Of the interpreter.
-        machine: Where it ran.
-        target: What was loaded.
-        settings: The sweep's options as resolved, JSON values, enough to resume it.
-        accelerator: torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
-        left_out: Settings left out before anything ran.
-        plan: What the sweep sets out to measure.
-        launcher: The words before ``dlprof`` that launch as many ranks again; empty where dlprof
-            launched them itself, or loads with one.
-    """
-
-    schema_version: int
-    run_id: str
-    started_at: str
-    dlprof_version: str
-    torch_version: str
-    python_version: str
-    machine: Machine
-    target: Target
-    settings: Mapping[str, Any]
+    schema_version: int  # version of the file's format
+    run_id: str  # random, unique
+    started_at: str  # ISO 8601, UTC
+    dlprof_version: str  # of the program that measured
+    torch_version: str  # of the torch that was measured
+    python_version: str  # of the interpreter
+    machine: Machine  # where it ran
+    target: Target  # what was loaded
+    settings: Mapping[str, Any]  # the sweep's options as resolved, JSON values, enough to resume it
+    # torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
     accelerator: str | None = None
-    left_out: tuple[LeftOut, ...] = ()
-    plan: Plan | None = None
+    left_out: tuple[LeftOut, ...] = ()  # settings left out before anything ran
+    plan: Plan | None = None  # what the sweep sets out to measure
+    # The words before ``dlprof`` that launch as many ranks again; empty where dlprof launched them
+    # itself, or loads with one.
     launcher: tuple[str, ...] = ()
 
     @property
@@ -80,67 +66,42 @@ class RunHeader:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Where the sweep's time went, in seconds.
+    """Where the sweep's time went, in seconds."""
 
-    Attributes:
-        measured: Inside measured windows.
-        overhead: Everything else.
-        total: Both.
-    """
-
-    measured: float
-    overhead: float
-    total: float
+    measured: float  # inside measured windows
+    overhead: float  # everything else
+    total: float  # both
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """The last record of a run file that was not cut off.
+    """The last record of a run file that was not cut off."""
 
-    Attributes:
-        ended_at: ISO 8601, UTC.
-        reason: Why the measuring stopped.
-        cost_s: Where the time went, this session and resumed ones together.
-    """
-
-    ended_at: str
-    reason: EndReason
-    cost_s: Cost
+    ended_at: str  # ISO 8601, UTC
+    reason: EndReason  # why the measuring stopped
+    cost_s: Cost  # where the time went, this session and resumed ones together
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A whole run file.
+    """A whole run file."""
 
-    Attributes:
-        path: Where it was read from or is being written to.
-        header: What the trials have in common.
-        trials: In the order of measuring.
-        recommendation: The last one that was written.
-        explanations: What traced trials showed, in the order of measuring.
-        timelines: When batches were where, of instrumented trials.
-        calibration: The last one that was written.
-        prediction: What the model predicted of a sweep; the last one that was written.
-        diagnosis: The last one that was written.
-        watched: What was seen of the loaders of a training script, by ``name``, the last of each.
-        script: How that script went; the last one that was written.
-        end: Set if the sweep came to an end of its own.
-        truncated: Whether the file was cut off in the middle of a record.
-    """
-
-    path: str
-    header: RunHeader
-    trials: tuple[Trial, ...] = ()
-    recommendation: Recommendation | None = None
+    path: str  # where it was read from or is being written to
+    header: RunHeader  # what the trials have in common
+    trials: tuple[Trial, ...] = ()  # in the order of measuring
+    recommendation: Recommendation | None = None  # the last one that was written
+    # What traced trials showed, in the order of measuring.
     explanations: tuple[Explanation, ...] = ()
-    timelines: tuple[Timeline, ...] = ()
-    calibration: Calibration | None = None
+    timelines: tuple[Timeline, ...] = ()  # when batches were where, of instrumented trials
+    calibration: Calibration | None = None  # the last one that was written
+    # What the model predicted of a sweep; the last one that was written.
     prediction: SweepPrediction | None = None
-    diagnosis: Diagnosis | None = None
+    diagnosis: Diagnosis | None = None  # the last one that was written
+    # What was seen of the loaders of a training script, by ``name``, the last of each.
     watched: tuple[WatchedLoader, ...] = ()
-    script: WatchedScript | None = None
-    end: RunEnd | None = None
-    truncated: bool = False
+    script: WatchedScript | None = None  # how that script went; the last one that was written
+    end: RunEnd | None = None  # set if the sweep came to an end of its own
+    truncated: bool = False  # whether the file was cut off in the middle of a record
 
     @property
     def is_script(self) -> bool:
@@ -233,32 +194,20 @@ class Run:
 
 @record(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Settings that the sweep did not measure, and why.
+    """Settings that the sweep did not measure, and why."""
 
-    Attributes:
-        setting: Which, such as ``pin_memory=True`` or ``num_workers=64``.
-        reason: Why, one sentence.
-    """
-
-    setting: str
-    reason: str
+    setting: str  # which, such as ``pin_memory=True`` or ``num_workers=64``
+    reason: str  # why, one sentence
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class TrialCost:
-    """What a trial is expected to cost, from what the probe saw of the target.
+    """What a trial is expected to cost, from what the probe saw of the target."""
 
-    Attributes:
-        overhead_s: Whatever the batches cost: the process, its workers, sending figures back.
-        batch_s: One batch, loaded alone.
-        batch_cpu_s: CPU time of one batch.
-        usable_cores: Cores that all workers share.
-    """
-
-    overhead_s: float
-    batch_s: float = 0.0
-    batch_cpu_s: float = 0.0
-    usable_cores: float = 1.0
+    overhead_s: float  # whatever the batches cost: the process, its workers, sending figures back
+    batch_s: float = 0.0  # one batch, loaded alone
+    batch_cpu_s: float = 0.0  # CPU time of one batch
+    usable_cores: float = 1.0  # cores that all workers share
 
     def of(self, config: Config, trial_s: float) -> float:
         """Seconds for one trial of a configuration with a window of ``trial_s``.
@@ -275,36 +224,24 @@ class TrialCost:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a sweep sets out to measure; kept in the run file, so that a resumed sweep goes on.
+    """What a sweep sets out to measure; kept in the run file, so that a resumed sweep goes on."""
 
-    Attributes:
-        configs: To be measured, in their stable order.
-        trial_s: Length of a trial's measured window.
-        min_repeats: Blocks before the search may call itself decided.
-        max_repeats: Blocks after which it is complete.
-        planned_repeats: Blocks that it is likely to take.
-        take_turns: Whether, after the first block, configurations of the same steady rate (those
-            that differ only in ``persistent_workers``) are measured in turn rather than all in
-            each block.
-        cost: What trials are expected to cost.
-        present: Which of them the target's own DataLoader is set to now; the most important one.
-        search: ``grid`` measures all of them; ``model`` calibrates, predicts ``cells``, and
-            measures the few that may be the best.
-        calibration: What ``model`` calibrates by, in its order.
-        cells: What ``model`` predicts.
-    """
-
-    configs: tuple[Config, ...]
-    trial_s: float
-    min_repeats: int
-    max_repeats: int
-    planned_repeats: int
+    configs: tuple[Config, ...]  # to be measured, in their stable order
+    trial_s: float  # length of a trial's measured window
+    min_repeats: int  # blocks before the search may call itself decided
+    max_repeats: int  # blocks after which it is complete
+    planned_repeats: int  # blocks that it is likely to take
+    # Whether, after the first block, configurations of the same steady rate (those that differ only
+    # in ``persistent_workers``) are measured in turn rather than all in each block.
     take_turns: bool
-    cost: TrialCost
+    cost: TrialCost  # what trials are expected to cost
+    # Which of them the target's own DataLoader is set to now; the most important one.
     present: Config | None = None
+    # ``grid`` measures all of them; ``model`` calibrates, predicts ``cells``, and measures the few
+    # that may be the best.
     search: Literal["grid", "model"] = "grid"
-    calibration: tuple[Config, ...] = ()
-    cells: tuple[Config, ...] = ()
+    calibration: tuple[Config, ...] = ()  # what ``model`` calibrates by, in its order
+    cells: tuple[Config, ...] = ()  # what ``model`` predicts
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -314,41 +251,23 @@ class Timeline:
     Columns of equal length, one entry per batch in the order of its indices. Times are seconds
     since ``began_at`` by a clock that all processes share; ``None`` where a batch did not come
     that far or the configuration has no such stage.
-
-    Attributes:
-        trial_id: The trial that it shows.
-        began_at: Wall-clock time of second 0, ISO 8601, UTC.
-        batch: The batch's number in its epoch, from 0.
-        epoch: The epoch, from 0.
-        worker: The worker that made it; -1 for the main process.
-        dispatched_s: Main has sent its indices.
-        picked_s: The worker has taken them.
-        fetched_s: All its samples are there; collating begins.
-        collated_s: It is collated, and passed to the feeder thread.
-        serialising_s: The feeder thread begins to pickle it.
-        serialised_s: It is in the result queue.
-        received_s: Main (or its pin thread) begins to take it.
-        rebuilt_s: Its tensors exist in main.
-        pinned_s: They are in page-locked memory.
-        yielded_s: The consumer has it.
-        asked_s: The consumer had asked for it: ``yielded_s`` - ``asked_s`` is its wait.
-        dropped: Batches left out of the columns to keep them bounded.
     """
 
-    trial_id: str
-    began_at: str
-    batch: tuple[int, ...] = ()
-    epoch: tuple[int, ...] = ()
-    worker: tuple[int, ...] = ()
-    dispatched_s: tuple[float | None, ...] = ()
-    picked_s: tuple[float | None, ...] = ()
-    fetched_s: tuple[float | None, ...] = ()
-    collated_s: tuple[float | None, ...] = ()
-    serialising_s: tuple[float | None, ...] = ()
-    serialised_s: tuple[float | None, ...] = ()
-    received_s: tuple[float | None, ...] = ()
-    rebuilt_s: tuple[float | None, ...] = ()
-    pinned_s: tuple[float | None, ...] = ()
-    yielded_s: tuple[float | None, ...] = ()
+    trial_id: str  # the trial that it shows
+    began_at: str  # wall-clock time of second 0, ISO 8601, UTC
+    batch: tuple[int, ...] = ()  # the batch's number in its epoch, from 0
+    epoch: tuple[int, ...] = ()  # the epoch, from 0
+    worker: tuple[int, ...] = ()  # the worker that made it; -1 for the main process
+    dispatched_s: tuple[float | None, ...] = ()  # main has sent its indices
+    picked_s: tuple[float | None, ...] = ()  # the worker has taken them
+    fetched_s: tuple[float | None, ...] = ()  # all its samples are there; collating begins
+    collated_s: tuple[float | None, ...] = ()  # it is collated, and passed to the feeder thread
+    serialising_s: tuple[float | None, ...] = ()  # the feeder thread begins to pickle it
+    serialised_s: tuple[float | None, ...] = ()  # it is in the result queue
+    received_s: tuple[float | None, ...] = ()  # main (or its pin thread) begins to take it
+    rebuilt_s: tuple[float | None, ...] = ()  # its tensors exist in main
+    pinned_s: tuple[float | None, ...] = ()  # they are in page-locked memory
+    yielded_s: tuple[float | None, ...] = ()  # the consumer has it
+    # The consumer had asked for it: ``yielded_s`` - ``asked_s`` is its wait.
     asked_s: tuple[float | None, ...] = ()
-    dropped: int = 0
+    dropped: int = 0  # batches left out of the columns to keep them bounded

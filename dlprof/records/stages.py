@@ -40,74 +40,50 @@ _NO_IO = ("running", "queue", "gil")
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of a batch's way, over the batches of a window; times per batch.
+    """One stage of a batch's way, over the batches of a window; times per batch."""
 
-    Attributes:
-        name: ``dispatch`` (main draws the indices and sends them), ``pick_up`` (they are in the
-            worker's index queue), ``fetch`` (``__getitem__`` of all samples), ``collate``,
-            ``serialise`` (pickled and moved to shared memory by the worker's feeder thread),
-            ``queue`` (in the result queue until main takes it), ``rebuild`` (main deserializes it),
-            ``pin``, ``hold_up`` (reorder wait: ready in main, until it is yielded), ``copy`` (to
-            the device), ``wait`` (the consumer waits in ``next()``), ``step`` (the consumer works).
-        mean_s: Mean seconds a batch.
-        median_s: Median.
-        p95_s: 95th percentile.
-        max_s: Longest.
-        cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
-        run_queue_s: Mean run-queue delay of that thread in seconds.
-        io_s: Mean seconds blocked on I/O, a lock or the GIL: wall - CPU - run queue.
-        gil_s: The part of it in which the thread waits for the GIL; ``None`` where that isn't
-            known.
-    """
-
+    # ``dispatch`` (main draws the indices and sends them), ``pick_up`` (they are in the worker's
+    # index queue), ``fetch`` (``__getitem__`` of all samples), ``collate``, ``serialise`` (pickled
+    # and moved to shared memory by the worker's feeder thread), ``queue`` (in the result queue
+    # until main takes it), ``rebuild`` (main deserializes it), ``pin``, ``hold_up`` (reorder wait:
+    # ready in main, until it is yielded), ``copy`` (to the device), ``wait`` (the consumer waits in
+    # ``next()``), ``step`` (the consumer works).
     name: StageName
-    mean_s: float
-    median_s: float
-    p95_s: float
-    max_s: float
+    mean_s: float  # mean seconds a batch
+    median_s: float  # median
+    p95_s: float  # 95th percentile
+    max_s: float  # longest
+    # Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
     cpu_s: float | None = None
-    run_queue_s: float | None = None
+    run_queue_s: float | None = None  # mean run-queue delay of that thread in seconds
+    # Mean seconds blocked on I/O, a lock or the GIL: wall - CPU - run queue.
     io_s: float | None = None
+    # The part of it in which the thread waits for the GIL; ``None`` where that isn't known.
     gil_s: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class SampleCosts:
-    """What single samples cost in ``__getitem__`` (or in an iterable's ``__next__``).
+    """What single samples cost in ``__getitem__`` (or in an iterable's ``__next__``)."""
 
-    Attributes:
-        count: Samples timed.
-        mean_s: Mean wall seconds.
-        median_s: Median.
-        p95_s: 95th percentile.
-        p99_s: 99th percentile.
-        max_s: Longest.
-        slowest: Indices of the slowest samples, as text, slowest first, with their seconds; of an
-            iterable, their positions in the worker's stream.
-    """
-
-    count: int
-    mean_s: float
-    median_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
+    count: int  # samples timed
+    mean_s: float  # mean wall seconds
+    median_s: float  # median
+    p95_s: float  # 95th percentile
+    p99_s: float  # 99th percentile
+    max_s: float  # longest
+    # Indices of the slowest samples, as text, slowest first, with their seconds; of an iterable,
+    # their positions in the worker's stream.
     slowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class TransformCost:
-    """One step of a dataset's chain of transforms.
+    """One step of a dataset's chain of transforms."""
 
-    Attributes:
-        name: Its class or function, and its place: ``2 RandomResizedCrop``.
-        mean_s: Mean wall seconds a call.
-        share: Of the time in ``fetch``.
-    """
-
-    name: str
-    mean_s: float
-    share: float
+    name: str  # its class or function, and its place: ``2 RandomResizedCrop``
+    mean_s: float  # mean wall seconds a call
+    share: float  # of the time in ``fetch``
 
 
 FREED = "freed memory that malloc keeps"
@@ -116,28 +92,19 @@ FREED = "freed memory that malloc keeps"
 
 @record(frozen=True, slots=True, kw_only=True)
 class WorkerCosts:
-    """What one worker did in the window.
+    """What one worker did in the window."""
 
-    Attributes:
-        worker: Its number, from 0.
-        batches: Batches that it made.
-        busy_fraction: Share of the window in fetch and collate.
-        cpu_cores: CPU seconds a second of all its threads.
-        threads: Most threads that it had.
-        affinity_cpus: CPUs that it may run on.
-        pss_growth_bytes_per_batch: Slope of its private memory over its batches, warm-up left
-            out; ``None`` where it could not be read or the window was too short.
-        growing: Bytes a batch by which the dataset's containers grow, the most first: by the size
-            of their last entry; and ``FREED``, which is no container.
-    """
-
-    worker: int
-    batches: int
-    busy_fraction: float
-    cpu_cores: float | None = None
-    threads: int | None = None
-    affinity_cpus: int | None = None
+    worker: int  # its number, from 0
+    batches: int  # batches that it made
+    busy_fraction: float  # share of the window in fetch and collate
+    cpu_cores: float | None = None  # CPU seconds a second of all its threads
+    threads: int | None = None  # most threads that it had
+    affinity_cpus: int | None = None  # CPUs that it may run on
+    # Slope of its private memory over its batches, warm-up left out; ``None`` where it could not be
+    # read or the window was too short.
     pss_growth_bytes_per_batch: float | None = None
+    # Bytes a batch by which the dataset's containers grow, the most first: by the size of their
+    # last entry; and ``FREED``, which is no container.
     growing: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -146,83 +113,62 @@ class BatchCosts:
     """What each batch of a window cost, batch by batch in the order of their indices.
 
     What the model is fitted to; the columns are of equal length. Seconds.
-
-    Attributes:
-        cpu_s: CPU of the thread that fetched and collated.
-        io_s: Seconds blocked in fetch and collate.
-        run_queue_s: Run-queue delay in fetch and collate.
-        put_cpu_s: CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
-        between_cpu_s: CPU of that thread between batches: sending one, taking indices; 0 without
-            workers.
-        receive_cpu_s: CPU of main in taking and deserializing the batch once it could be read.
-        receive_io_s: Seconds blocked in that, run-queue delay left out.
-        main_cpu_s: CPU of main for everything else in ``next()``: drawing indices, dispatch.
-        let_go_cpu_s: CPU of main between batches, where only the last batch's memory is freed
-            there; empty where a step computes at the same time.
-        pin_s: Copying into page-locked memory; empty where nothing is pinned.
     """
 
-    cpu_s: tuple[float, ...] = ()
-    io_s: tuple[float, ...] = ()
-    run_queue_s: tuple[float, ...] = ()
+    cpu_s: tuple[float, ...] = ()  # CPU of the thread that fetched and collated
+    io_s: tuple[float, ...] = ()  # seconds blocked in fetch and collate
+    run_queue_s: tuple[float, ...] = ()  # run-queue delay in fetch and collate
+    # CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
     put_cpu_s: tuple[float, ...] = ()
+    # CPU of that thread between batches: sending one, taking indices; 0 without workers.
     between_cpu_s: tuple[float, ...] = ()
+    # CPU of main in taking and deserializing the batch once it could be read.
     receive_cpu_s: tuple[float, ...] = ()
-    receive_io_s: tuple[float, ...] = ()
+    receive_io_s: tuple[float, ...] = ()  # seconds blocked in that, run-queue delay left out
+    # CPU of main for everything else in ``next()``: drawing indices, dispatch.
     main_cpu_s: tuple[float, ...] = ()
+    # CPU of main between batches, where only the last batch's memory is freed there; empty where a
+    # step computes at the same time.
     let_go_cpu_s: tuple[float, ...] = ()
-    pin_s: tuple[float, ...] = ()
+    pin_s: tuple[float, ...] = ()  # copying into page-locked memory; empty where nothing is pinned
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a traced trial shows beside its rate; never compared with untraced ones.
+    """What a traced trial shows beside its rate; never compared with untraced ones."""
 
-    Attributes:
-        trial_id: The trial's record, whose rate and use of the machine belong to it.
-        config: What ran.
-        window_s: Length of the window.
-        batches: Batches in it.
-        stages: In a batch's order; only those that this configuration has.
-        samples: Single samples; ``None`` where the dataset is asked for whole batches.
-        transforms: The chain of transforms, in its order; empty where none was found.
-        workers: One entry per worker.
-        costs: Batch by batch.
-        age_s: Mean seconds from when a worker takes a batch's indices until the batch is yielded.
-        waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
-        wait_fraction: Share of the window in which the consumer waited in ``next()``.
-        main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
-        fetch_threads_cpu_s: Mean CPU seconds a batch of the other threads of the process that
-            fetches: in ``next()`` without workers, from one batch to the next with them. Blocked
-            time in ``fetch`` and ``collate`` up to that may be a wait for the GIL; ``None`` where
-            it isn't known.
-        step_cpu_s: Mean CPU seconds of the main process in a step, all of its threads together;
-            ``None`` where no step was timed.
-        rested_receive_s: Seconds blocked in receiving a batch while all workers are idle, run-queue
-            delay included: the lower median of some batches after the window; ``None`` for fewer
-            than three.
-        hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
-            known.
-        unavailable: Why something is missing, by field or stage.
-    """
-
-    trial_id: str
-    config: Config
-    window_s: float
-    batches: int
-    stages: tuple[Stage, ...] = ()
+    trial_id: str  # the trial's record, whose rate and use of the machine belong to it
+    config: Config  # what ran
+    window_s: float  # length of the window
+    batches: int  # batches in it
+    stages: tuple[Stage, ...] = ()  # in a batch's order; only those that this configuration has
+    # Single samples; ``None`` where the dataset is asked for whole batches.
     samples: SampleCosts | None = None
+    # The chain of transforms, in its order; empty where none was found.
     transforms: tuple[TransformCost, ...] = ()
-    workers: tuple[WorkerCosts, ...] = ()
-    costs: BatchCosts = dataclasses.field(default_factory=BatchCosts)
+    workers: tuple[WorkerCosts, ...] = ()  # one entry per worker
+    costs: BatchCosts = dataclasses.field(default_factory=BatchCosts)  # batch by batch
+    # Mean seconds from when a worker takes a batch's indices until the batch is yielded.
     age_s: float | None = None
+    # Mean batches at each place, by stage (Little's law: rate x mean time).
     waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # Share of the window in which the consumer waited in ``next()``.
     wait_fraction: float | None = None
+    # CPU seconds a second of the main process's other threads.
     main_threads_cpu_cores: float | None = None
+    # Mean CPU seconds a batch of the other threads of the process that fetches: in ``next()``
+    # without workers, from one batch to the next with them. Blocked time in ``fetch`` and
+    # ``collate`` up to that may be a wait for the GIL; ``None`` where it isn't known.
     fetch_threads_cpu_s: float | None = None
+    # Mean CPU seconds of the main process in a step, all of its threads together; ``None`` where no
+    # step was timed.
     step_cpu_s: float | None = None
+    # Seconds blocked in receiving a batch while all workers are idle, run-queue delay included: the
+    # lower median of some batches after the window; ``None`` for fewer than three.
     rested_receive_s: float | None = None
+    # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True
+    # Why something is missing, by field or stage.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def with_gil(self, waits: Mapping[str, float]) -> Explanation:

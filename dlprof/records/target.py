@@ -24,21 +24,17 @@ EPOCH_SIGN = "workers that outlive an epoch don't see"
 
 @record(frozen=True, slots=True, kw_only=True)
 class LoaderCall:
-    """Where the user's code sets a loader's settings, in the words of its framework.
+    """Where the user's code sets a loader's settings, in the words of its framework."""
 
-    Attributes:
-        text: The code, with ``{settings}`` where the arguments go.
-        names: What arguments of DataLoader are called there, for those that are called otherwise.
-        variable: What the code's value is assigned to; empty where that isn't shown.
-        fixed: Arguments of DataLoader that can't be given there, each with the reason in words.
-        elsewhere: Arguments of DataLoader that are given in another place, each with its code, in
-            which ``{value}`` is what they are set to.
-    """
-
+    # The code, with ``{settings}`` where the arguments go.
     text: str = "DataLoader(dataset, ..., {settings})"
+    # What arguments of DataLoader are called there, for those that are called otherwise.
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    variable: str = "loader"
+    variable: str = "loader"  # what the code's value is assigned to; empty where that isn't shown
+    # Arguments of DataLoader that can't be given there, each with the reason in words.
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Arguments of DataLoader that are given in another place, each with its code, in which
+    # ``{value}`` is what they are set to.
     elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
@@ -109,60 +105,45 @@ def _is_call(code: str, *, comment: str = "") -> bool:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is loaded, as far as the run file records it.
+    """What is loaded, as far as the run file records it."""
 
-    Attributes:
-        spec: TARGET as the user wrote it.
-        arguments: ``--arg`` pairs, and the parameters after a built-in's colon.
-        kind: ``map`` or ``iterable``.
-        dataset: The dataset's class, ``module.QualName``.
-        length: Samples per epoch; ``None`` where the dataset doesn't say.
-        batches_per_epoch: Batches per epoch at ``batch_size``; ``None`` likewise.
-        batch_size: The loader's own batch size; ``None`` with a batch sampler or no batching.
-        sampler: The sampler's class name.
-        collate_fn: What makes batches of samples, ``module.qualname``; ``None`` where nothing does,
-            or that isn't known.
-        fork_safe: Whether trials can be forked from one process that has built the target once;
-            false where building it started threads or touched CUDA.
-        import_s: Importing and building the target, once.
-        own_config: The settings that the target's own DataLoader was built with, canonical;
-            ``None`` for a bare dataset or a built-in. Its ``in_order`` and ``start_method`` are
-            what "keep the target's own" means.
-        fixed: Settings that can't be changed on this target, by their names in ``Config``, each
-            with the reason in words; they are as ``own_config`` has them, or at torch's defaults.
-        call: Where the user's code sets the loader's settings: a plain DataLoader by default.
-        batch_bytes: Tensor data of one batch, from a disposable probe.
-        batch_tensors: Tensors in one batch, from the probe.
-        batch_s: Loading one batch in the main process, second batch of the probe.
-        batch_cpu_s: CPU time of that; the rest of ``batch_s`` is blocked time.
-        shared_files: Files that were open when workers were forked and whose position several of
-            them moved, each in words: their data is wrong.
-        reads_files: Whether the dataset's attributes name files, so that a cold page cache matters;
-            ``None`` where that isn't known.
-        notes: What to know about how dlprof takes the target.
-    """
-
-    spec: str
+    spec: str  # TARGET as the user wrote it
+    # ``--arg`` pairs, and the parameters after a built-in's colon.
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    kind: Literal["map", "iterable"]
-    dataset: str
-    length: int | None = None
-    batches_per_epoch: int | None = None
+    kind: Literal["map", "iterable"]  # ``map`` or ``iterable``
+    dataset: str  # the dataset's class, ``module.QualName``
+    length: int | None = None  # samples per epoch; ``None`` where the dataset doesn't say
+    batches_per_epoch: int | None = None  # batches per epoch at ``batch_size``; ``None`` likewise
+    # The loader's own batch size; ``None`` with a batch sampler or no batching.
     batch_size: int | None = None
-    sampler: str | None = None
+    sampler: str | None = None  # the sampler's class name
+    # What makes batches of samples, ``module.qualname``; ``None`` where nothing does, or that isn't
+    # known.
     collate_fn: str | None = None
+    # Whether trials can be forked from one process that has built the target once; false where
+    # building it started threads or touched CUDA.
     fork_safe: bool = True
-    import_s: float | None = None
+    import_s: float | None = None  # importing and building the target, once
+    # The settings that the target's own DataLoader was built with, canonical; ``None`` for a bare
+    # dataset or a built-in. Its ``in_order`` and ``start_method`` are what "keep the target's own"
+    # means.
     own_config: Config | None = None
+    # Settings that can't be changed on this target, by their names in ``Config``, each with the
+    # reason in words; they are as ``own_config`` has them, or at torch's defaults.
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Where the user's code sets the loader's settings: a plain DataLoader by default.
     call: LoaderCall = dataclasses.field(default_factory=LoaderCall)
-    batch_bytes: int | None = None
-    batch_tensors: int | None = None
-    batch_s: float | None = None
-    batch_cpu_s: float | None = None
+    batch_bytes: int | None = None  # tensor data of one batch, from a disposable probe
+    batch_tensors: int | None = None  # tensors in one batch, from the probe
+    batch_s: float | None = None  # loading one batch in the main process, second batch of the probe
+    batch_cpu_s: float | None = None  # CPU time of that; the rest of ``batch_s`` is blocked time
+    # Files that were open when workers were forked and whose position several of them moved, each
+    # in words: their data is wrong.
     shared_files: tuple[str, ...] = ()
+    # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
+    # that isn't known.
     reads_files: bool | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what to know about how dlprof takes the target
 
     @property
     def against_persisting(self) -> str | None:

@@ -17,112 +17,69 @@ CopyWay = Literal["pageable", "pinned_by_caller", "pinned_by_loader"]
 
 @record(frozen=True, slots=True, kw_only=True)
 class CopyTime:
-    """One way to copy buffers of one size.
+    """One way to copy buffers of one size."""
 
-    Attributes:
-        bytes: Size of a buffer.
-        memory: Where it lies on the host.
-        mode: ``blocking``, ``non_blocking`` on the compute stream, or ``side_stream``.
-        time_s: Seconds per copy: median of the rounds with its interval.
-        bytes_per_s: ``bytes`` over the median.
-        host_s: Seconds that the calling thread spends in one copy, median.
-        copies: Copies per round.
-        rounds: Rounds.
-    """
-
-    bytes: int
-    memory: Memory
-    mode: CopyMode
-    time_s: Estimate
-    bytes_per_s: float
-    host_s: float
-    copies: int
-    rounds: int
+    bytes: int  # size of a buffer
+    memory: Memory  # where it lies on the host
+    mode: CopyMode  # ``blocking``, ``non_blocking`` on the compute stream, or ``side_stream``
+    time_s: Estimate  # seconds per copy: median of the rounds with its interval
+    bytes_per_s: float  # ``bytes`` over the median
+    host_s: float  # seconds that the calling thread spends in one copy, median
+    copies: int  # copies per round
+    rounds: int  # rounds
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """``t = latency + bytes / bandwidth``, fitted to all sizes of one way to copy.
+    """``t = latency + bytes / bandwidth``, fitted to all sizes of one way to copy."""
 
-    Attributes:
-        memory: Of the copies.
-        mode: Of the copies.
-        latency_s: What a copy costs however small.
-        bytes_per_s: What each further byte goes at.
-        worst_error: Largest relative distance of a measured median from the line.
-    """
-
-    memory: Memory
-    mode: CopyMode
-    latency_s: Estimate
-    bytes_per_s: Estimate
-    worst_error: float
+    memory: Memory  # of the copies
+    mode: CopyMode  # of the copies
+    latency_s: Estimate  # what a copy costs however small
+    bytes_per_s: Estimate  # what each further byte goes at
+    worst_error: float  # largest relative distance of a measured median from the line
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """The link as it was while a large copy ran: an idle link shows a lower generation.
+    """The link as it was while a large copy ran: an idle link shows a lower generation."""
 
-    Attributes:
-        generation: PCIe generation during the copy.
-        width: Lanes during the copy.
-        max_generation: The highest that card and slot support together.
-        max_width: The most lanes.
-        theory_bytes_per_s: What generation and width allow: GT/s x width x 128/130 / 8.
-        best_bytes_per_s: The fastest pinned copies that were measured.
-        reached_fraction: The latter over the former; pinned copies reach 0.75 to 0.9.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
-    generation: int | None = None
-    width: int | None = None
-    max_generation: int | None = None
-    max_width: int | None = None
+    generation: int | None = None  # PCIe generation during the copy
+    width: int | None = None  # lanes during the copy
+    max_generation: int | None = None  # the highest that card and slot support together
+    max_width: int | None = None  # the most lanes
+    # What generation and width allow: GT/s x width x 128/130 / 8.
     theory_bytes_per_s: float | None = None
-    best_bytes_per_s: float | None = None
+    best_bytes_per_s: float | None = None  # the fastest pinned copies that were measured
+    # The latter over the former; pinned copies reach 0.75 to 0.9.
     reached_fraction: float | None = None
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class NumaRate:
-    """Pinned copies from the memory of one NUMA node.
+    """Pinned copies from the memory of one NUMA node."""
 
-    Attributes:
-        node: The node.
-        near: Whether the device's slot is on it.
-        bytes_per_s: Median bandwidth of large copies.
-    """
-
-    node: int
-    near: bool
-    bytes_per_s: Estimate
+    node: int  # the node
+    near: bool  # whether the device's slot is on it
+    bytes_per_s: Estimate  # median bandwidth of large copies
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class DeviceTransfer:
-    """Copies of plain buffers to one device.
+    """Copies of plain buffers to one device."""
 
-    Attributes:
-        device: Torch's name: ``cuda:0``, or ``cpu`` for copies within the host's memory.
-        name: The product's name; empty where torch doesn't report it.
-        uuid: By which NVML knows it; empty likewise.
-        timed_by: ``device events`` or ``host clock``.
-        cells: By size, memory and mode.
-        fits: One line for each memory and mode.
-        link: The link during a copy; ``None`` for the CPU.
-        numa: Near and far memory; empty where there is one node, or that isn't known.
-        unavailable: Reasons for what is missing: memories, modes, ``link``, ``numa``, sizes.
-    """
-
-    device: str
-    name: str = ""
-    uuid: str = ""
-    timed_by: str
-    cells: tuple[CopyTime, ...] = ()
-    fits: tuple[LinkFit, ...] = ()
-    link: LinkState | None = None
+    device: str  # torch's name: ``cuda:0``, or ``cpu`` for copies within the host's memory
+    name: str = ""  # the product's name; empty where torch doesn't report it
+    uuid: str = ""  # by which NVML knows it; empty likewise
+    timed_by: str  # ``device events`` or ``host clock``
+    cells: tuple[CopyTime, ...] = ()  # by size, memory and mode
+    fits: tuple[LinkFit, ...] = ()  # one line for each memory and mode
+    link: LinkState | None = None  # the link during a copy; ``None`` for the CPU
+    # Near and far memory; empty where there is one node, or that isn't known.
     numa: tuple[NumaRate, ...] = ()
+    # Reasons for what is missing: memories, modes, ``link``, ``numa``, sizes.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -149,17 +106,11 @@ class DeviceTransfer:
 
 @record(frozen=True, slots=True, kw_only=True)
 class TogetherRate:
-    """One device's share where all devices are copied to at once.
+    """One device's share where all devices are copied to at once."""
 
-    Attributes:
-        device: Torch's name.
-        alone_bytes_per_s: Large pinned copies to it alone.
-        together_bytes_per_s: The same while all the others are copied to as well.
-    """
-
-    device: str
-    alone_bytes_per_s: float
-    together_bytes_per_s: Estimate
+    device: str  # torch's name
+    alone_bytes_per_s: float  # large pinned copies to it alone
+    together_bytes_per_s: Estimate  # the same while all the others are copied to as well
 
     @property
     def kept(self) -> float:
@@ -169,17 +120,13 @@ class TogetherRate:
 
 @record(frozen=True, slots=True, kw_only=True)
 class WayTime:
-    """What it costs to bring one tensor, or all of a batch, to the device in one way.
+    """What it costs to bring one tensor, or all of a batch, to the device in one way."""
 
-    Attributes:
-        way: ``pageable`` (as the loader gives it without pinning), ``pinned_by_caller``
-            (``pin_memory()`` in the training loop), ``pinned_by_loader`` (``pin_memory=True``).
-        copy_s: Seconds of the copy: median with its interval.
-        pin_s: Seconds in which the caller pins it first; ``None`` for the other ways.
-    """
-
+    # ``pageable`` (as the loader gives it without pinning), ``pinned_by_caller`` (``pin_memory()``
+    # in the training loop), ``pinned_by_loader`` (``pin_memory=True``).
     way: CopyWay
-    copy_s: Estimate
+    copy_s: Estimate  # seconds of the copy: median with its interval
+    # Seconds in which the caller pins it first; ``None`` for the other ways.
     pin_s: Estimate | None = None
 
     @property
@@ -190,63 +137,38 @@ class WayTime:
 
 @record(frozen=True, slots=True, kw_only=True)
 class TensorTransfer:
-    """One tensor of a batch.
+    """One tensor of a batch."""
 
-    Attributes:
-        path: Where it is in the batch, such as ``['image']`` or ``[0]``.
-        shape: Its shape.
-        dtype: Its type, by torch's name.
-        bytes: Its size.
-        contiguous: Whether it is contiguous; others are made so before they are copied.
-        ways: What each way to bring it over costs.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    contiguous: bool
-    ways: tuple[WayTime, ...] = ()
+    path: str  # where it is in the batch, such as ``['image']`` or ``[0]``
+    shape: tuple[int, ...]  # its shape
+    dtype: str  # its type, by torch's name
+    bytes: int  # its size
+    contiguous: bool  # whether it is contiguous; others are made so before they are copied
+    ways: tuple[WayTime, ...] = ()  # what each way to bring it over costs
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class BatchTransfer:
-    """A user's own batch, brought to the device.
+    """A user's own batch, brought to the device."""
 
-    Attributes:
-        target: TARGET as the user wrote it.
-        device: Torch's name.
-        bytes: Bytes of tensors in the batch.
-        tensors: The largest tensors, one by one.
-        tensors_count: How many there are in all.
-        together: The whole batch, as a training loop copies it.
-        unavailable: Reasons for ways that are missing.
-    """
-
-    target: str
-    device: str
-    bytes: int
-    tensors: tuple[TensorTransfer, ...]
-    tensors_count: int
-    together: tuple[WayTime, ...]
+    target: str  # TARGET as the user wrote it
+    device: str  # torch's name
+    bytes: int  # bytes of tensors in the batch
+    tensors: tuple[TensorTransfer, ...]  # the largest tensors, one by one
+    tensors_count: int  # how many there are in all
+    together: tuple[WayTime, ...]  # the whole batch, as a training loop copies it
+    # Reasons for ways that are missing.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Pinning:
-    """What pinned memory changes for copies to the first device.
+    """What pinned memory changes for copies to the first device."""
 
-    Attributes:
-        bytes: Of what was copied.
-        of_batch: Whether that is the user's batch; else it is the largest plain buffer.
-        pageable_s: Seconds of a copy from pageable memory.
-        pinned_s: The same from pinned memory.
-    """
-
-    bytes: int
-    of_batch: bool
-    pageable_s: Estimate
-    pinned_s: Estimate
+    bytes: int  # of what was copied
+    of_batch: bool  # whether that is the user's batch; else it is the largest plain buffer
+    pageable_s: Estimate  # seconds of a copy from pageable memory
+    pinned_s: Estimate  # the same from pinned memory
 
     @property
     def speedup(self) -> Estimate:
@@ -266,27 +188,18 @@ class Pinning:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Transfers:
-    """All that ``dlprof transfer`` found.
+    """All that ``dlprof transfer`` found."""
 
-    Attributes:
-        machine: Where.
-        torch_version: Of the torch that copied.
-        accelerator: Torch's name of the kind of accelerator; ``None`` where there is none, so that
-            only copies within the host's memory were measured: the upper bound of any link.
-        devices: The devices copied to; the last is always ``cpu``.
-        together: All accelerators at once, where that was asked for.
-        batch: The user's batch, where a target was given.
-        warnings: Sentences for people.
-        unavailable: Reasons for what is missing.
-    """
-
-    machine: Machine
-    torch_version: str
+    machine: Machine  # where
+    torch_version: str  # of the torch that copied
+    # Torch's name of the kind of accelerator; ``None`` where there is none, so that only copies
+    # within the host's memory were measured: the upper bound of any link.
     accelerator: str | None
-    devices: tuple[DeviceTransfer, ...]
-    together: tuple[TogetherRate, ...] = ()
-    batch: BatchTransfer | None = None
-    warnings: tuple[str, ...] = ()
+    devices: tuple[DeviceTransfer, ...]  # the devices copied to; the last is always ``cpu``
+    together: tuple[TogetherRate, ...] = ()  # all accelerators at once, where that was asked for
+    batch: BatchTransfer | None = None  # the user's batch, where a target was given
+    warnings: tuple[str, ...] = ()  # sentences for people
+    # Reasons for what is missing.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -47,131 +47,93 @@ UNEVEN_SIGN = "training that synchronizes every step hangs at its end"
 
 @record(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a trial gave no figures.
+    """Why a trial gave no figures."""
 
-    Attributes:
-        kind: The class of the fault.
-        message: What happened, in one sentence.
-        hint: What to change, in one sentence.
-        stderr_tail: The last lines that the trial's processes wrote, the user's own traceback
-            among them.
-    """
-
-    kind: FailureKind
-    message: str
-    hint: str = ""
+    kind: FailureKind  # the class of the fault
+    message: str  # what happened, in one sentence
+    hint: str = ""  # what to change, in one sentence
+    # The last lines that the trial's processes wrote, the user's own traceback among them.
     stderr_tail: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class GpuUsage:
-    """What one GPU did during the measured window.
+    """What one GPU did during the measured window."""
 
-    Attributes:
-        index: NVML's index.
-        name: The product's name.
-        uuid: NVML's UUID, by which CUDA's order is mapped.
-        kernel_active_fraction: Share of time in which any kernel ran (NVML's
-            ``utilization.gpu``); says nothing of how well the device was used.
-        memory_used_bytes: Device memory in use by all processes, peak.
-        pcie_rx_bytes_per_s: Bytes from host to device: by GPM over the whole window, else the
-            mean of NVML's 20 ms probes.
-        pcie_tx_bytes_per_s: Bytes from device to host.
-        pcie_generation: PCIe generation of the link, the highest seen: an idle link drops to 1.
-        pcie_width: Lanes of the link, the most seen.
-        sm_active_fraction: Share of multiprocessors that had work (GPM; Hopper and later).
-        sm_occupancy_fraction: Active warps over the most that there can be (GPM).
-        sm_clock_hz: Clock rate of the multiprocessors, mean.
-        throttled_fraction: Share of the samples in which power or heat held the clocks down.
-        throttle_reasons: What did, in words.
-        power_w: Power that the card drew, mean.
-        other_processes: Processes that computed on it when the trial had just begun and had not
-            yet reached a device: those of others.
-        other_memory_bytes: Device memory that they held, summed.
-        processes: Processes that computed on it at the window's end, the trial's own among them.
-        samples: How often it was asked in the window.
-        sampler_cpu_cores: What asking took of a core; part of ``Usage.observer_cpu_cores``.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
-    index: int
-    name: str
-    uuid: str
+    index: int  # NVML's index
+    name: str  # the product's name
+    uuid: str  # NVML's UUID, by which CUDA's order is mapped
+    # Share of time in which any kernel ran (NVML's ``utilization.gpu``); says nothing of how well
+    # the device was used.
     kernel_active_fraction: float | None = None
-    memory_used_bytes: int | None = None
+    memory_used_bytes: int | None = None  # device memory in use by all processes, peak
+    # Bytes from host to device: by GPM over the whole window, else the mean of NVML's 20 ms probes.
     pcie_rx_bytes_per_s: float | None = None
-    pcie_tx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None  # bytes from device to host
+    # PCIe generation of the link, the highest seen: an idle link drops to 1.
     pcie_generation: int | None = None
-    pcie_width: int | None = None
+    pcie_width: int | None = None  # lanes of the link, the most seen
+    # Share of multiprocessors that had work (GPM; Hopper and later).
     sm_active_fraction: float | None = None
-    sm_occupancy_fraction: float | None = None
-    sm_clock_hz: float | None = None
+    sm_occupancy_fraction: float | None = None  # active warps over the most that there can be (GPM)
+    sm_clock_hz: float | None = None  # clock rate of the multiprocessors, mean
+    # Share of the samples in which power or heat held the clocks down.
     throttled_fraction: float | None = None
-    throttle_reasons: tuple[str, ...] = ()
-    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()  # what did, in words
+    power_w: float | None = None  # power that the card drew, mean
+    # Processes that computed on it when the trial had just begun and had not yet reached a device:
+    # those of others.
     other_processes: int | None = None
-    other_memory_bytes: int | None = None
+    other_memory_bytes: int | None = None  # device memory that they held, summed
+    # Processes that computed on it at the window's end, the trial's own among them.
     processes: int | None = None
-    samples: int = 0
+    samples: int = 0  # how often it was asked in the window
+    # What asking took of a core; part of ``Usage.observer_cpu_cores``.
     sampler_cpu_cores: float | None = None
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What the trial's processes used, and what the machine had left, in the measured window.
+    """What the trial's processes used, and what the machine had left, in the measured window."""
 
-    Attributes:
-        own_cpu_cores: CPU seconds per second of the trial's whole process tree.
-        available_cpu_cores: Own plus idle cores within the affinity mask and the quota: what the
-            trial could have had. Own near available means that the cores are the limit.
-        other_cpu_cores: Cores of the affinity mask that other processes kept busy, or other
-            machines on the same host.
-        stolen_cpu_cores: The part of it that a hypervisor gave to other machines.
-        other_runnable: Threads of other processes that ran or were runnable, on the whole
-            machine, mean over looks five times a second: how many cores others would use.
-        run_queue_wait_fraction: Run-queue delay over that plus CPU time.
-            Above about 0.3 the trial is short of cores.
-        throttled_fraction: Share of the window in which a cgroup quota throttled the trial.
-        cpu_pressure_fraction: PSI ``cpu some``: share of time in which a task had to wait for a
-            CPU.
-        io_pressure_fraction: PSI ``io some``.
-        memory_pressure_fraction: PSI ``memory some``.
-        pss_peak_bytes: Proportional set size, summed over the tree, with full queues; shared
-            pages count once.
-        shm_peak_bytes: Growth of /dev/shm since before the trial started, peak, with full queues.
-        read_bytes_per_s: Bytes fetched from storage.
-        cache_hit_fraction: 1 - storage reads / bytes asked for by ``read``; 1 is all from the
-            page cache.
-        core_speed: Thousands of steps of a fixed Python loop that a core did in a second of CPU
-            time, mean over the cores by how busy they were: a virtual core changes its speed.
-        main_waits: What the main process's first thread did, shares of looks fifty times a second
-            (``running``, ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches
-            were traced and a wait for the GIL can be seen; else empty.
-        worker_waits: The same of the workers'.
-        observer_cpu_cores: What the observer itself used.
-        gpu: One entry per GPU of the machine; empty where there is none.
-    """
-
-    own_cpu_cores: float | None = None
+    own_cpu_cores: float | None = None  # CPU seconds per second of the trial's whole process tree
+    # Own plus idle cores within the affinity mask and the quota: what the trial could have had. Own
+    # near available means that the cores are the limit.
     available_cpu_cores: float | None = None
+    # Cores of the affinity mask that other processes kept busy, or other machines on the same host.
     other_cpu_cores: float | None = None
-    stolen_cpu_cores: float | None = None
+    stolen_cpu_cores: float | None = None  # the part of it that a hypervisor gave to other machines
+    # Threads of other processes that ran or were runnable, on the whole machine, mean over looks
+    # five times a second: how many cores others would use.
     other_runnable: float | None = None
+    # Run-queue delay over that plus CPU time. Above about 0.3 the trial is short of cores.
     run_queue_wait_fraction: float | None = None
+    # Share of the window in which a cgroup quota throttled the trial.
     throttled_fraction: float | None = None
+    # PSI ``cpu some``: share of time in which a task had to wait for a CPU.
     cpu_pressure_fraction: float | None = None
-    io_pressure_fraction: float | None = None
-    memory_pressure_fraction: float | None = None
+    io_pressure_fraction: float | None = None  # PSI ``io some``
+    memory_pressure_fraction: float | None = None  # PSI ``memory some``
+    # Proportional set size, summed over the tree, with full queues; shared pages count once.
     pss_peak_bytes: int | None = None
+    # Growth of /dev/shm since before the trial started, peak, with full queues.
     shm_peak_bytes: int | None = None
-    read_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None  # bytes fetched from storage
+    # 1 - storage reads / bytes asked for by ``read``; 1 is all from the page cache.
     cache_hit_fraction: float | None = None
+    # Thousands of steps of a fixed Python loop that a core did in a second of CPU time, mean over
+    # the cores by how busy they were: a virtual core changes its speed.
     core_speed: float | None = None
+    # What the main process's first thread did, shares of looks fifty times a second (``running``,
+    # ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches were traced and a wait
+    # for the GIL can be seen; else empty.
     main_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # The same of the workers'.
     worker_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    observer_cpu_cores: float | None = None
-    gpu: tuple[GpuUsage, ...] = ()
+    observer_cpu_cores: float | None = None  # what the observer itself used
+    gpu: tuple[GpuUsage, ...] = ()  # one entry per GPU of the machine; empty where there is none
 
     def taken_cores(self, usable_cores: float) -> float:
         """Cores that others kept busy of those that it may use.
@@ -195,19 +157,12 @@ class Usage:
 
 @record(frozen=True, slots=True, kw_only=True)
 class UsageSample:
-    """What was used at one time, on average since the time before.
+    """What was used at one time, on average since the time before."""
 
-    Attributes:
-        at_s: Seconds since the trial started.
-        own_cpu_cores: As in ``Usage``; of all ranks on a machine together.
-        other_cpu_cores: As in ``Usage``.
-        gpu_active_fraction: Mean ``kernel_active_fraction`` of the machine's GPUs; ``None`` where
-            there is none.
-    """
-
-    at_s: float
-    own_cpu_cores: float | None = None
-    other_cpu_cores: float | None = None
+    at_s: float  # seconds since the trial started
+    own_cpu_cores: float | None = None  # as in ``Usage``; of all ranks on a machine together
+    other_cpu_cores: float | None = None  # as in ``Usage``
+    # Mean ``kernel_active_fraction`` of the machine's GPUs; ``None`` where there is none.
     gpu_active_fraction: float | None = None
 
 
@@ -217,58 +172,43 @@ class RankFigures:
 
     In a script it is of the loader that costs its ranks the most, and of one rank against those of
     the same machine.
-
-    Attributes:
-        rank: Its number, from 0.
-        host: The machine that it ran on.
-        samples_per_s: Its own steady rate, of its own samples.
-        batches_per_s: The same in batches.
-        startup_s: ``iter(loader)`` plus the first ``next()``; all ranks begin at once.
-        wait_fraction: As in ``Trial``.
-        barrier_fraction: Share of the window in which it waited at the barrier of a step for slower
-            ranks; ``None`` without one. In a script: in its steps, for batches of other ranks that
-            came later than its own; ``None`` where its ranks don't go step by step.
-        held_up_fraction: In a script, share of the time in which the other ranks waited in their
-            steps for its batch, mean over them; ``None`` likewise.
-        ready_fraction: In a script, share of its batches for which it waited less than a twentieth
-            of the step's time.
-        epoch_batches: Batches of its epoch, by its loader's own word.
-        own_cpu_cores: CPU seconds per second of its process tree; here and below ``None`` where the
-            observer doesn't say.
-        other_cpu_cores: Cores that it may use and other processes kept busy, those of other ranks
-            left out.
-        run_queue_wait_fraction: As in ``Usage``, of its process tree.
-        read_bytes_per_s: Bytes that it fetched from storage.
-        fetch_cpu_s: In a script, CPU seconds that fetching and collating a batch takes, mean of the
-            first batches, which were followed; ``None`` where they were not.
-        fetch_run_queue_s: Run-queue delay in that.
-        fetch_io_s: Seconds blocked in that.
-        cpus: In a script, the CPUs that it may use; empty where that isn't known.
-        numa_node: The NUMA node that all its CPUs are of; ``None`` for CPUs of several, or of the
-            only one.
-        loader: In a script, the name of the loader.
     """
 
-    rank: int
-    host: str
-    samples_per_s: Estimate | None = None
-    batches_per_s: Estimate | None = None
+    rank: int  # its number, from 0
+    host: str  # the machine that it ran on
+    samples_per_s: Estimate | None = None  # its own steady rate, of its own samples
+    batches_per_s: Estimate | None = None  # the same in batches
+    # ``iter(loader)`` plus the first ``next()``; all ranks begin at once.
     startup_s: float | None = None
-    wait_fraction: float | None = None
+    wait_fraction: float | None = None  # as in ``Trial``
+    # Share of the window in which it waited at the barrier of a step for slower ranks; ``None``
+    # without one. In a script: in its steps, for batches of other ranks that came later than its
+    # own; ``None`` where its ranks don't go step by step.
     barrier_fraction: float | None = None
+    # In a script, share of the time in which the other ranks waited in their steps for its batch,
+    # mean over them; ``None`` likewise.
     held_up_fraction: float | None = None
+    # In a script, share of its batches for which it waited less than a twentieth of the step's
+    # time.
     ready_fraction: float | None = None
-    epoch_batches: int | None = None
+    epoch_batches: int | None = None  # batches of its epoch, by its loader's own word
+    # CPU seconds per second of its process tree; here and below ``None`` where the observer doesn't
+    # say.
     own_cpu_cores: float | None = None
+    # Cores that it may use and other processes kept busy, those of other ranks left out.
     other_cpu_cores: float | None = None
-    run_queue_wait_fraction: float | None = None
-    read_bytes_per_s: float | None = None
+    run_queue_wait_fraction: float | None = None  # as in ``Usage``, of its process tree
+    read_bytes_per_s: float | None = None  # bytes that it fetched from storage
+    # In a script, CPU seconds that fetching and collating a batch takes, mean of the first batches,
+    # which were followed; ``None`` where they were not.
     fetch_cpu_s: float | None = None
-    fetch_run_queue_s: float | None = None
-    fetch_io_s: float | None = None
+    fetch_run_queue_s: float | None = None  # run-queue delay in that
+    fetch_io_s: float | None = None  # seconds blocked in that
+    # In a script, the CPUs that it may use; empty where that isn't known.
     cpus: tuple[int, ...] = ()
+    # The NUMA node that all its CPUs are of; ``None`` for CPUs of several, or of the only one.
     numa_node: int | None = None
-    loader: str = ""
+    loader: str = ""  # in a script, the name of the loader
 
     @property
     def pace(self) -> float:
@@ -288,86 +228,66 @@ class Trial:
     pace a synchronized training keeps (times the number of ranks is what all give together), the
     longest start and epoch restart, and of ``usage`` one rank's share (cores, memory, bytes over
     the number of ranks), as if one loader had been measured on its share of the machine.
-
-    Attributes:
-        id: Unique within the run, ``t0001`` onwards in the order of measuring.
-        config: What was measured, canonical.
-        repetition: 0 for the first time that this configuration was measured; also the number
-            of the interleaved block, so trials of equal repetition are compared in pairs.
-        purpose: ``measure`` for a figure that is compared with others; ``explain`` for a traced
-            trial, which tracing slows down; ``cold`` for one without the page cache in a run whose
-            others have it; ``lever`` for a setting beside the swept ones, and the recommended
-            configuration, interleaved with it; ``scaling`` for the recommended configuration by
-            another number of ranks; ``binding`` for it with ranks bound to NUMA nodes, and without,
-            interleaved.
-        outcome: Whether there are figures, and if not, why in one word.
-        failure: Set unless ``outcome`` is ``completed``.
-        samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
-            restarts.
-        batches_per_s: The same in batches.
-        bytes_per_s: The same in bytes of tensor data.
-        startup_s: ``iter(loader)`` plus the first ``next()``.
-        epoch_turnover_s: From the last batch of an epoch to the first of the next; timed once for
-            configurations that share a ``turnover_group``.
-        wait_fraction: Share of the window in which the consumer waited in ``next()``; only with
-            a stated step (without one the consumer does nothing but wait).
-        usage: What was used in the measured window.
-        usage_over_time: What was used as it went on, from the measured window's begin to the
-            trial's end: twice a second where it is short, and never more than 60 samples.
-        noisy: Whether other processes, a quota or drift make the figures doubtful.
-        warnings: Sentences for people.
-        unavailable: Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
-        started_at: Wall-clock start, ISO 8601, UTC.
-        measured_s: Length of the measured window.
-        wall_s: Whole cost of the trial, process start to process end.
-        window_batches: Batches in the measured window.
-        window_samples: Samples in them, counted batch by batch; ``None`` where they can't be
-            counted, and in files of dlprof before 0.2, which took one batch's size for all.
-        batch_bytes: Mean bytes of tensor data per batch.
-        samples_per_batch: Mean samples per batch in the window.
-        epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
-            none ended or they can't be counted.
-        fed_workers: Workers that gave a batch at least; ``None`` where that was not seen.
-        transient_s: Seconds that the batches before the window took beyond what they take at the
-            steady rate: paid once per training run. ``None`` where there is no steady rate.
-        whole_epochs: Whether the epochs were too short for a steady state, so that the rates
-            cover whole epochs, restarts included.
-        copies: Copying batches to the device; ``None`` where they stayed on the CPU.
-        ranks: What each of several ranks did; empty where one loader was measured by itself.
-        numa_binding: What ranks and their workers were bound to, as ``torchrun --numa-binding``
-            names it; ``None`` where they were not.
     """
 
-    id: str
-    config: Config
+    id: str  # unique within the run, ``t0001`` onwards in the order of measuring
+    config: Config  # what was measured, canonical
+    # 0 for the first time that this configuration was measured; also the number of the interleaved
+    # block, so trials of equal repetition are compared in pairs.
     repetition: int
-    outcome: Outcome
+    outcome: Outcome  # whether there are figures, and if not, why in one word
+    # ``measure`` for a figure that is compared with others; ``explain`` for a traced trial, which
+    # tracing slows down; ``cold`` for one without the page cache in a run whose others have it;
+    # ``lever`` for a setting beside the swept ones, and the recommended configuration, interleaved
+    # with it; ``scaling`` for the recommended configuration by another number of ranks; ``binding``
+    # for it with ranks bound to NUMA nodes, and without, interleaved.
     purpose: Purpose = "measure"
-    failure: Failure | None = None
+    failure: Failure | None = None  # set unless ``outcome`` is ``completed``
+    # Steady rate at the stated step, without the time to first batch and epoch restarts.
     samples_per_s: Estimate | None = None
-    batches_per_s: Estimate | None = None
-    bytes_per_s: Estimate | None = None
-    startup_s: float | None = None
+    batches_per_s: Estimate | None = None  # the same in batches
+    bytes_per_s: Estimate | None = None  # the same in bytes of tensor data
+    startup_s: float | None = None  # ``iter(loader)`` plus the first ``next()``
+    # From the last batch of an epoch to the first of the next; timed once for configurations that
+    # share a ``turnover_group``.
     epoch_turnover_s: float | None = None
+    # Share of the window in which the consumer waited in ``next()``; only with a stated step
+    # (without one the consumer does nothing but wait).
     wait_fraction: float | None = None
-    usage: Usage = dataclasses.field(default_factory=Usage)
+    usage: Usage = dataclasses.field(default_factory=Usage)  # what was used in the measured window
+    # What was used as it went on, from the measured window's begin to the trial's end: twice a
+    # second where it is short, and never more than 60 samples.
     usage_over_time: tuple[UsageSample, ...] = ()
-    noisy: bool = False
-    warnings: tuple[str, ...] = ()
+    noisy: bool = False  # whether other processes, a quota or drift make the figures doubtful
+    warnings: tuple[str, ...] = ()  # sentences for people
+    # Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    started_at: str = ""
-    measured_s: float = 0.0
-    wall_s: float = 0.0
-    window_batches: int = 0
+    started_at: str = ""  # wall-clock start, ISO 8601, UTC
+    measured_s: float = 0.0  # length of the measured window
+    wall_s: float = 0.0  # whole cost of the trial, process start to process end
+    window_batches: int = 0  # batches in the measured window
+    # Samples in them, counted batch by batch; ``None`` where they can't be counted, and in files of
+    # dlprof before 0.2, which took one batch's size for all.
     window_samples: int | None = None
-    batch_bytes: float | None = None
-    samples_per_batch: float | None = None
+    batch_bytes: float | None = None  # mean bytes of tensor data per batch
+    samples_per_batch: float | None = None  # mean samples per batch in the window
+    # Samples in a whole epoch that it saw, first to last batch; ``None`` where none ended or they
+    # can't be counted.
     epoch_samples: int | None = None
+    # Workers that gave a batch at least; ``None`` where that was not seen.
     fed_workers: int | None = None
+    # Seconds that the batches before the window took beyond what they take at the steady rate: paid
+    # once per training run. ``None`` where there is no steady rate.
     transient_s: float | None = None
+    # Whether the epochs were too short for a steady state, so that the rates cover whole epochs,
+    # restarts included.
     whole_epochs: bool = False
+    # Copying batches to the device; ``None`` where they stayed on the CPU.
     copies: Copies | None = None
+    # What each of several ranks did; empty where one loader was measured by itself.
     ranks: tuple[RankFigures, ...] = ()
+    # What ranks and their workers were bound to, as ``torchrun --numa-binding`` names it; ``None``
+    # where they were not.
     numa_binding: NumaMode | None = None
 
     @property
@@ -399,83 +319,57 @@ class Trial:
 
 @record(frozen=True, slots=True, kw_only=True)
 class PinCosts:
-    """What ``pin_memory=True`` cost in one trial.
+    """What ``pin_memory=True`` cost in one trial."""
 
-    Attributes:
-        thread_cpu_s: CPU seconds per batch of the thread that pins (``pt_data_pin``).
-        thread_run_queue_s: Run-queue delay of that thread, seconds per batch.
-        pinned_bytes: Page-locked memory that torch's allocator held at the window's end; blocks
-            are rounded up to powers of two.
-        alloc_s: Seconds in the driver's allocation of such memory since the process began.
-        allocations: How many of those there were.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
+    # CPU seconds per batch of the thread that pins (``pt_data_pin``).
     thread_cpu_s: float | None = None
-    thread_run_queue_s: float | None = None
+    thread_run_queue_s: float | None = None  # run-queue delay of that thread, seconds per batch
+    # Page-locked memory that torch's allocator held at the window's end; blocks are rounded up to
+    # powers of two.
     pinned_bytes: int | None = None
+    # Seconds in the driver's allocation of such memory since the process began.
     alloc_s: float | None = None
-    allocations: int | None = None
+    allocations: int | None = None  # how many of those there were
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Copying a trial's batches to the device, means over the batches of the window.
+    """Copying a trial's batches to the device, means over the batches of the window."""
 
-    Attributes:
-        device: Torch's name of it.
-        uuid: By which NVML knows it; empty where torch doesn't report it.
-        held_bytes: Device memory that torch's allocator held in the trial's process at the
-            window's end; on Apple's GPUs the only figure of their memory.
-        batches: Batches copied in the window.
-        timed: Those that the figures are of: every few, because device events cost time.
-        bytes: Bytes copied per batch.
-        copy_s: Seconds that a batch's copy took on the device, by device events.
-        exposed_s: Part of that in which the step had to wait for the copy; near ``copy_s`` means
-            that nothing is overlapped, near 0 that copies cost no throughput.
-        hidden_s: The rest of ``copy_s``.
-        blocked_s: Seconds in which the copy itself blocked the consuming thread.
-        pinned_fraction: Share of the bytes that came in page-locked memory.
-        prefetched: Whether a batch was copied by a side stream while the one before was worked on.
-        pin: What pinning cost; ``None`` without ``pin_memory``.
-        unavailable: Reasons for fields that are ``None``.
-    """
-
-    device: str
-    batches: int
-    timed: int = 0
-    bytes: float | None = None
-    copy_s: float | None = None
+    device: str  # torch's name of it
+    batches: int  # batches copied in the window
+    timed: int = 0  # those that the figures are of: every few, because device events cost time
+    bytes: float | None = None  # bytes copied per batch
+    copy_s: float | None = None  # seconds that a batch's copy took on the device, by device events
+    # Part of that in which the step had to wait for the copy; near ``copy_s`` means that nothing is
+    # overlapped, near 0 that copies cost no throughput.
     exposed_s: float | None = None
-    hidden_s: float | None = None
-    blocked_s: float | None = None
-    pinned_fraction: float | None = None
+    hidden_s: float | None = None  # the rest of ``copy_s``
+    blocked_s: float | None = None  # seconds in which the copy itself blocked the consuming thread
+    pinned_fraction: float | None = None  # share of the bytes that came in page-locked memory
+    # Whether a batch was copied by a side stream while the one before was worked on.
     prefetched: bool = False
-    pin: PinCosts | None = None
-    uuid: str = ""
+    pin: PinCosts | None = None  # what pinning cost; ``None`` without ``pin_memory``
+    uuid: str = ""  # by which NVML knows it; empty where torch doesn't report it
+    # Device memory that torch's allocator held in the trial's process at the window's end; on
+    # Apple's GPUs the only figure of their memory.
     held_bytes: int | None = None
+    # Reasons for fields that are ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class PinGain:
-    """What ``pin_memory=True`` changed between two trials that differ in nothing else.
+    """What ``pin_memory=True`` changed between two trials that differ in nothing else."""
 
-    Attributes:
-        off: Id of the trial without pinning.
-        on: Id of the trial with it.
-        total_s: Seconds per batch that it saved, apart from the time to the first batch;
-            below 0 it cost time.
-        copy_s: Part of that in which the step no longer waits for copies.
-        receive_s: The rest: batches are received by a thread of their own, beside the step; below
-            0 where that thread and the pinning take more from the loop than they spare it.
-        costs: What it cost elsewhere.
-    """
-
-    off: str
-    on: str
+    off: str  # id of the trial without pinning
+    on: str  # id of the trial with it
+    # Seconds per batch that it saved, apart from the time to the first batch; below 0 it cost time.
     total_s: float
-    copy_s: float
+    copy_s: float  # part of that in which the step no longer waits for copies
+    # The rest: batches are received by a thread of their own, beside the step; below 0 where that
+    # thread and the pinning take more from the loop than they spare it.
     receive_s: float
-    costs: PinCosts
+    costs: PinCosts  # what it cost elsewhere

@@ -18,25 +18,15 @@ SCRIPT_SPEC = "run:"
 
 @record(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """How long something took, over all the times that it was seen.
+    """How long something took, over all the times that it was seen."""
 
-    Attributes:
-        count: Times that it was seen.
-        total_s: Sum.
-        mean_s: Mean.
-        median_s: Median; like the percentiles, within 3.2% of the true one.
-        p95_s: 95th percentile.
-        p99_s: 99th percentile.
-        max_s: Longest.
-    """
-
-    count: int
-    total_s: float
-    mean_s: float
-    median_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
+    count: int  # times that it was seen
+    total_s: float  # sum
+    mean_s: float  # mean
+    median_s: float  # median; like the percentiles, within 3.2% of the true one
+    p95_s: float  # 95th percentile
+    p99_s: float  # 99th percentile
+    max_s: float  # longest
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -45,18 +35,12 @@ class StepTimes:
 
     Columns of equal length, an entry for each batch that is kept; the first of an epoch is left
     out.
-
-    Attributes:
-        stride: Of so many batches one is kept.
-        got_s: When a batch came, in seconds of the machine's monotonic clock.
-        wait_s: How long its consumer had waited for it.
-        step_s: Until it asked for the next one.
     """
 
-    stride: int = 1
-    got_s: tuple[float, ...] = ()
-    wait_s: tuple[float, ...] = ()
-    step_s: tuple[float, ...] = ()
+    stride: int = 1  # of so many batches one is kept
+    got_s: tuple[float, ...] = ()  # when a batch came, in seconds of the machine's monotonic clock
+    wait_s: tuple[float, ...] = ()  # how long its consumer had waited for it
+    step_s: tuple[float, ...] = ()  # until it asked for the next one
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -66,31 +50,20 @@ class Headroom:
     Measured in rounds of batches as the loader gives them and copies of some given again, while
     its workers rest. The three parts of a period add up to 1: waiting for data, the step being
     slower beside loading, and the step as it is with the batches in memory.
-
-    Attributes:
-        rounds: How many.
-        live_batches: Of the loader's own, in all rounds.
-        replayed_batches: Given again, in all rounds.
-        extra_steps: All steps that the script made with batches given again, those that were left
-            out of the figures included.
-        extra_s: Seconds that these took, with the copying and the wait for workers to rest.
-        period_s: Mean seconds of a batch of the loader's own: waiting and step.
-        step_s: Mean seconds of the step with a batch in memory while nothing loads.
-        speedup: ``period_s / step_s``: throughput with a perfect loader over throughput now.
-        waiting_fraction: Share of the period in which the step waits for data.
-        slowed_fraction: Share of the period by which the step is slower beside loading; below 0
-            where noise hides it.
     """
 
-    rounds: int
-    live_batches: int
-    replayed_batches: int
+    rounds: int  # how many
+    live_batches: int  # of the loader's own, in all rounds
+    replayed_batches: int  # given again, in all rounds
+    # All steps that the script made with batches given again, those that were left out of the
+    # figures included.
     extra_steps: int
-    extra_s: float
-    period_s: float
-    step_s: float
-    speedup: Estimate
-    waiting_fraction: Estimate
+    extra_s: float  # seconds that these took, with the copying and the wait for workers to rest
+    period_s: float  # mean seconds of a batch of the loader's own: waiting and step
+    step_s: float  # mean seconds of the step with a batch in memory while nothing loads
+    speedup: Estimate  # ``period_s / step_s``: throughput with a perfect loader over throughput now
+    waiting_fraction: Estimate  # share of the period in which the step waits for data
+    # Share of the period by which the step is slower beside loading; below 0 where noise hides it.
     slowed_fraction: Estimate
 
 
@@ -100,105 +73,80 @@ class WatchedLoader:
 
     Loaders that were made at the same place, by the same callers, of the same class, with the same
     settings and over the same dataset count as one: a loader made again in every epoch, for one.
-
-    Attributes:
-        name: Identifies it among the others of a run: its place, and a number where one place made
-            several.
-        place: ``file:line`` that made it, the nearest outside of libraries; empty for a loader
-            that was passed to ``dlprof.watch``.
-        called_from: ``file:line`` that called that place; empty where nothing did.
-        kind: The loader's class, ``module.QualName``.
-        dataset: Its dataset's class; empty where it has none.
-        sampler: Its sampler's class; empty where it has none.
-        config: Its settings; ``None`` where it isn't a DataLoader.
-        call: Where the script sets them: a plain DataLoader by default.
-        made: Loaders that count as this one.
-        epochs: Iterations over it that gave a batch at least.
-        epochs_completed: Those that went to their end.
-        epochs_empty: Iterations that ended without a batch, though some before gave batches: what
-            orders or makes the samples can be iterated only once, as a generator can.
-        batches: Batches that it gave.
-        waited_s: Seconds that its consumers spent in ``iter()`` and ``next()``.
-        stepped_s: Seconds between a batch's arrival and the next ``next()``.
-        wait_fraction: ``waited_s / (waited_s + stepped_s)``.
-        nested_s: The part of ``waited_s`` in which another loader was being waited for already.
-        background_s: The part of ``waited_s`` in threads other than the main one.
-        consumers: Threads that took batches.
-        batches_per_s: Batches over ``waited_s + stepped_s``.
-        samples_per_s: The same in samples, every batch taken as full; ``None`` where samples come
-            several times.
-        startup_s: The first ``iter()`` and its first ``next()``.
-        turnover: Epoch restart: the ``next()`` that ended an epoch, the ``iter()`` after it and its
-            first ``next()``; what the consumer did between is left out.
-        wait: ``next()`` of all other batches.
-        step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
-        step_times: When its batches came, where the script is one of several ranks and has ended;
-            ``None`` elsewhere.
-        copies: What its consumers copied to the device between its first batches, as far as that
-            was followed; ``None`` where they copied nothing, or it was not.
-        headroom: What a perfect loader would bring, where that was asked for; ``None`` elsewhere,
-            and where it could not be measured.
-        promised_batches: ``len(loader)`` of each epoch that gave a batch, summed, where torch's own
-            samplers or the script had asked for it; ``None`` elsewhere.
-        duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
-            where that could not be seen.
-        shared_files: Files that were open when workers were forked and whose position these moved,
-            each in words: the data of several workers is wrong, and one worker's is right. Only
-            those that the dataset or ``collate_fn`` holds; not seen with samplers or a
-            ``worker_init_fn`` of the user's own, nor where one asked which worker it runs in.
-        loads_for: Ranks of the job that get its batches: more than 1 where accelerate dispatches
-            them from rank 0, on each of its ranks.
-        asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
-            dataset must that splits its samples between workers; ``None`` where that could not be
-            seen.
-        against_persisting: Why its workers are not to outlive an epoch unasked, as where the
-            dataset has a ``set_epoch`` of its own; empty where nothing is known against it.
-        failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
-            Ctrl-C or ``sys.exit``.
-        failure: The class of the last exception; empty without one.
-        first_s: When it was first iterated, seconds after the start of the run.
-        last_s: When it last gave a batch.
-        unavailable: Why something is missing, by field.
     """
 
+    # Identifies it among the others of a run: its place, and a number where one place made several.
     name: str
+    # ``file:line`` that made it, the nearest outside of libraries; empty for a loader that was
+    # passed to ``dlprof.watch``.
     place: str = ""
-    called_from: str = ""
-    kind: str = ""
-    dataset: str = ""
-    sampler: str = ""
-    config: Config | None = None
+    called_from: str = ""  # ``file:line`` that called that place; empty where nothing did
+    kind: str = ""  # the loader's class, ``module.QualName``
+    dataset: str = ""  # its dataset's class; empty where it has none
+    sampler: str = ""  # its sampler's class; empty where it has none
+    config: Config | None = None  # its settings; ``None`` where it isn't a DataLoader
+    # Where the script sets them: a plain DataLoader by default.
     call: LoaderCall = dataclasses.field(default_factory=LoaderCall)
-    made: int = 1
-    epochs: int = 0
-    epochs_completed: int = 0
+    made: int = 1  # loaders that count as this one
+    epochs: int = 0  # iterations over it that gave a batch at least
+    epochs_completed: int = 0  # those that went to their end
+    # Iterations that ended without a batch, though some before gave batches: what orders or makes
+    # the samples can be iterated only once, as a generator can.
     epochs_empty: int = 0
-    batches: int = 0
-    waited_s: float = 0.0
-    stepped_s: float = 0.0
-    wait_fraction: float | None = None
+    batches: int = 0  # batches that it gave
+    waited_s: float = 0.0  # seconds that its consumers spent in ``iter()`` and ``next()``
+    stepped_s: float = 0.0  # seconds between a batch's arrival and the next ``next()``
+    wait_fraction: float | None = None  # ``waited_s / (waited_s + stepped_s)``
+    # The part of ``waited_s`` in which another loader was being waited for already.
     nested_s: float = 0.0
-    background_s: float = 0.0
-    consumers: int = 0
-    batches_per_s: float | None = None
+    background_s: float = 0.0  # the part of ``waited_s`` in threads other than the main one
+    consumers: int = 0  # threads that took batches
+    batches_per_s: float | None = None  # batches over ``waited_s + stepped_s``
+    # The same in samples, every batch taken as full; ``None`` where samples come several times.
     samples_per_s: float | None = None
-    startup_s: float | None = None
+    startup_s: float | None = None  # the first ``iter()`` and its first ``next()``
+    # Epoch restart: the ``next()`` that ended an epoch, the ``iter()`` after it and its first
+    # ``next()``; what the consumer did between is left out.
     turnover: Durations | None = None
-    wait: Durations | None = None
+    wait: Durations | None = None  # ``next()`` of all other batches
+    # Between a batch's arrival and the next ``next()`` on the same iterator and thread.
     step: Durations | None = None
+    # When its batches came, where the script is one of several ranks and has ended; ``None``
+    # elsewhere.
     step_times: StepTimes | None = None
+    # What its consumers copied to the device between its first batches, as far as that was
+    # followed; ``None`` where they copied nothing, or it was not.
     copies: Copies | None = None
+    # What a perfect loader would bring, where that was asked for; ``None`` elsewhere, and where it
+    # could not be measured.
     headroom: Headroom | None = None
+    # ``len(loader)`` of each epoch that gave a batch, summed, where torch's own samplers or the
+    # script had asked for it; ``None`` elsewhere.
     promised_batches: int | None = None
+    # Whether all workers of an iterable dataset gave the same first batches; ``None`` where that
+    # could not be seen.
     duplicated: bool | None = None
+    # Files that were open when workers were forked and whose position these moved, each in words:
+    # the data of several workers is wrong, and one worker's is right. Only those that the dataset
+    # or ``collate_fn`` holds; not seen with samplers or a ``worker_init_fn`` of the user's own, nor
+    # where one asked which worker it runs in.
     shared_files: tuple[str, ...] = ()
+    # Whether anything in the run asked which worker it runs in, as an iterable dataset must that
+    # splits its samples between workers; ``None`` where that could not be seen.
     asks_worker: bool | None = None
+    # Ranks of the job that get its batches: more than 1 where accelerate dispatches them from rank
+    # 0, on each of its ranks.
     loads_for: int = 1
+    # Why its workers are not to outlive an epoch unasked, as where the dataset has a ``set_epoch``
+    # of its own; empty where nothing is known against it.
     against_persisting: str = ""
+    # ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor Ctrl-C or
+    # ``sys.exit``.
     failures: int = 0
-    failure: str = ""
-    first_s: float | None = None
-    last_s: float | None = None
+    failure: str = ""  # the class of the last exception; empty without one
+    first_s: float | None = None  # when it was first iterated, seconds after the start of the run
+    last_s: float | None = None  # when it last gave a batch
+    # Why something is missing, by field.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -215,23 +163,16 @@ class WatchedLoader:
 
 @record(frozen=True, slots=True, kw_only=True)
 class TriedSetting:
-    """What was tried on a loader that tunes itself, as ``dlprof.tune`` has it.
+    """What was tried on a loader that tunes itself, as ``dlprof.tune`` has it."""
 
-    Attributes:
-        dataset: The class of the loader's dataset.
-        at_s: When it was decided, in seconds of waiting and steps since the loader's first batch.
-        setting: The loader's arguments.
-        why: What it was tried for.
-        speedup: Time a batch before, over that with the setting; ``None`` where it wasn't measured.
-        result: ``kept``, ``taken back``, or why it was not tried.
-    """
-
-    dataset: str
+    dataset: str  # the class of the loader's dataset
+    # When it was decided, in seconds of waiting and steps since the loader's first batch.
     at_s: float
-    setting: str
-    why: str
+    setting: str  # the loader's arguments
+    why: str  # what it was tried for
+    # Time a batch before, over that with the setting; ``None`` where it wasn't measured.
     speedup: Estimate | None = None
-    result: str
+    result: str  # ``kept``, ``taken back``, or why it was not tried
 
 
 ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
@@ -239,42 +180,33 @@ ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted"
 
 @record(frozen=True, slots=True, kw_only=True)
 class WatchedScript:
-    """How a watched script went as a whole; written now and then, the last one counts.
+    """How a watched script went as a whole; written now and then, the last one counts."""
 
-    Attributes:
-        wall_s: Seconds since the script was started.
-        ending: How it ended: ``returned`` (its last line was reached), ``exit``
-            (``sys.exit``), ``exception`` (nothing caught it), ``interrupted`` (by Ctrl-C),
-            ``os._exit``; ``running`` where the file was cut off before its end, as by a signal.
-        exit_code: What the process ended with; ``None`` while it runs or where a signal ended it.
-        waited_s: Seconds in which its main thread waited for a loader.
-        wait_fraction: ``waited_s`` over ``wall_s`` without what ``--headroom`` took of it
-            (``own_s``).
-        overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
-        rank: Its number among the processes of one job; ``None`` where it is the only one.
-        world_size: Processes of the job; ``None`` likewise.
-        usage: What it and others used of the machine from the import of torch to its end, once it
-            has ended. Of one of several ranks, others are the other ranks, too.
-        ranks: What its rank did; in the file of a machine's first rank, all ranks there that ended
-            within half a minute of it. Empty where it is the only process.
-        loaders: How many loaders it used.
-        tried: What was tried on its loaders, in the order of these, where they tune themselves.
-        notes: What to know about how it was watched.
-    """
-
-    wall_s: float
+    wall_s: float  # seconds since the script was started
+    # How it ended: ``returned`` (its last line was reached), ``exit`` (``sys.exit``), ``exception``
+    # (nothing caught it), ``interrupted`` (by Ctrl-C), ``os._exit``; ``running`` where the file was
+    # cut off before its end, as by a signal.
     ending: ScriptEnding
+    # What the process ended with; ``None`` while it runs or where a signal ended it.
     exit_code: int | None = None
-    waited_s: float = 0.0
+    waited_s: float = 0.0  # seconds in which its main thread waited for a loader
+    # ``waited_s`` over ``wall_s`` without what ``--headroom`` took of it (``own_s``).
     wait_fraction: float | None = None
+    # What dlprof spent in the script's process while it ran, but for the clock.
     overhead_s: float = 0.0
+    # Its number among the processes of one job; ``None`` where it is the only one.
     rank: int | None = None
-    world_size: int | None = None
+    world_size: int | None = None  # processes of the job; ``None`` likewise
+    # What it and others used of the machine from the import of torch to its end, once it has ended.
+    # Of one of several ranks, others are the other ranks, too.
     usage: Usage | None = None
+    # What its rank did; in the file of a machine's first rank, all ranks there that ended within
+    # half a minute of it. Empty where it is the only process.
     ranks: tuple[RankFigures, ...] = ()
-    loaders: int = 0
+    loaders: int = 0  # how many loaders it used
+    # What was tried on its loaders, in the order of these, where they tune themselves.
     tried: tuple[TriedSetting, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what to know about how it was watched
 
 
 def own_s(wall_s: float, loaders: Iterable[WatchedLoader]) -> float:
