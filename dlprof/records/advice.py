@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from dlprof import late
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Finding
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 from dlprof.records.trial import NumaMode
 
 _Loader = TypeVar("_Loader")
@@ -26,8 +26,7 @@ class Reason:
     """One claim of a recommendation, with what proves it."""
 
     claim: str  # one sentence
-    # Ids of the trials, and the figures compared.
-    evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    evidence: Mapping[str, Any] = empty()  # ids of the trials, and the figures compared
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 from dlprof.records.stages import BatchCosts
 
 
@@ -31,19 +30,19 @@ class Calibration:
     # ``receive_io_s`` is that of batches whose worker is idle.
     in_workers: BatchCosts | None = None
     # Costs with workers by sharing strategy, where more than the default was measured.
-    receive: Mapping[str, BatchCosts] = dataclasses.field(default_factory=dict)
+    receive: Mapping[str, BatchCosts] = empty()
     # Seconds that receiving a batch takes longer while its worker computes, by sharing strategy
     # (``default`` for torch's, or for that of ``in_workers``): the handshake of ``file_descriptor``
     # waits for the worker's interpreter lock.
-    receive_busy_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    receive_busy_s: Mapping[str, float] = empty()
     # CPU seconds a batch of the main process's other threads without workers.
     helper_cpu_s: float = 0.0
     # Seconds to start, by start method: ``{"fork": (first, each further worker)}``; ``default`` for
     # the target's own method, ``main`` for no workers.
-    startup_s: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    startup_s: Mapping[str, tuple[float, ...]] = empty()
     # Seconds from an epoch's last batch to the next one's first, by ``"persistent"`` and start
     # method.
-    turnover_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    turnover_s: Mapping[str, float] = empty()
     main_bytes: float | None = None  # memory of the main process (PSS)
     worker_bytes: float | None = None  # memory that one more worker adds, queued batches left out
     # Copying a batch to the device, as far as the step waits for it; from pageable memory where

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 FindingCode = Literal[
     "consumer",
@@ -54,7 +53,7 @@ class Fix:
 
     text: str  # one sentence
     # DataLoader arguments to set; empty where the fix is something else.
-    dataloader_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dataloader_kwargs: Mapping[str, Any] = empty()
     code: str = ""  # a line or a few to paste, where there is something to paste
     # How ``dataloader_kwargs`` are set in the framework that the loader is written for; empty where
     # that is ``DataLoader(dataset, ...)``.
@@ -73,7 +72,7 @@ class Finding:
     title: str  # the cause in a few words
     explanation: str  # how it slows this loader down, in a sentence or two with the figures
     # The figures that show it, by name with unit, and ids of trials.
-    evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    evidence: Mapping[str, Any] = empty()
     fix: Fix | None = None  # what to change; ``None`` where nothing should be
     # Throughput with the fix over throughput now (1.4: 40% more): measured where the fix was tried,
     # else from the model or a bound (``gain_from`` in the evidence); ``None`` where it isn't known.
@@ -220,8 +219,7 @@ class DatasetWeight:
     # Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
     shards: int | None = None
     took_s: float = 0.0  # what weighing took
-    # Why something is missing, by field.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
     def sent_s(self) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.machine import Machine
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 CHECK_SCHEMA_VERSION = 1
 """Of the JSON document of a check; fields may be added without a new one."""
@@ -57,7 +56,7 @@ class Block:
     # Contention-corrected seconds of the whole block by stage: ``fetch``, ``collate``, ``receive``
     # (the main process takes and deserializes batches), and of transforms within, as ``fetch:
     # Resize``.
-    stages_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    stages_s: Mapping[str, float] = empty()
     startup_s: float | None = None  # ``iter(loader)`` plus the first ``next()``
     # From the last batch of an epoch to the first of the next.
     epoch_turnover_s: float | None = None
@@ -188,8 +187,7 @@ class Verdict:
     explanation: str  # why, in a sentence for people
     gates: tuple[GateResult, ...] = ()  # one result per metric, in the order of the rules
     stages: tuple[StageShift, ...] = ()  # where the time went
-    # Usable ABBA blocks by series.
-    quads: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    quads: Mapping[str, int] = empty()  # usable ABBA blocks by series
     # Upper bound of the probability of a false alarm, see ``CheckPlan``.
     error_bound: float | None = None
     notes: tuple[str, ...] = ()  # what people should know of how it was found
@@ -217,7 +215,7 @@ class BaselineEntry:
     recorded_at: str  # ISO 8601, UTC
     commit: str = ""  # what was measured; empty where that isn't known
     # By metric and view, such as ``service.mean``: seconds a sample, seconds or bytes.
-    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    figures: Mapping[str, float] = empty()
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -277,8 +275,7 @@ class CheckReport:
     python_version: str = ""  # version
     torch_version: str = ""  # version
     machine: Machine | None = None  # what was measured on
-    # Why something is missing, by field.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
     def target(self) -> TargetCheck:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dlprof.records.calibration import SweepPrediction
 from dlprof.records.config import Config
 from dlprof.records.findings import Finding
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 from dlprof.records.run import Run
 from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
@@ -106,21 +106,20 @@ class Integrity:
     duplicated: Failure | None = None
     fewest: int = 0  # the fewest workers that were seen to do so
     right: int = 1  # the most workers of which nothing speaks against their data, fewer than those
-    # How epochs end early, by ``num_workers``.
-    truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    truncated: Mapping[int, Failure] = empty()  # how epochs end early, by ``num_workers``
     # ``num_workers`` with which a map-style dataset gave a whole epoch, though others end early:
     # with all but these it ends early too. ``None`` where it says nothing of others.
     whole: frozenset[int] | None = None
     # How an iterable raises with more workers than others that work, by the fewest such
     # ``num_workers``; mostly empty.
-    refused: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    refused: Mapping[int, Failure] = empty()
     worked: int = 0  # the most workers of an iterable that gave batches
     # Workers that get batches, however many more there are; ``None`` if all do.
     fed: int | None = None
     unfed_of: int = 0  # the ``num_workers`` with which that was seen
     # What lets samples seem to come more than once, which is no proof of it, by the trial that
     # shows it.
-    unshared: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unshared: Mapping[str, str] = empty()
     # ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
     shared_out: frozenset[int] = frozenset()
 

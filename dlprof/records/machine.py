@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 _GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """Of one lane, by PCIe generation."""
@@ -103,7 +103,7 @@ class Machine:
     # settings would: CPU model, usable cores, memory, GPUs.
     fingerprint: str
     # Reasons for fields that are ``None`` because they are not available.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()
 
     @property
     def memory_size_bytes(self) -> int | None:

@@ -48,4 +48,9 @@ def _methods(made: type) -> tuple[Any, Any, Any]:
     return equal, hashed, shown
 
 
-__all__ = ["record"]
+def empty() -> Any:
+    """A field that is an empty mapping unless it is given."""
+    return dataclasses.field(default_factory=dict)
+
+
+__all__ = ["empty", "record"]

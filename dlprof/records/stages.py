@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 StageName = Literal[
     "dispatch",
@@ -74,7 +74,7 @@ class SampleCosts:
     max_s: float  # longest
     # Indices of the slowest samples, as text, slowest first, with their seconds; of an iterable,
     # their positions in the worker's stream.
-    slowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    slowest: Mapping[str, float] = empty()
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class WorkerCosts:
     pss_growth_bytes_per_batch: float | None = None
     # Bytes a batch by which the dataset's containers grow, the most first: by the size of their
     # last entry; and ``FREED``, which is no container.
-    growing: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    growing: Mapping[str, float] = empty()
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Explanation:
     # Mean seconds from when a worker takes a batch's indices until the batch is yielded.
     age_s: float | None = None
     # Mean batches at each place, by stage (Little's law: rate x mean time).
-    waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    waiting_batches: Mapping[str, float] = empty()
     # Share of the window in which the consumer waited in ``next()``.
     wait_fraction: float | None = None
     # CPU seconds a second of the main process's other threads.
@@ -168,8 +168,7 @@ class Explanation:
     rested_receive_s: float | None = None
     # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True
-    # Why something is missing, by field or stage.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # why something is missing, by field or stage
 
     def with_gil(self, waits: Mapping[str, float]) -> Explanation:
         """The same with the waits for the GIL apart, in making batches; where that isn't known, so.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dlprof.records.config import Config
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 _OF_CALLS = (
     *(ast.Module, ast.Assign, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.Return),
@@ -29,13 +29,13 @@ class LoaderCall:
     # The code, with ``{settings}`` where the arguments go.
     text: str = "DataLoader(dataset, ..., {settings})"
     # What arguments of DataLoader are called there, for those that are called otherwise.
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = empty()
     variable: str = "loader"  # what the code's value is assigned to; empty where that isn't shown
     # Arguments of DataLoader that can't be given there, each with the reason in words.
-    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, str] = empty()
     # Arguments of DataLoader that are given in another place, each with its code, in which
     # ``{value}`` is what they are set to.
-    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    elsewhere: Mapping[str, str] = empty()
 
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The code that sets these.
@@ -109,7 +109,7 @@ class Target:
 
     spec: str  # TARGET as the user wrote it
     # ``--arg`` pairs, and the parameters after a built-in's colon.
-    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, str] = empty()
     kind: Literal["map", "iterable"]  # ``map`` or ``iterable``
     dataset: str  # the dataset's class, ``module.QualName``
     length: int | None = None  # samples per epoch; ``None`` where the dataset doesn't say
@@ -130,7 +130,7 @@ class Target:
     own_config: Config | None = None
     # Settings that can't be changed on this target, by their names in ``Config``, each with the
     # reason in words; they are as ``own_config`` has them, or at torch's defaults.
-    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, str] = empty()
     # Where the user's code sets the loader's settings: a plain DataLoader by default.
     call: LoaderCall = dataclasses.field(default_factory=LoaderCall)
     batch_bytes: int | None = None  # tensor data of one batch, from a disposable probe

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Estimate
 from dlprof.records.machine import Machine
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 Memory = Literal["pageable", "pinned"]
 CopyMode = Literal["blocking", "non_blocking", "side_stream"]
@@ -53,8 +52,7 @@ class LinkState:
     best_bytes_per_s: float | None = None  # the fastest pinned copies that were measured
     # The latter over the former; pinned copies reach 0.75 to 0.9.
     reached_fraction: float | None = None
-    # Reasons for fields that are ``None``.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for fields that are ``None``
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,7 @@ class DeviceTransfer:
     # Near and far memory; empty where there is one node, or that isn't known.
     numa: tuple[NumaRate, ...] = ()
     # Reasons for what is missing: memories, modes, ``link``, ``numa``, sizes.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()
 
     @property
     def best_bytes_per_s(self) -> float | None:
@@ -157,8 +155,7 @@ class BatchTransfer:
     tensors: tuple[TensorTransfer, ...]  # the largest tensors, one by one
     tensors_count: int  # how many there are in all
     together: tuple[WayTime, ...]  # the whole batch, as a training loop copies it
-    # Reasons for ways that are missing.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for ways that are missing
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -199,8 +196,7 @@ class Transfers:
     together: tuple[TogetherRate, ...] = ()  # all accelerators at once, where that was asked for
     batch: BatchTransfer | None = None  # the user's batch, where a target was given
     warnings: tuple[str, ...] = ()  # sentences for people
-    # Reasons for what is missing.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for what is missing
 
     @property
     def pinning(self) -> Pinning | None:

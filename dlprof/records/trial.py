@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 
 Purpose = Literal["measure", "explain", "cold", "lever", "scaling", "binding"]
 NumaMode = Literal["node", "socket", "exclusive", "core-complex"]
@@ -90,8 +90,7 @@ class GpuUsage:
     samples: int = 0  # how often it was asked in the window
     # What asking took of a core; part of ``Usage.observer_cpu_cores``.
     sampler_cpu_cores: float | None = None
-    # Reasons for fields that are ``None``.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for fields that are ``None``
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -129,9 +128,8 @@ class Usage:
     # What the main process's first thread did, shares of looks fifty times a second (``running``,
     # ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches were traced and a wait
     # for the GIL can be seen; else empty.
-    main_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    # The same of the workers'.
-    worker_waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    main_waits: Mapping[str, float] = empty()
+    worker_waits: Mapping[str, float] = empty()  # the same of the workers'
     observer_cpu_cores: float | None = None  # what the observer itself used
     gpu: tuple[GpuUsage, ...] = ()  # one entry per GPU of the machine; empty where there is none
 
@@ -261,7 +259,7 @@ class Trial:
     noisy: bool = False  # whether other processes, a quota or drift make the figures doubtful
     warnings: tuple[str, ...] = ()  # sentences for people
     # Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()
     started_at: str = ""  # wall-clock start, ISO 8601, UTC
     measured_s: float = 0.0  # length of the measured window
     wall_s: float = 0.0  # whole cost of the trial, process start to process end
@@ -330,8 +328,7 @@ class PinCosts:
     # Seconds in the driver's allocation of such memory since the process began.
     alloc_s: float | None = None
     allocations: int | None = None  # how many of those there were
-    # Reasons for fields that are ``None``.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for fields that are ``None``
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -356,8 +353,7 @@ class Copies:
     # Device memory that torch's allocator held in the trial's process at the window's end; on
     # Apple's GPUs the only figure of their memory.
     held_bytes: int | None = None
-    # Reasons for fields that are ``None``.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # reasons for fields that are ``None``
 
 
 @record(frozen=True, slots=True, kw_only=True)

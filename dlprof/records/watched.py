@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.record import record
+from dlprof.records.record import empty, record
 from dlprof.records.target import LoaderCall
 from dlprof.records.trial import Copies, RankFigures, Usage
 
@@ -146,8 +146,7 @@ class WatchedLoader:
     failure: str = ""  # the class of the last exception; empty without one
     first_s: float | None = None  # when it was first iterated, seconds after the start of the run
     last_s: float | None = None  # when it last gave a batch
-    # Why something is missing, by field.
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
     def cost_s(self) -> float:
