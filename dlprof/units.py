@@ -81,14 +81,10 @@ def parse_duration_s(text: str) -> float:
 
 
 class StepTime(float):
-    """The mean of steps that differ, in seconds.
+    """The mean of steps that differ, in seconds."""
 
-    Attributes:
-        spread: How they differ, as ``parse_step`` reads it.
-        shape: Some steps over their mean, in the order in which they come, again and again.
-    """
-
-    spread: str
+    spread: str  # how they differ, as ``parse_step`` reads it
+    # Some steps over their mean, in the order in which they come, again and again.
     shape: tuple[float, ...]
 
     def __eq__(self, other: object) -> bool:

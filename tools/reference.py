@@ -45,7 +45,6 @@ _BLOCK = re.compile(
 _SCREEN = re.compile(
     r"(<!-- screen: (?P<command>[^>]+) -->\n```\w*\n).*?(?=^```$)", flags=re.DOTALL | re.MULTILINE
 )
-_ATTR = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", flags=re.MULTILINE)
 _FIELD = re.compile(r"    (?P<name>\w+): .*?(?:  # (?P<behind>.+))?$")
 _UNITS = {
     "samples_per_s": "samples/s",
@@ -228,9 +227,7 @@ def described(record_type: type) -> dict[str, str]:
 
     It is a comment above the field, or one behind it: without a capital or full stop.
     """
-    docs = ((inspect.getdoc(each) or "") for each in reversed(record_type.__mro__))
-    parts = (doc.partition("Attributes:\n")[2] for doc in docs)
-    texts = {match["name"]: match["text"] for part in parts for match in _ATTR.finditer(part)}
+    texts: dict[str, str] = {}
     for each in filter(dataclasses.is_dataclass, reversed(record_type.__mro__)):
         above: list[str] = []
         for line in inspect.getsource(each).splitlines():

@@ -209,7 +209,7 @@ def _object(
 
 
 def _fields(record: type, *names: str, null: bool = False, **renamed: str) -> dict[str, _Schema]:
-    """Fields of a record, with what its docstring says of them.
+    """Fields of a record, with what is said of them there.
 
     Args:
         record: The record.

@@ -59,83 +59,49 @@ Figures = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SideInfo:
-    """One of the two runs, as far as the comparison used it.
+    """One of the two runs, as far as the comparison used it."""
 
-    Attributes:
-        run_file: Its path.
-        hostname: Its machine.
-        cpu_model: CPU model as the system names it.
-        started_at: ISO 8601, UTC.
-        target: TARGET as the user wrote it.
-        config: The configuration that was compared.
-        samples_per_s: Its rate, the one that all views of its run have.
-        trials: Ids of its trials.
-        noisy: How many of those are doubtful.
-    """
-
-    run_file: str
-    hostname: str
-    cpu_model: str
-    started_at: str
-    target: str
-    config: Config
-    samples_per_s: Estimate
-    trials: tuple[str, ...]
-    noisy: int
+    run_file: str  # its path
+    hostname: str  # its machine
+    cpu_model: str  # CPU model as the system names it
+    started_at: str  # ISO 8601, UTC
+    target: str  # TARGET as the user wrote it
+    config: Config  # the configuration that was compared
+    samples_per_s: Estimate  # its rate, the one that all views of its run have
+    trials: tuple[str, ...]  # ids of its trials
+    noisy: int  # how many of those are doubtful
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the difference.
+    """One part of the difference."""
 
-    Attributes:
-        code: Which.
-        title: It in words.
-        log_ratio: What it adds to ``ln(rate of B / rate of A)``; all parts add up to that.
-        factor: ``exp`` of it: all factors multiply to the ratio of the rates.
-        explanation: The figures of both sides in one sentence.
-        a: Figures of A, by name with unit.
-        b: Figures of B.
-        alone: Rate of the slower side if only this were as on the other, over its rate now, by
-            the closed form; ``None`` for the remainder and for settings that were measured.
-    """
-
-    code: PartCode
-    title: str
-    log_ratio: Estimate
-    factor: Estimate
-    explanation: str
-    a: Figures = dataclasses.field(default_factory=dict)
-    b: Figures = dataclasses.field(default_factory=dict)
+    code: PartCode  # which
+    title: str  # it in words
+    log_ratio: Estimate  # what it adds to ``ln(rate of B / rate of A)``; all parts add up to that
+    factor: Estimate  # ``exp`` of it: all factors multiply to the ratio of the rates
+    explanation: str  # the figures of both sides in one sentence
+    a: Figures = dataclasses.field(default_factory=dict)  # figures of A, by name with unit
+    b: Figures = dataclasses.field(default_factory=dict)  # figures of B
+    # Rate of the slower side if only this were as on the other, over its rate now, by the closed
+    # form; ``None`` for the remainder and for settings that were measured.
     alone: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Why one run is faster than another.
+    """Why one run is faster than another."""
 
-    Attributes:
-        a: The first run.
-        b: The second run.
-        pairing: Which configurations were compared, and why these; one sentence.
-        ratio: Rate of B over rate of A.
-        verdict: The difference and its biggest part, in a sentence or two.
-        parts: Largest first, the remainder last.
-        unknown: Parts that the runs don't show, and what would show them; what they hold is in
-            the remainder.
-        doubts: What is against the comparison, one sentence each.
-        findings: What slows the slower side, ordered by cost.
-    """
-
-    a: SideInfo
-    b: SideInfo
-    pairing: str
-    ratio: Estimate
-    verdict: str
-    parts: tuple[Part, ...]
+    a: SideInfo  # the first run
+    b: SideInfo  # the second run
+    pairing: str  # which configurations were compared, and why these; one sentence
+    ratio: Estimate  # rate of B over rate of A
+    verdict: str  # the difference and its biggest part, in a sentence or two
+    parts: tuple[Part, ...]  # largest first, the remainder last
+    # Parts that the runs don't show, and what would show them; what they hold is in the remainder.
     unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    doubts: tuple[str, ...] = ()  # what is against the comparison, one sentence each
+    findings: tuple[Finding, ...] = ()  # what slows the slower side, ordered by cost
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -73,42 +73,28 @@ from dlprof.stats import typical
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What plain trials of one configuration gave.
+    """What plain trials of one configuration gave."""
 
-    Attributes:
-        samples_per_s: The one rate that the run has for it.
-        wait_fraction: Mean over those that report it.
-        trials: Their ids.
-    """
-
-    samples_per_s: Estimate
-    wait_fraction: float | None
-    trials: tuple[str, ...]
+    samples_per_s: Estimate  # the one rate that the run has for it
+    wait_fraction: float | None  # mean over those that report it
+    trials: tuple[str, ...]  # their ids
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRow:
-    """One configuration.
+    """One configuration."""
 
-    Attributes:
-        config: Which.
-        prediction: What it would give each rank, corrected by what the run measured.
-        samples_per_s: Its one rate, over whole epochs where their length is known; ``None`` where
-            the samples of a batch are not.
-        measured: What it gave when it was measured under the same conditions; ``None`` where it
-            was not.
-        ratio: Its rate over that of the recommended one; ``None`` where nothing is recommended.
-        beyond: The limit of the machine that it would not keep; empty if it would.
-        gain_if: What must hold for a gain over fewer workers, as in ``Expected``; empty where
-            nothing must.
-    """
-
-    config: Config
-    prediction: Prediction
+    config: Config  # which
+    prediction: Prediction  # what it would give each rank, corrected by what the run measured
+    # Its one rate, over whole epochs where their length is known; ``None`` where the samples of a
+    # batch are not.
     samples_per_s: Estimate | None
+    # What it gave when it was measured under the same conditions; ``None`` where it was not.
     measured: Measured | None = None
+    # Its rate over that of the recommended one; ``None`` where nothing is recommended.
     ratio: Estimate | None = None
-    beyond: str = ""
+    beyond: str = ""  # the limit of the machine that it would not keep; empty if it would
+    # What must hold for a gain over fewer workers, as in ``Expected``; empty where nothing must.
     gain_if: str = ""
 
     @property
@@ -129,21 +115,13 @@ class ForecastRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """What predictions rest on.
+    """What predictions rest on."""
 
-    Attributes:
-        hostname: Where.
-        batches: How many.
-        available_cores: Cores that were available.
-        standard_error: Relative standard error of the mean batch cost.
-        doubts: What makes it unreliable.
-    """
-
-    hostname: str
-    batches: int
-    available_cores: float | None
-    standard_error: float | None
-    doubts: tuple[str, ...]
+    hostname: str  # where
+    batches: int  # how many
+    available_cores: float | None  # cores that were available
+    standard_error: float | None  # relative standard error of the mean batch cost
+    doubts: tuple[str, ...]  # what makes it unreliable
 
     @classmethod
     def of(cls, situation: Situation) -> Calibrated:
@@ -161,123 +139,89 @@ class Calibrated:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What every answer says that rests on predictions.
+    """What every answer says that rests on predictions."""
 
-    Attributes:
-        hostname: Of the machine that it is for.
-        extrapolated: Whether that is another than the one that was measured.
-        calibrated: What it rests on.
-        confidence: How sure it is.
-        confidence_reason: Why no surer.
-        notes: What was taken for granted.
-        unavailable: Why a figure is ``None``.
-    """
-
-    hostname: str
-    extrapolated: bool
-    calibrated: Calibrated
-    confidence: Confidence
-    confidence_reason: str
-    notes: tuple[str, ...] = ()
+    hostname: str  # of the machine that it is for
+    extrapolated: bool  # whether that is another than the one that was measured
+    calibrated: Calibrated  # what it rests on
+    confidence: Confidence  # how sure it is
+    confidence_reason: str  # why no surer
+    notes: tuple[str, ...] = ()  # what was taken for granted
+    # Why a figure is ``None``.
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """How many ranks one resource carries, each as fast as it would be alone.
+    """How many ranks one resource carries, each as fast as it would be alone."""
 
-    Attributes:
-        name: ``storage``, ``cores``, ``memory``, ``shm``, ``bandwidth`` (of memory), or ``main``,
-            the main process.
-        each: What one rank takes: bytes/s, cores, bytes, or a share of the time; of ``bandwidth``
-            at least.
-        total: What there is, on all nodes together; of ``main`` all the time of one rank.
-        ranks: How many ranks that is enough for; ``None`` where each rank has its own.
-        used: Share that the ranks asked for would take; above 1 it runs out.
-    """
-
+    # ``storage``, ``cores``, ``memory``, ``shm``, ``bandwidth`` (of memory), or ``main``, the main
+    # process.
     name: str
+    # What one rank takes: bytes/s, cores, bytes, or a share of the time; of ``bandwidth`` at least.
     each: float
-    total: float
+    total: float  # what there is, on all nodes together; of ``main`` all the time of one rank
+    # How many ranks that is enough for; ``None`` where each rank has its own.
     ranks: Estimate | None
-    used: float
+    used: float  # share that the ranks asked for would take; above 1 it runs out
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerators:
-    """How many emulated accelerators one node keeps busy, each a rank with a loader of its own.
+    """How many emulated accelerators one node keeps busy, each a rank with a loader of its own."""
 
-    Attributes:
-        least_utilization: That each must keep: its step over its period, as asked for.
-        count: The most that do; 0 for none. Where ranks that loaded at once were measured, between
-            those that did and those that didn't.
-        config: The fewest workers of each; of one accelerator where none does. Of a measured number
-            what was measured.
-        utilization: What each then has; of one accelerator where none does.
-        held_by: What holds back one more: a bound as in ``Prediction``, ``memory`` or ``shm``;
-            empty where the count ends at ``most``, or that isn't seen.
-        most: Accelerators that were looked at.
-        measured: Whether ``utilization`` was.
-        next_utilization: What each would have if there were one more; ``None`` where the count ends
-            at ``most``, or so many neither loaded at once nor are predicted.
-        limit: The part of loading that holds back one more: without it at least half of what is
-            missing would be there; ``None`` where none is so by itself.
-        without: What one more would have without each part over what it would have, the most
-            expensive first; of the model's parts none where it doesn't see what was measured.
-    """
-
-    least_utilization: float
+    least_utilization: float  # that each must keep: its step over its period, as asked for
+    # The most that do; 0 for none. Where ranks that loaded at once were measured, between those
+    # that did and those that didn't.
     count: Estimate
+    # The fewest workers of each; of one accelerator where none does. Of a measured number what was
+    # measured.
     config: Config
-    utilization: float
+    utilization: float  # what each then has; of one accelerator where none does
+    # What holds back one more: a bound as in ``Prediction``, ``memory`` or ``shm``; empty where the
+    # count ends at ``most``, or that isn't seen.
     held_by: str
-    most: int
-    measured: bool = False
+    most: int  # accelerators that were looked at
+    measured: bool = False  # whether ``utilization`` was
+    # What each would have if there were one more; ``None`` where the count ends at ``most``, or so
+    # many neither loaded at once nor are predicted.
     next_utilization: float | None = None
+    # The part of loading that holds back one more: without it at least half of what is missing
+    # would be there; ``None`` where none is so by itself.
     limit: LoaderPart | None = None
+    # What one more would have without each part over what it would have, the most expensive first;
+    # of the model's parts none where it doesn't see what was measured.
     without: tuple[WithoutPart, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answer):
-    """What configurations would give in one place.
+    """What configurations would give in one place."""
 
-    Attributes:
-        conditions: Cores, ranks, step and the rest.
-        method: ``maxplus``, the only predictor.
-        rows: In the order of what configurations cost.
-        pick: What is recommended of them; ``None`` where nothing keeps the limits.
-        faster: One that was not measured and seems faster than what was and is recommended;
-            ``None`` where there is none.
-        others: What ``pick`` is compared with, as far as it has a rate there: ``default`` is
-            PyTorch's own, ``present`` what the target's DataLoader is set to now, and
-            ``recommended`` what the run's trials recommend of all settings, where some were named.
-        bounds: What each bound that occurs means.
-        agreement: Predictions against the run's own trials.
-        certificate: How near the best of what was asked for ``pick`` is, as of a recommendation.
-        speedup: Rate of ``pick`` over that of PyTorch's default, where both are known: that of
-            ``others``.
-        ranks: All of them, on all nodes.
-        nodes: Machines like that one.
-        resources: What ``pick`` takes on all nodes, or the cheapest where nothing keeps the limits:
-            first what runs out first as ranks are added.
-        accelerators: How many one node keeps busy, where that is asked for.
-    """
-
-    conditions: Conditions
-    rows: tuple[ForecastRow, ...]
-    pick: Config | None
-    bounds: Mapping[str, str]
+    conditions: Conditions  # cores, ranks, step and the rest
+    rows: tuple[ForecastRow, ...]  # in the order of what configurations cost
+    pick: Config | None  # what is recommended of them; ``None`` where nothing keeps the limits
+    bounds: Mapping[str, str]  # what each bound that occurs means
+    # One that was not measured and seems faster than what was and is recommended; ``None`` where
+    # there is none.
     faster: Config | None = None
+    # What ``pick`` is compared with, as far as it has a rate there: ``default`` is PyTorch's own,
+    # ``present`` what the target's DataLoader is set to now, and ``recommended`` what the run's
+    # trials recommend of all settings, where some were named.
     others: Mapping[str, ConfigRate] = dataclasses.field(default_factory=dict)
-    agreement: Agreement | None = None
+    agreement: Agreement | None = None  # predictions against the run's own trials
+    # How near the best of what was asked for ``pick`` is, as of a recommendation.
     certificate: Certificate | None = None
+    # Rate of ``pick`` over that of PyTorch's default, where both are known: that of ``others``.
     speedup: Estimate | None = None
-    ranks: int = 1
-    nodes: int = 1
+    ranks: int = 1  # all of them, on all nodes
+    nodes: int = 1  # machines like that one
+    # What ``pick`` takes on all nodes, or the cheapest where nothing keeps the limits: first what
+    # runs out first as ranks are added.
     resources: tuple[Resource, ...] = ()
+    # How many one node keeps busy, where that is asked for.
     accelerators: Accelerators | None = None
-    method: str = "maxplus"
+    method: str = "maxplus"  # ``maxplus``, the only predictor
 
 
 def forecast(
@@ -505,52 +449,31 @@ MISSING = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Feed(Answer):
-    """What it takes to feed a training step.
+    """What it takes to feed a training step."""
 
-    Attributes:
-        ranks: Training processes.
-        step_s: The step of each.
-        asked_wait_fraction: Share of time that the step may wait, as asked for.
-        max_wait_fraction: The same as searched with: more where no loader could keep it.
-        least_wait_fraction: What remains with workers and cores without end: taking batches in.
-        config: The fewest workers on the fewest cores.
-        dataloader_kwargs: What to pass to DataLoader.
-        workers: Of one rank.
-        cores: Of all ranks, background load included.
-        busy_cores: Cores that all ranks keep busy on average.
-        storage_bytes_per_s: What all ranks read from storage; ``None`` where it isn't known.
-        batch_bytes_per_s: Tensor data that all ranks take in.
-        pss_bytes: Memory of all ranks.
-        shm_bytes: Shared memory of all ranks.
-        prediction: Of one rank, in that configuration on those cores.
-        samples_per_s: Its rate, as in ``ForecastRow``.
-        reached: Whether that keeps the wait, and the step computes for most of the time; if not,
-            nothing within reason does.
-        machine_cores: Cores that there are.
-        enough: Whether they are enough.
-        machine_wait_fraction: How much the step would wait on those.
-    """
-
-    ranks: int
-    step_s: float
-    asked_wait_fraction: float
-    max_wait_fraction: float
-    least_wait_fraction: float
-    config: Config
-    dataloader_kwargs: Mapping[str, Any]
-    workers: Estimate
-    cores: Estimate
-    busy_cores: float
+    ranks: int  # training processes
+    step_s: float  # the step of each
+    asked_wait_fraction: float  # share of time that the step may wait, as asked for
+    max_wait_fraction: float  # the same as searched with: more where no loader could keep it
+    least_wait_fraction: float  # what remains with workers and cores without end: taking batches in
+    config: Config  # the fewest workers on the fewest cores
+    dataloader_kwargs: Mapping[str, Any]  # what to pass to DataLoader
+    workers: Estimate  # of one rank
+    cores: Estimate  # of all ranks, background load included
+    busy_cores: float  # cores that all ranks keep busy on average
+    # What all ranks read from storage; ``None`` where it isn't known.
     storage_bytes_per_s: float | None
-    batch_bytes_per_s: float | None
-    pss_bytes: float | None
-    shm_bytes: float | None
-    prediction: Prediction
-    samples_per_s: Estimate | None
+    batch_bytes_per_s: float | None  # tensor data that all ranks take in
+    pss_bytes: float | None  # memory of all ranks
+    shm_bytes: float | None  # shared memory of all ranks
+    prediction: Prediction  # of one rank, in that configuration on those cores
+    samples_per_s: Estimate | None  # its rate, as in ``ForecastRow``
+    # Whether that keeps the wait, and the step computes for most of the time; if not, nothing
+    # within reason does.
     reached: bool
-    machine_cores: float
-    enough: bool
-    machine_wait_fraction: float
+    machine_cores: float  # cores that there are
+    enough: bool  # whether they are enough
+    machine_wait_fraction: float  # how much the step would wait on those
 
 
 def feed(

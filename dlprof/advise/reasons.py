@@ -655,19 +655,12 @@ def _loaders(launched: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Predicted against measured rates, predicted for the machine as busy as it was.
+    """Predicted against measured rates, predicted for the machine as busy as it was."""
 
-    Attributes:
-        configs: How many configurations were measured.
-        outside: How many of them gave a rate outside of the predicted interval.
-        worst: Measured over predicted rate of the one that is furthest off.
-        neighbours: Threads of others that were counted in.
-    """
-
-    configs: int
-    outside: int
-    worst: float
-    neighbours: float
+    configs: int  # how many configurations were measured
+    outside: int  # how many of them gave a rate outside of the predicted interval
+    worst: float  # measured over predicted rate of the one that is furthest off
+    neighbours: float  # threads of others that were counted in
 
 
 def agreement(run: Run) -> Agreement | None:

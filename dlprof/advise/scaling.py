@@ -45,26 +45,18 @@ class RankSpeed:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The recommended configuration by one number of ranks.
+    """The recommended configuration by one number of ranks."""
 
-    Attributes:
-        ranks: How many loaded at once.
-        num_workers: Of each.
-        samples_per_s: Of the slowest.
-        together_samples_per_s: Of all, where each waits for the slowest.
-        over_one: That over what one rank by itself gave, interleaved with it.
-        limit: Why so many gave less than their number of the fewest; of another number of workers,
-            why less than as many workers in more ranks. Empty where they didn't, or it isn't seen.
-        utilization: Share of the time in which the step of the slowest rank passes, as MLPerf
-            Storage counts that of accelerators; ``None`` without a step of known length.
-    """
-
-    ranks: int
-    num_workers: int
-    samples_per_s: Estimate
-    together_samples_per_s: Estimate
-    over_one: Estimate | None
+    ranks: int  # how many loaded at once
+    num_workers: int  # of each
+    samples_per_s: Estimate  # of the slowest
+    together_samples_per_s: Estimate  # of all, where each waits for the slowest
+    over_one: Estimate | None  # that over what one rank by itself gave, interleaved with it
+    # Why so many gave less than their number of the fewest; of another number of workers, why less
+    # than as many workers in more ranks. Empty where they didn't, or it isn't seen.
     limit: str = ""
+    # Share of the time in which the step of the slowest rank passes, as MLPerf Storage counts that
+    # of accelerators; ``None`` without a step of known length.
     utilization: Estimate | None = None
 
 
@@ -81,22 +73,17 @@ class ScalingLaw:
     - ``sharp``: ``min(1, bend / N)``, the asymptotic bounds of a queueing network (Denning & Buzen
       1978), for batches loaded ahead hide that ranks wait for each other;
     - ``gradual``: ``1 / (1 + (N - 1) / bend)``, Amdahl's law.
-
-    Attributes:
-        shape: The one that lies nearer; ``sharp`` where two numbers of ranks can't show it.
-        bend: In ranks; ``None`` where it isn't certain that there is one, or it costs less than is
-            worth saying why.
-        straight_to: Ranks up to which there is none, with 97.5%.
-        misfit: How far what was measured lies from the law, at most: 0.05 is 5%; ``None`` for two
-            numbers of ranks, which any law fits.
-        cause: What is used up beyond it; empty without a bend, or where that isn't seen.
     """
 
-    shape: LawShape
+    shape: LawShape  # the one that lies nearer; ``sharp`` where two numbers of ranks can't show it
+    # In ranks; ``None`` where it isn't certain that there is one, or it costs less than is worth
+    # saying why.
     bend: Estimate | None
-    straight_to: float
+    straight_to: float  # ranks up to which there is none, with 97.5%
+    # How far what was measured lies from the law, at most: 0.05 is 5%; ``None`` for two numbers of
+    # ranks, which any law fits.
     misfit: float | None
-    cause: str = ""
+    cause: str = ""  # what is used up beyond it; empty without a bend, or where that isn't seen
 
 
 def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
@@ -204,21 +191,16 @@ def _is_of_node(
 
 @record(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """Which rank of a training is late with its data.
+    """Which rank of a training is late with its data."""
 
-    Attributes:
-        rank: Which, where it stays one rank; ``None`` where it changes.
-        in_step: Whether the others wait for it in their steps; else each goes at its own pace.
-        waits_fraction: Share of the time in which the others wait in their steps for its batches;
-            where it changes, that in which a rank waits for those of others; without steps in
-            common, that in which it waits for data itself.
-        cause: What it is slow for; empty where that isn't seen, or it changes.
-    """
-
-    rank: int | None
+    rank: int | None  # which, where it stays one rank; ``None`` where it changes
+    # Whether the others wait for it in their steps; else each goes at its own pace.
     in_step: bool = True
+    # Share of the time in which the others wait in their steps for its batches; where it changes,
+    # that in which a rank waits for those of others; without steps in common, that in which it
+    # waits for data itself.
     waits_fraction: float
-    cause: str = ""
+    cause: str = ""  # what it is slow for; empty where that isn't seen, or it changes
 
 
 def straggler(ranks: Sequence[RankFigures], num_workers: int) -> Straggler | None:

@@ -83,31 +83,22 @@ _BLIND: Final[Mapping[FindingCode, str]] = {
 
 @record(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What a training that was watched from outside waits for.
+    """What a training that was watched from outside waits for."""
 
-    Attributes:
-        seen: What was seen.
-        config: Settings as far as they show from outside.
-        diagnosis: The cause, and the fix.
-        confidence: How sure the first finding is.
-        confidence_reason: Why no surer; what can't be seen.
-        wait_fraction: Share of time that the main process waited for data; ``None`` without
-            workers, where loading and computing look alike.
-        batches_per_s: Batches that it took; ``None`` likewise.
-        worker_busy_fraction: Share of time that workers made batches; ``None`` without workers.
-        finished_batches: Finished batches that waited, mean; ``None`` where that can't be seen.
-        usage: What the training and others used of the machine.
-    """
-
-    seen: Seen
-    config: Config
-    diagnosis: Diagnosis
-    confidence: Confidence
-    confidence_reason: str
+    seen: Seen  # what was seen
+    config: Config  # settings as far as they show from outside
+    diagnosis: Diagnosis  # the cause, and the fix
+    confidence: Confidence  # how sure the first finding is
+    confidence_reason: str  # why no surer; what can't be seen
+    # Share of time that the main process waited for data; ``None`` without workers, where loading
+    # and computing look alike.
     wait_fraction: Estimate | None = None
-    batches_per_s: float | None = None
+    batches_per_s: float | None = None  # batches that it took; ``None`` likewise
+    # Share of time that workers made batches; ``None`` without workers.
     worker_busy_fraction: float | None = None
+    # Finished batches that waited, mean; ``None`` where that can't be seen.
     finished_batches: float | None = None
+    # What the training and others used of the machine.
     usage: Usage = dataclasses.field(default_factory=Usage)
 
     @property

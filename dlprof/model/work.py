@@ -27,41 +27,32 @@ _ABOVE_0 = ("cores", "ranks", "speed", "copy_scale", "storage_bytes_per_s", "epo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Where and beside what a configuration is to run.
+    """Where and beside what a configuration is to run."""
 
-    Attributes:
-        cores: Cores that all ranks may use together; a CPU quota may be a fraction.
-        ranks: Training processes on these cores, each with a loader of its own.
-        step_s: Seconds of the consumer's step that are not CPU work of its own.
-        step_spread: How these differ, with ``step_s`` as their mean; empty where all are alike.
-        step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
-        step_threads: Threads that compute at once in that work.
-        storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
-            beyond the waiting that was calibrated.
-        speed: Speed of a core relative to that where the calibration was taken.
-        copy_scale: How long a copy to the device takes relative to where the calibration was
-            taken: another link.
-        neighbours: Threads of others that compute all the time; they may be more than the cores.
-            A loader with more threads of its own gets a larger share, as the kernel divides it.
-        speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
-            where a core's speed can't change, as that of an emulated one.
-        epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
-        barrier_nodes: Nodes, each with as many ranks, that all begin each step together, as under
-            DDP; 0 where no rank waits for another.
-    """
-
-    cores: float
-    ranks: int = 1
-    step_s: float = 0.0
+    cores: float  # cores that all ranks may use together; a CPU quota may be a fraction
+    ranks: int = 1  # training processes on these cores, each with a loader of its own
+    step_s: float = 0.0  # seconds of the consumer's step that are not CPU work of its own
+    # How these differ, with ``step_s`` as their mean; empty where all are alike.
     step_spread: str = ""
+    # CPU work of the consumer a step, which slows down where cores are short.
     step_cpu_s: float = 0.0
-    step_threads: float = 1.0
+    step_threads: float = 1.0  # threads that compute at once in that work
+    # What the storage gives to all ranks together; ``None`` for no limit beyond the waiting that
+    # was calibrated.
     storage_bytes_per_s: float | None = None
-    speed: float = 1.0
+    speed: float = 1.0  # speed of a core relative to that where the calibration was taken
+    # How far off ``speed`` may be, as the standard deviation of its logarithm; 0 where a core's
+    # speed can't change, as that of an emulated one.
     speed_error: float = SPEED_ERROR
+    # How long a copy to the device takes relative to where the calibration was taken: another link.
     copy_scale: float = 1.0
+    # Threads of others that compute all the time; they may be more than the cores. A loader with
+    # more threads of its own gets a larger share, as the kernel divides it.
     neighbours: float = 0.0
+    # Batches in one rank's epoch; ``None`` for an epoch without end.
     epoch_batches: int | None = None
+    # Nodes, each with as many ranks, that all begin each step together, as under DDP; 0 where no
+    # rank waits for another.
     barrier_nodes: int = 0
 
     def __post_init__(self) -> None:

@@ -38,24 +38,20 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Adapted:
-    """How dlprof takes an object of another package.
+    """How dlprof takes an object of another package."""
 
-    Attributes:
-        load: Gives the loader as the object has it; ``None`` where the object is the loader.
-        make: Gives a loader with the settings that it names among its parameters, as
-            ``make(num_workers, prefetch_factor=None)``; ``None`` where the DataLoader that ``load``
-            gives is set instead.
-        fixed: Settings that the object's users can't set, by the names of DataLoader's arguments,
-            each with the reason in words.
-        call: Where they set the others; ``None`` for where the DataLoader is made.
-        once: Whether what ``load`` gives can be iterated only once, so that each epoch needs a new
-            object from the function that makes them.
-    """
-
+    # Gives the loader as the object has it; ``None`` where the object is the loader.
     load: Callable[[], Any] | None = None
+    # Gives a loader with the settings that it names among its parameters, as ``make(num_workers,
+    # prefetch_factor=None)``; ``None`` where the DataLoader that ``load`` gives is set instead.
     make: Callable[..., Any] | None = None
+    # Settings that the object's users can't set, by the names of DataLoader's arguments, each with
+    # the reason in words.
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Where they set the others; ``None`` for where the DataLoader is made.
     call: LoaderCall | None = None
+    # Whether what ``load`` gives can be iterated only once, so that each epoch needs a new object
+    # from the function that makes them.
     once: bool = False
 
 

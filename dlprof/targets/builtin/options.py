@@ -66,105 +66,77 @@ def _size(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticOptions:
-    """``synthetic``: samples of a stated cost.
+    """``synthetic``: samples of a stated cost."""
 
-    Attributes:
-        cpu_ms: CPU time that each sample burns.
-        wait_ms: Time that each sample waits without using a core, as for storage.
-        shape: Of each tensor.
-        dtype: Of each tensor.
-        tensors: Tensors per sample.
-        tail: Share of samples that cost more, and how many times as much.
-        iterable: Whether the dataset is iterable-style.
-        length: Samples per epoch.
-    """
-
-    cpu_ms: float = _number(0.0, 0, 60_000, "milliseconds")
+    cpu_ms: float = _number(0.0, 0, 60_000, "milliseconds")  # CPU time that each sample burns
+    # Time that each sample waits without using a core, as for storage.
     wait_ms: float = _number(0.0, 0, 60_000, "milliseconds")
+    # Of each tensor.
     shape: tuple[int, ...] = _parameter((3, 32, 32), _shape, "sizes such as 3x224x224")
+    # Of each tensor.
     dtype: str = _parameter(
         "float32", {name: name for name in DTYPES}.__getitem__, "one of " + ", ".join(DTYPES)
     )
-    tensors: int = _number(1, 1, 1000)
+    tensors: int = _number(1, 1, 1000)  # tensors per sample
+    # Share of samples that cost more, and how many times as much.
     tail: tuple[float, float] = _parameter(
         (0.0, 1.0), _tail, "SHARExFACTOR such as 0.01x50, share 0 to 1, factor 1 to 10000"
     )
+    # Whether the dataset is iterable-style.
     iterable: bool = _parameter(False, to_bool, "true or false")
-    length: int = _number(10_000, 1, 1_000_000_000)
+    length: int = _number(10_000, 1, 1_000_000_000)  # samples per epoch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesOptions:
-    """``images``: JPEG files, decoded, cropped, flipped, normalized.
+    """``images``: JPEG files, decoded, cropped, flipped, normalized."""
 
-    Attributes:
-        count: Files.
-        length: Samples per epoch; files are read again until it is reached, so that an epoch is
-            as long as a real one without gigabytes on disk.
-        size: Height and width of the crop in pixels.
-    """
-
-    count: int = _number(384, 1, 20_000)
+    count: int = _number(384, 1, 20_000)  # files
+    # Samples per epoch; files are read again until it is reached, so that an epoch is as long as a
+    # real one without gigabytes on disk.
     length: int = _number(20_000, 1, 10_000_000)
-    size: int = _number(224, 8, 2048)
+    size: int = _number(224, 8, 2048)  # height and width of the crop in pixels
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VocOptions(ImagesOptions):
-    """``voc``: JPEG files with VOC XML annotations, ragged boxes, class-balanced sampling.
+    """``voc``: JPEG files with VOC XML annotations, ragged boxes, class-balanced sampling."""
 
-    Attributes:
-        count: Annotated images.
-        size: Longer side in pixels that an image is scaled to.
-    """
-
-    count: int = _number(256, 1, 20_000)
-    size: int = _number(416, 32, 2048)
+    count: int = _number(256, 1, 20_000)  # annotated images
+    size: int = _number(416, 32, 2048)  # longer side in pixels that an image is scaled to
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardsOptions(ImagesOptions):
-    """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker.
+    """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker."""
 
-    Attributes:
-        count: Images in all shards together.
-        length: Samples per epoch, to whole passes over the shards; they are read
-            again until it is reached.
-        shards: Tar files; workers beyond this number have nothing to do.
-    """
-
+    count: int = _number(384, 1, 20_000)  # images in all shards together
+    # Samples per epoch, to whole passes over the shards; they are read again until it is reached.
+    length: int = _number(20_000, 1, 10_000_000)
+    # Tar files; workers beyond this number have nothing to do.
     shards: int = _number(16, 1, 1000)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """``text``: lines tokenised by a regular expression and a vocabulary, padded by batch.
+    """``text``: lines tokenised by a regular expression and a vocabulary, padded by batch."""
 
-    Attributes:
-        lines: Lines of the file.
-        length: Samples per epoch; lines are read again until it is reached.
-        words: Median words per line.
-    """
-
-    lines: int = _number(20_000, 1, 1_000_000)
+    lines: int = _number(20_000, 1, 1_000_000)  # lines of the file
+    # Samples per epoch; lines are read again until it is reached.
     length: int = _number(200_000, 1, 10_000_000)
-    words: int = _number(120, 1, 10_000)
+    words: int = _number(120, 1, 10_000)  # median words per line
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DlioOptions:
-    """``dlio``: a workload of DLIO or MLPerf Storage: ``dlio:unet3d_h100.yaml``.
+    """``dlio``: a workload of DLIO or MLPerf Storage: ``dlio:unet3d_h100.yaml``."""
 
-    Attributes:
-        file: Its YAML file.
-        data: The folder of its data; by default the ``data_folder`` of the file. Where that holds
-            no training files, they are made.
-        most: Bytes of data that may be made. Of a larger set only the first files are, and they are
-            read again until an epoch is as long as the whole set's.
-    """
-
-    file: str = _parameter("", str, "a path")
+    file: str = _parameter("", str, "a path")  # its YAML file
+    # The folder of its data; by default the ``data_folder`` of the file. Where that holds no
+    # training files, they are made.
     data: str = _parameter("", str, "a path")
+    # Bytes of data that may be made. Of a larger set only the first files are, and they are read
+    # again until an epoch is as long as the whole set's.
     most: int = _parameter(1 << 30, _size, "a size such as 4GiB")
 
     def workload(self) -> Workload:
