@@ -170,7 +170,7 @@ class Accelerators:
     config: Config
     utilization: float  # what each then has; of one accelerator where none does
     # What holds back one more: a bound as in ``Prediction``, ``memory`` or ``shm``; empty where the
-    # count ends at ``most``, or that isn't seen.
+    # count ends at ``most``, that isn't seen, or ``limit`` is another part.
     held_by: str
     most: int  # accelerators that were looked at
     measured: bool = False  # whether ``utilization`` was
@@ -647,9 +647,10 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
         without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
-        limit = "memory" if held_by in {"memory", "shm"} else _limit(without, next_one, au)
-        if not limit and more in seen:
-            limit = _LIMITING.get(seen[more].limit.partition(":")[0])
+        limit = "memory"
+        if held_by not in {"memory", "shm"}:
+            shown = seen[more].limit if more in seen else ""
+            limit, held_by = _limit(without, next_one, au, held_by, shown)
     config = host.feeding(max(1, count), allowed)
     if not count:  # what receiving from workers costs may be more than they load
         config = min(config, host.config(0), key=lambda each: host.wait_here(each, 1))
@@ -678,7 +679,7 @@ _LIMITING: Mapping[str, LoaderPart] = {
     "memory bandwidth, caches or the cores' clock": "host_cpu",
     "barrier": "barrier",
 }
-"""Parts of loading that ``Scale.limit`` names."""
+"""Parts of loading that ``Scale.limit`` names, and bounds that are one of them whatever loads."""
 
 
 class _Shown(NamedTuple):
@@ -716,12 +717,23 @@ def _shown(situation: Situation, most: int) -> dict[int, _Shown]:
     return found
 
 
-def _limit(without: Sequence[WithoutPart], utilization: float, au: float) -> LoaderPart | None:
-    """The part without which at least half of what is missing would be there."""
-    for first in without[:1]:
-        if 2 * (min(1.0, first.gain.value * utilization) - utilization) >= au - utilization:
-            return first.part
-    return None
+def _limit(
+    without: Sequence[WithoutPart], utilization: float, au: float, held_by: str, shown: str = ""
+) -> tuple[LoaderPart | None, str]:
+    """The part without which at least half of what is missing would be there, and ``held_by``.
+
+    Where several are so, it is the one that ranks are predicted to wait for, if that is among them;
+    where none is, what trials have ``shown`` to be used up, as ``Scale.limit`` has it. Ranks wait
+    for no other part than that one.
+    """
+    held, named = _LIMITING.get(held_by), _LIMITING.get(shown.partition(":")[0])
+    enough = [
+        each.part
+        for each in without
+        if 2 * (min(1.0, each.gain.value * utilization) - utilization) >= au - utilization
+    ]
+    limit = held if held in enough else next(iter(enough), named)
+    return limit, "" if held and limit and held != limit else held_by
 
 
 def _between(seen: Mapping[int, _Shown], au: float, predicted: int, end: int | None = None) -> int:

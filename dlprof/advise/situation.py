@@ -72,7 +72,8 @@ class Situation:
     copy_scale: float
     target: Target  # what is loaded; how long its epochs are as trials saw it, where it doesn't say
     present: Config | None  # what the target's own DataLoader is set to now, as a sweep measures it
-    # Whether ranks begin each step together: as in the trials; under DDP all that have a step do.
+    # Whether ranks begin each step together: where they did in the trials; under DDP all that have
+    # a step do, and did not only where these ran just so.
     barrier: bool = False
     notes: tuple[str, ...] = ()  # what was assumed, one sentence each
 
@@ -150,6 +151,7 @@ class Situation:
             for each in (header.machine, there)
         )
         as_launched = launched > 1 and asked.ranks == launched and asked.nodes == 1 and same_step
+        met = launched > 1 and bool(header.settings.get("step_barrier"))
         found = cls(
             run=run,
             constraints=dataclasses.replace(
@@ -175,7 +177,7 @@ class Situation:
             copy_scale=mine_link / link if mine_link and link else 1.0,
             target=_with_epochs(run),
             present=header.present,
-            barrier=bool(header.settings.get("step_barrier") if as_launched else known_s),
+            barrier=met or bool(known_s and not as_launched),
         )
         return dataclasses.replace(found, notes=tuple(_notes(asked, found)))
 

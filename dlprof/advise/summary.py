@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import statistics
-from collections.abc import Sequence
 
 from dlprof.advise.choice import Candidate, gather, speeds_of
 from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
-from dlprof.records import Config, Estimate, Recommendation, Run, Trial
-from dlprof.stats.intervals import mean_interval
+from dlprof.records import Config, Estimate, Recommendation, Run
 
 PICK = "recommended"
 PRESENT = "yours"
@@ -93,33 +89,3 @@ def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSum
         for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )
     return (*rows, *failed)
-
-
-def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
-    """The configuration of the highest mean rate; ``None`` before any trial has figures.
-
-    The mean is that of logarithms, whose interval is never below 0, and from three trials on has
-    one: two hardly say how far a third may lie.
-    """
-    rates: dict[Config, list[Estimate]] = {}
-    for trial in trials:
-        compared = trial.outcome == "completed" and trial.purpose == "measure"
-        if compared and trial.samples_per_s is not None:
-            rates.setdefault(trial.config, []).append(trial.samples_per_s)
-    means = {config: _mean(found) for config, found in rates.items()}
-    if not means:
-        return None
-    best = max(means, key=lambda config: means[config].value)
-    return best, means[best]
-
-
-def _mean(found: Sequence[Estimate]) -> Estimate:
-    values = [rate.value for rate in found]
-    if len(found) == 1:
-        return found[0]
-    if min(values) <= 0:
-        return Estimate(value=statistics.fmean(values))
-    # Trials of a configuration from which on their mean has an interval.
-    if len(found) < 3:
-        return Estimate(value=statistics.geometric_mean(values))
-    return mean_interval([math.log(value) for value in values]).through(math.exp)

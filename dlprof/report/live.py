@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dlprof.advise.summary import best_so_far
-from dlprof.records import Config, RunHeader, SweepPrediction, Trial, Usage
+from dlprof.advise.summary import ConfigSummary, summarize
+from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, purpose_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
@@ -40,6 +40,7 @@ class SweepState:
     header: RunHeader | None = None  # set once the sweep is planned
     planned: str = ""  # what it sets out to measure, in words; of a check, how far it is
     trials: list[Trial] = dataclasses.field(default_factory=list)
+    prediction: SweepPrediction | None = None
     current: Config | None = None
     repetition: int = 0
     elapsed_s: float = 0.0  # time since the sweep's start, at ``heard_at``
@@ -49,6 +50,8 @@ class SweepState:
     usage: Usage | None = None
     # What is being made, how much of it is done, and of how much (0: not known).
     preparing: tuple[str, int, int] | None = None
+    # The best after so many trials: computing it takes a core that the next one may need.
+    best: tuple[int, ConfigSummary | None] = (0, None)
 
     def expect(self, elapsed_s: float, expected_s: float) -> None:
         """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
@@ -88,10 +91,12 @@ class SweepState:
     def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
         done = f"{counted(len(self.trials), 'trial')} done"
         yield "run", f"{clean(header.target.spec)}: {self.planned}, {done}"
-        best = best_so_far(self.trials)
-        if best is not None:
-            yield "best", rate_text(best[1])
-            yield "", _short(best[0], room)
+        if self.best[0] != len(self.trials):
+            run = Run(path="", header=header, trials=tuple(self.trials), prediction=self.prediction)
+            self.best = len(self.trials), next(iter(summarize(run)), None)
+        if (best := self.best[1]) is not None and best.rate is not None:
+            yield "best", rate_text(best.rate)
+            yield "", _short(best.config, room)
         if self.current is not None:
             again = f" (repeat {self.repetition + 1})" if self.repetition else ""
             yield "now", f"{_short(self.current, room - len(again))}{again}"
@@ -197,6 +202,7 @@ class QuietListener:
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
         left = planned - predicted
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
+        self._state.prediction = prediction
         self._state.planned = f"{text} predicted, {len(prediction.race)} to measure"
         why = f"; the other {left} have more workers than can help, or than the budget can start"
         self._show(self._state.planned + (why if left > 0 else ""))

@@ -12,7 +12,14 @@ from builders import around, blocks, config, failed, machine, target, trial
 from golden import drawn
 from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.forecast import Accelerators, Forecast, _free, accelerators_of, forecast
+from dlprof.advise.forecast import (
+    Accelerators,
+    Forecast,
+    _free,
+    _limit,
+    accelerators_of,
+    forecast,
+)
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import usable_calibration
 from dlprof.cli.entry import run as dlprof
@@ -26,7 +33,9 @@ from dlprof.records import (
     RankFigures,
     Run,
     Usage,
+    WithoutPart,
 )
+from dlprof.records.findings import LoaderPart
 from dlprof.report.documents import sweep_document
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.report.ranks import accelerators_text
@@ -65,6 +74,13 @@ def test_ranks_with_a_step_begin_it_together_as_under_ddp() -> None:
     assert "all ranks begin each step together, as under DDP" in together.notes
     assert asked(run, ranks=4, nodes=5).conditions.barrier_nodes == 0
     assert not any("together" in note for note in asked(run, step_s=0.05).notes)
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_other_numbers_of_ranks_meet_without_a_step_where_launched_ones_did(barrier: bool) -> None:
+    run = calibrated(settings={"launch_ranks": [4], "step_barrier": barrier})
+    assert [asked(run, ranks=ranks).barrier for ranks in (4, 8)] == [barrier] * 2
+    assert ("together" in " ".join(asked(run, ranks=8).notes)) is barrier
 
 
 @pytest.mark.parametrize("barrier", [False, True])
@@ -107,6 +123,31 @@ def test_a_barrier_that_holds_back_one_more_is_named_with_what_it_costs() -> Non
     (barrier,) = [each for each in found.without if each.part == "barrier"]
     assert barrier.source == "model"
     assert barrier.gain.value == pytest.approx((150 + 46) / (150 + 30), rel=0.01)
+    # Without its blocked time it would be fed, too; all views name the one that it waits for.
+    assert (found.limit, found.without[0].part) == ("barrier", "storage")
+    assert "limited by barrier" in accelerators_text(found)
+
+
+@pytest.mark.parametrize(
+    ("barrier", "storage", "shown", "found"),
+    [
+        (1.3, 1.5, "", ("barrier", "barrier")),
+        (1.1, 1.5, "", ("storage", "")),  # ranks wait at the barrier, but that isn't what is short
+        (1.1, 1.1, "", (None, "barrier")),
+        (1.1, 1.1, "cores", ("host_cpu", "")),
+        (1.1, 1.1, "not seen: neither cores nor storage", (None, "barrier")),
+    ],
+)
+def test_what_limits_ranks_is_what_they_wait_for(
+    barrier: float, storage: float, shown: str, found: tuple[str | None, str]
+) -> None:
+    """They have 60% of 90%; one part or the other gives so many times as much."""
+    gains: dict[LoaderPart, float] = {"storage": storage, "barrier": barrier}
+    without = [
+        WithoutPart(part=part, gain=Estimate(value=gain), source="model")
+        for part, gain in gains.items()
+    ]
+    assert _limit(without, 0.6, 0.9, "barrier", shown) == found
 
 
 def test_nodes_share_the_epoch() -> None:

@@ -127,7 +127,8 @@ def test_beyond_its_limit_and_unconfirmed_only_the_code_is_in_doubt() -> None:
     target = checked_target("data.py:make", make_plan(gates=()), quads)
     text = drawn(check_report(dataclasses.replace(inconclusive_check(), targets=(target,))), 80)
     text = " ".join(text.split())
-    assert "INCONCLUSIVE: It is undecided whether data loading got slower Target" in text
+    assert "INCONCLUSIVE: It is undecided whether data loading got slower To do" in text
+    assert "To do Check again with a larger --budget: two new pairs of processes may" in text
     assert "beyond the limit of 5%, in one pair of processes" in text
     assert "(99%); whether by the code: undecided" in text
     assert "by more than" not in text.partition("Certainty")[2]

@@ -215,11 +215,15 @@ class Sides:
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
-        cold = self._try_all("load")
+        cold, budget_s = self._try_all("load"), self._settings.sweep.budget_s
         self.block_s = max(cold.values())
-        if self.block_s > self._settings.sweep.budget_s / 4:  # no room for a verdict
+        if self.build_s + sum(cold.values()) > budget_s:
             return
+        # What the first block takes, with imports and the starts of workers, no other one does.
         warm = took = self._try_all("load")
+        self.block_s = max(warm.values())
+        if self.block_s > budget_s / 4:  # no room for a verdict
+            return
         # Seldom right at once, as the first batches differ from the rest.
         for left in reversed(range(6 if self._waits_s else 2)):
             before = self.batches
@@ -230,7 +234,7 @@ class Sides:
         # By how much each first block took longer than a warm one, of which the budget has room
         # for so much: else each is started once.
         guesses = {side: max(0.0, cold[side] - warm[side]) for side in cold}
-        room = sum(guesses.values()) <= self._settings.sweep.budget_s * 0.1
+        room = sum(guesses.values()) <= budget_s * 0.1
         self.starts_s = self._try_all("start") if room else guesses
 
     def _try_all(self, series: Series) -> dict[Side, float]:

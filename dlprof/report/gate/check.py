@@ -194,9 +194,10 @@ def advice(check: CheckReport) -> str:
         if "cores_differ" in reasons:
             other = "leave out --no-pin, or run it on one core with taskset -c 0"
         return f"More time won't help: {other}"
-    if check.state == "no_baseline":
-        return "Record runs on this machine with dlprof baseline update FILE"
-    return ""
+    if check.state == "inconclusive" and "unconfirmed" in reasons:
+        return "Check again with a larger --budget: two new pairs of processes may agree"
+    record = "Record runs on this machine with dlprof baseline update FILE"
+    return record if check.state == "no_baseline" else ""
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."

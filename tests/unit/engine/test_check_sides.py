@@ -279,6 +279,12 @@ def test_a_target_that_is_far_too_slow_is_refused_before_it_is_measured() -> Non
     assert "--budget" in e.value.hint
 
 
+def test_what_only_the_first_block_takes_refuses_nothing() -> None:
+    made = bench({"cold_s": 6.0}, {"cold_s": 6.0}, budget_s=20.0)
+    assert made.sides.block_s < 0.1
+    assert judge((found := measured(made)).plan, found.quads).state == "pass"
+
+
 def test_a_change_that_alone_is_far_too_slow_is_said_to_be() -> None:
     with pytest.raises(UsageError, match=r"8\.0 s in the change, 200 times as long as in the base"):
         measured(bench({"batch_s": 0.01}, {"batch_s": 2.0}))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from example_runs import example_run
 from golden import check_golden, drawn
 from rich.console import Console
 
-from dlprof.advise.summary import best_so_far
+from dlprof.advise.summary import summarize
 from dlprof.records import PredictedCell, SweepPrediction, Usage
 from dlprof.report.labels import rate_text
 from dlprof.report.live import (
@@ -105,26 +106,21 @@ def test_a_check_shows_how_far_it_is() -> None:
     assert "1 ABBA block, 1.0 s of at most 1 min" in stream.getvalue()
 
 
-def test_the_best_so_far_is_the_best_mean() -> None:
+def test_the_best_so_far_has_the_one_rate_that_all_views_have() -> None:
     run = example_run()
-    assert best_so_far([]) is None
-    found = best_so_far(run.trials)
-    assert found is not None
-    assert run.recommendation is not None
-    assert found[0] == run.recommendation.config
+    state = SweepState(header=run.header, trials=[*run.trials], prediction=run.prediction)
+    first = summarize(dataclasses.replace(run, recommendation=None))[0]
+    lines = drawn(state, 80).splitlines()
+    assert f"best    {rate_text(first.rate)}" in lines
+    assert f"        {first.config.text}" in lines
 
 
-@pytest.mark.parametrize(
-    ("rates", "interval"), [((100, 1000), False), ((100, 1000, 120), True), ((0, 0, 0), False)]
-)
-def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...], interval: bool) -> None:
-    found = best_so_far([trial(config(2), rate) for rate in rates])
-    assert found is not None
-    best = found[1]
-    assert (best.low is not None) is interval
-    assert best.low is None or best.low > 0
-    assert min(rates) <= best.value <= max(rates)
-    assert "-" not in rate_text(best) or interval
+@pytest.mark.parametrize("rates", [(100, 1000), (100, 1000, 120), (0, 0, 0), ()])
+def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...]) -> None:
+    trials = [trial(config(2), rate) for rate in rates]
+    shown = drawn(SweepState(header=header(), trials=trials), 80)
+    assert ("best " in shown) is any(rates)
+    assert "CI -" not in shown
 
 
 def test_progress_never_runs_back() -> None:
