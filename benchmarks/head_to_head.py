@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import json
 import math
 import os
 import re
@@ -25,13 +26,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Report, Table, parser, publish, surroundings
+from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 from peers import PeerError, run_loadtune
 from planted import ask
 from planted_cases import CASES, HEALTHY, Case, nowhere
 from planted_gains import measure_gain
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+NAME = "head_to_head"
 _BUDGET_S, _QUICK_S = 20.0, 8.0
 _TUNING_BATCHES = 40
 """Of Paddle's 500, which would take minutes of these loaders."""
@@ -268,7 +270,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> Report:
     names = {row["who"] for row in rows}
     right = {who: sum(r["right"] for r in rows if r["who"] == who) for who in names}
     return Report(
-        name="head_to_head",
+        name=NAME,
         title="The same causes for dlprof and others",
         goal="dlprof is right more often than each of them",
         passed="dlprof" in right
@@ -301,7 +303,10 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="cases, or beginnings of them")
     options.add_argument("--site", type=Path, help="where TraceML and loadtune are installed")
+    options.add_argument("--more", action="store_true", help="only cases that are not done yet")
+    options.add_argument("--minutes", type=float, default=90.0, help="none is begun after them")
     given = options.parse_args()
+    quick = given.quick or (bool(given.names) and not given.more)
     plain = [case for case in (*CASES, *HEALTHY) if case.place is nowhere]
     chosen = [case for case in plain if case.name.startswith(tuple(given.names) or "")]
     if given.quick and not given.names:
@@ -310,8 +315,13 @@ def main() -> None:
     asked |= {"grain": grain, "Paddle": paddle}
     if given.site is not None:
         asked |= {"loadtune": loadtune(given.site), "TraceML": traceml(given.site)}
-    before, rows = surroundings(), []
+    before, ends_s = surroundings(), time.monotonic() + 60 * given.minutes
+    path = RESULTS / f"{NAME}.json"
+    rows = json.loads(path.read_text())["data"]["rows"] if given.more and path.exists() else []
+    done = {(row["case"], row["who"]) for row in rows}
     for case, (who, ask_it) in itertools.product(chosen, asked.items()):
+        if (case.name, who) in done or time.monotonic() > ends_s:
+            continue
         try:
             said = ask_it(case, _QUICK_S if given.quick else _BUDGET_S)
         except (PeerError, subprocess.TimeoutExpired) as error:
@@ -329,7 +339,8 @@ def main() -> None:
         }
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
-    publish(report(rows), before, quick=given.quick or bool(given.names))
+        keep(report(rows), before, quick=quick)
+    publish(report(rows), before, quick=quick)
 
 
 if __name__ == "__main__":
