@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
+from dlprof.advise.candidates import saturating_workers
 from dlprof.advise.choice import Candidate, Choice, cores_share, predictions, unmeasured
 from dlprof.advise.situation import Situation, neighbours_seen
 from dlprof.advise.wording import (
@@ -540,10 +541,10 @@ def judge(
     Of ``named`` settings it says that it is of those: of all it may be less sure. ``faster`` is
     whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
-    which = "asked for" if named else ""
+    which, untried = "asked for" if named else "", "" if named else _untried(choice)
     doubt = next(_doubts(choice), None)
     if doubt is not None:
-        return doubt[0], doubt[1] + _by_model(choice, certificate, which)
+        return doubt[0], doubt[1] + _by_model(choice, certificate, which) + untried
     if certificate is None:
         return "low", "nothing else that may be chosen has a rate to compare with"
     pick = choice.pick
@@ -552,7 +553,7 @@ def judge(
     crowded = 2 * pick.noisy > len(pick.trials)
     near = certificate.text_of(which) + (f"; its trials: {disturbed}" if crowded else "")
     if certificate.shown > at.MEDIUM:
-        return "low", near
+        return "low", near + untried
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
@@ -563,7 +564,32 @@ def judge(
     alike = "; a cheaper one may be as fast" if any(low <= 1 <= high for low, high in ends) else ""
     high = certificate.epsilon <= at.HIGH and not crowded
     alike += "; one that was not measured may be faster" if high and faster else ""
-    return "high" if high and not faster else "medium", near + alike
+    return "high" if high and not faster and not untried else "medium", near + alike + untried
+
+
+def _untried(choice: Choice) -> str:
+    """That more workers than were predicted may be faster, in words; empty where they aren't.
+
+    A sweep looks at so many only, unless the user names more. Of an iterable dataset nobody knows
+    how many its shards feed.
+    """
+    situation, pick = choice.situation, choice.pick.config
+    run, limits = situation.run, situation.constraints
+    asked = run.header.settings.get("num_workers") is not None or limits.max_workers is not None
+    cells = run.prediction.cells if run.prediction is not None else ()
+    tried = max((cell.config.num_workers for cell in cells), default=math.inf)
+    if asked or choice.fed or not situation.as_measured or pick.num_workers < tried:
+        return ""
+    if run.header.target.kind == "iterable" or not situation.is_calibrated:
+        return ""
+    if pick.batch_size not in {None, situation.calibration.batch_size}:
+        return ""
+    alone = dataclasses.replace(situation.conditions, neighbours=0.0)
+    most = saturating_workers(situation.calibration, pick, alone)
+    caps = (alone.epoch_batches, Integrity.of(run).most_workers(pick))
+    if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= pick.num_workers:
+        return ""
+    return f"; more than {pick.num_workers} workers were not tried, and may be faster"
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:

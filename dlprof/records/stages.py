@@ -112,7 +112,8 @@ class WorkerCosts:
 class BatchCosts:
     """What each batch of a window cost, batch by batch in the order of their indices.
 
-    What the model is fitted to; the columns are of equal length. Seconds.
+    Without the first one of each worker, which pays for starting it, unless there is no other. What
+    the model is fitted to; the columns are of equal length. Seconds.
     """
 
     cpu_s: tuple[float, ...] = ()  # CPU of the thread that fetched and collated

@@ -274,8 +274,14 @@ def _let_go(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
-    """Batch by batch, in the order of their indices."""
-    rows = sorted(made, key=lambda row: (row.epoch, row.batch))
+    """Batch by batch, in the order of their indices.
+
+    What a worker's first batch takes belongs to starting it, and is in the time to the first batch
+    and in an epoch's restart: modules that the dataset imports and files that it opens when first
+    asked. It counts where no worker made another one.
+    """
+    started = [row for row in made if row.made and (row.made.worker < 0 or row.made.ordinal)]
+    rows = sorted(started or made, key=lambda row: (row.epoch, row.batch))
     fetch, collate = spans("fetch", rows), spans("collate", rows)
     receive, pin = spans("rebuild", rows), spans("pin", rows)
     own = [row.made for row in rows if row.made is not None]

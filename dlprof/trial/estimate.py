@@ -212,13 +212,22 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
     steady = _throughput(blocks, whole, counted=counted, whole_epochs=False)
     if not epochs[0].whole or (steady is not None and steady.measured_s >= enough_s):
         return steady
-    # From the beginning of one epoch to that of the next.
-    ends_s = [after.began_s for after in epochs[1:]] or [epochs[0].yields_s[-1]]
+    # From an epoch's first batch to that of the next, so that starting a loader whose workers
+    # persist, and what its dataset does when first asked, is no part of it.
+    first = epochs[0]
     spans = [
         Stretch(
-            seconds=end_s - epoch.began_s, batches=len(epoch.yields_s), samples=sum(epoch.samples)
+            seconds=after.yields_s[0] - epoch.yields_s[0],
+            batches=len(epoch.yields_s),
+            samples=sum(epoch.samples[1:]) + sum(after.samples[:1]),
         )
-        for epoch, end_s in zip(epochs, ends_s, strict=False)
+        for epoch, after in itertools.pairwise(epochs)
+    ] or [
+        Stretch(
+            seconds=first.yields_s[-1] - first.began_s,
+            batches=len(first.yields_s),
+            samples=sum(first.samples),
+        )
     ]
     spans = spans[1:] or spans  # the first epoch also pays for what is paid once a training
     return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)

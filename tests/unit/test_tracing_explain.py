@@ -143,8 +143,22 @@ def test_costs_come_in_the_order_of_indices() -> None:
     assert costs.pin_s == ()
 
 
+def test_what_a_workers_first_batch_takes_is_part_of_starting_it() -> None:
+    """The dataset imports and opens in each worker what it needs, when first asked."""
+    slow = made(fetch_cpu=1500 * MS)
+    rows = [row(number, start=20 * MS * number) for number in range(1, 5)]
+    assert explained(row(0, made=slow), *rows).costs.cpu_s == pytest.approx((0.002,) * 4)
+    # In main nobody starts, and where no worker made another one these are all that there is.
+    assert len(explained(row(0, made=made(worker=-1)), row(1)).costs.cpu_s) == 2
+    both = [row(number, made=made(worker=number)) for number in range(2)]
+    assert len(explained(*both).costs.cpu_s) == 2
+
+
 def test_letting_go_is_the_cpu_between_batches_where_no_step_computes() -> None:
-    rows = row(0), row(1, start=20 * MS), row(2, start=44 * MS), row(0, start=90 * MS, epoch=1)
+    rows = [
+        row(number, start=start * MS, epoch=epoch, made=made(ordinal=4 * epoch + number + 1))
+        for number, start, epoch in ((0, 0, 0), (1, 20, 0), (2, 44, 0), (0, 90, 1))
+    ]
     # 10 ms of CPU between two yields, 1 of them in next(), then 12; an epoch's first has no other.
     assert explained(*rows, computes=False).costs.let_go_cpu_s == pytest.approx(
         (0.010, 0.009, 0.011, 0.010)

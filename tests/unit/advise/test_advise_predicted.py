@@ -82,6 +82,27 @@ def test_more_workers_than_a_plateau_has_shown_to_be_enough_are_not_recommended(
     assert recommend(found).config == config(14)
 
 
+def _of_waiting(cpu: float = 0.0005, **rest: Any) -> Run:
+    """A run whose 32 workers are the most that were predicted, and as fast as they should be."""
+    many = config(32, persistent_workers=True)
+    costs = calibration(cpu=cpu, io=0.17)
+    trials = blocks({NONE: [180.0] * 3, many: [5700.0] * 3}, usage=WAITING)
+    prediction = predicted({NONE: 180.0, many: 5700.0}, pick=many)
+    return dataclasses.replace(calibrated(costs, trials, **rest), prediction=prediction)
+
+
+def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> None:
+    said = "; more than 32 workers were not tried, and may be faster"
+    answer = recommend(_of_waiting())
+    assert answer.config.num_workers == 32
+    assert answer.confidence == "medium"
+    assert answer.confidence_reason.endswith(said)
+    # Not where others than workers limit, nor what the user has left out himself.
+    assert said not in recommend(_of_waiting(cpu=0.2)).confidence_reason
+    assert said not in recommend(_of_waiting(settings={"num_workers": [0, 32]})).confidence_reason
+    assert said not in recommend(_of_waiting(), Constraints(max_workers=32)).confidence_reason
+
+
 def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
     rates = {TWO: 100.0, FOUR: 101.5, config(8): 104.0}
     logs = ExpectedRates.of(predicted(rates).cells, 0.1)

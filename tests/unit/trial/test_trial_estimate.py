@@ -150,6 +150,22 @@ def test_whole_epochs_leave_out_the_first() -> None:
     assert found.batches_per_s.value == pytest.approx(4 / 2.0)
 
 
+def test_starting_is_no_part_of_the_only_epoch_that_was_seen_whole() -> None:
+    """Workers that persist start once, and import what their dataset needs once."""
+    epochs = [
+        Epoch(began_s=0.0, yields_s=[5.0, 5.1, 5.2], warm_up=4, whole=True, samples=[8, 8, 3]),
+        Epoch(began_s=5.3, yields_s=[5.5], warm_up=4, samples=[8]),
+    ]
+    config = Config(num_workers=2, prefetch_factor=1, persistent_workers=True)
+    found = throughput(epochs, config, enough_s=1.0)
+
+    assert found is not None
+    assert found.whole_epochs
+    assert found.batches_per_s.value == pytest.approx(3 / 0.5)
+    assert found.samples_per_s is not None
+    assert found.samples_per_s.value == pytest.approx(19 / 0.5)
+
+
 def test_samples_are_counted_batch_by_batch_where_sizes_vary() -> None:
     """Nine batches of 32 and one of 12 at a time, each taking as long as it is large."""
     sizes = ([32] * 9 + [12]) * 30
