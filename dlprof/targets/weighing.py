@@ -188,16 +188,11 @@ def _usual_rate(parts: Sequence[tuple[float, float]]) -> float:
 
 
 class _Weigher:
-    """Goes through what is pickled, and shares one memo over all of it, as one pickle has.
-
-    Attributes:
-        weights: Of the attributes so far.
-        unavailable: What was not weighed, and why.
-    """
+    """Goes through what is pickled, and shares one memo over all of it, as one pickle has."""
 
     def __init__(self, until_s: float) -> None:
-        self.weights: list[AttributeWeight] = []
-        self.unavailable: dict[str, str] = {}
+        self.weights: list[AttributeWeight] = []  # of the attributes so far
+        self.unavailable: dict[str, str] = {}  # what was not weighed, and why
         self._until_s = until_s
         self._seen: set[int] = set()
         self._counted: set[int] = set()

@@ -131,13 +131,10 @@ class Buffers:
     """One large buffer per memory, of which smaller copies take one part after another.
 
     So that small copies, too, find their source in memory and not in a cache.
-
-    Attributes:
-        unavailable: Why a memory is missing.
     """
 
     def __init__(self, runtime: Runtime, size: int) -> None:
-        self.unavailable: dict[str, str] = {}
+        self.unavailable: dict[str, str] = {}  # why a memory is missing
         self._target = torch.empty(size, dtype=torch.uint8, device=runtime.device)
         pageable = torch.ones(size, dtype=torch.uint8)
         self._sources: dict[Memory, torch.Tensor] = {"pageable": pageable}

@@ -97,25 +97,19 @@ class _Flight:
 class DeviceCopier:
     """A consumer that copies each batch to the device first.
 
-    Args:
-        runtime: The device.
-        step: What is done with the batch there.
-        ahead: Copy on a side stream while the batch before is worked on.
-        pins: Whether the configuration pins batches; what that costs is then looked at, too.
-        clock: Monotonic seconds.
-
     Raises:
         TargetError: ``ahead`` is asked of a device that has no side streams.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        step: Step,
+        runtime: Runtime,  # the device
+        step: Step,  # what is done with the batch there
         *,
-        ahead: bool = False,
+        ahead: bool = False,  # copy on a side stream while the batch before is worked on
+        # Whether the configuration pins batches; what that costs is then looked at, too.
         pins: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,  # monotonic seconds
     ) -> None:
         self._runtime = runtime
         self._step = step

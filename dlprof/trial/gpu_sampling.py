@@ -26,21 +26,16 @@ _TOO_SHORT = "the window was too short for this card's turn"
 
 
 class GpuSampler:
-    """Collects samples between ``start`` and ``stop``; without a GPU it does nothing.
-
-    Args:
-        opener: Opens the driver, in the thread.
-        period_s: Between two samples. NVML averages over up to a second: asking more than five
-            times a second adds nothing.
-        clock: Monotonic seconds.
-    """
+    """Collects samples between ``start`` and ``stop``; without a GPU it does nothing."""
 
     def __init__(
         self,
-        opener: Callable[[], Gpus] = open_gpus,
+        opener: Callable[[], Gpus] = open_gpus,  # opens the driver, in the thread
         *,
+        # Between two samples. NVML averages over up to a second: asking more than five times a
+        # second adds nothing.
         period_s: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,  # monotonic seconds
     ) -> None:
         self._period_s = period_s
         self._clock = clock

@@ -131,21 +131,15 @@ class Link:
 
 
 class Nodes:
-    """All other nodes: of the one that leads, and of each that follows it.
-
-    Args:
-        ranks: How many there are on all nodes together; 0 where there is one node.
-        links: To the followers; of a follower, to the leader alone.
-        leads: Whether this node does.
-        reach: Of a follower: opens the link again; whether there is still something to reach.
-    """
+    """All other nodes: of the one that leads, and of each that follows it."""
 
     def __init__(
         self,
-        ranks: int = 0,
-        links: Sequence[Link] = (),
+        ranks: int = 0,  # how many there are on all nodes together; 0 where there is one node
+        links: Sequence[Link] = (),  # to the followers; of a follower, to the leader alone
         *,
-        leads: bool = True,
+        leads: bool = True,  # whether this node does
+        # Of a follower: opens the link again; whether there is still something to reach.
         reach: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ranks, self.links, self.leads = ranks, tuple(links), leads

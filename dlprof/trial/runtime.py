@@ -86,17 +86,6 @@ class ModuleProcess:
 
     It is the first of a session of its own, so that all that it starts is ended with it.
 
-    Args:
-        command: The interpreter, ``-m``, the module and its arguments.
-        what: It, for people, where the system doesn't start it: ``the observer``.
-        inbox: Where what it says goes, under ``source``.
-        source: A name of its own in the inbox.
-        log: What it prints goes there; nowhere without one.
-        cwd: Its working directory; this process's without one.
-        env: Its environment; this process's without one.
-        over_socket: Whether it talks over a socket, whose descriptor is its last argument, and not
-            over its standard streams.
-
     Attributes:
         channel: To talk to it.
         pid: Its process id, and its group's.
@@ -107,14 +96,16 @@ class ModuleProcess:
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Sequence[str],  # the interpreter, ``-m``, the module and its arguments
         *,
-        what: str,
-        inbox: Inbox,
-        source: str,
-        log: IO[bytes] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        what: str,  # it, for people, where the system doesn't start it: ``the observer``
+        inbox: Inbox,  # where what it says goes, under ``source``
+        source: str,  # a name of its own in the inbox
+        log: IO[bytes] | None = None,  # what it prints goes there; nowhere without one
+        cwd: Path | None = None,  # its working directory; this process's without one
+        env: Mapping[str, str] | None = None,  # its environment; this process's without one
+        # Whether it talks over a socket, whose descriptor is its last argument, and not over its
+        # standard streams.
         over_socket: bool = False,
     ) -> None:
         self.source = source

@@ -30,9 +30,6 @@ _OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX
 class Git:
     """Asks git about the repository that a directory is in.
 
-    Attributes:
-        root: The top of the working tree.
-
     Raises:
         UsageError: git is missing, or the directory is in no working tree.
     """
@@ -50,7 +47,7 @@ class Git:
                 f"{directory} is in no git repository, so there is no base to check against",
                 hint="Give a directory with --against, or a stored history with --baseline FILE.",
             )
-        self.root = Path(top.stdout.removesuffix("\n")).resolve()
+        self.root = Path(top.stdout.removesuffix("\n")).resolve()  # the top of the working tree
 
     def ask(self, *words: str) -> str | None:
         """What a command of git prints; ``None`` if it fails."""
