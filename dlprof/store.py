@@ -167,20 +167,14 @@ def read_content(path: Path) -> RunContent:
 
 
 class _Reader:
-    """The complete records of a file, and how far they reach.
-
-    Attributes:
-        number: The line of the last record, from 1; 0 before there is one. Blank lines may be
-            before it.
-        end: Offset in the file of the byte after it.
-        ended: Whether a line end follows its last byte.
-        torn: Whether a torn record follows the complete ones.
-    """
+    """The complete records of a file, and how far they reach."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self._file = path, file
-        self.number = self.end = 0
-        self.ended = self.torn = False
+        self.number = 0  # the last record's line, from 1, blank ones counted; 0 before there is one
+        self.end = 0  # offset in the file of the byte after it
+        self.ended = False  # whether a line end follows its last byte
+        self.torn = False  # whether a torn record follows the complete ones
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         number, end = 0, 0

@@ -36,11 +36,7 @@ class Event(Protocol):
 
 
 class Runtime:
-    """A device: an accelerator, reached through torch.
-
-    Args:
-        device: Torch's.
-    """
+    """A device: an accelerator, reached through torch."""
 
     timed_by = "device events"
     """What its events are read from."""
@@ -133,8 +129,7 @@ class HostRuntime(Runtime):
 class EventTimer:
     """The device's time for what is ordered while it is entered, on the stream that is current.
 
-    Attributes:
-        ended: Marks its end.
+    Its end is marked by ``ended``.
     """
 
     def __init__(self, runtime: Runtime) -> None:

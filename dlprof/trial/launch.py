@@ -181,10 +181,8 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
 class ForkLauncher(Launcher):
     """Forks trials from a process that has torch imported and the target built.
 
-    Args:
-        inbox: Where events go.
-        directory: For logs; the caller removes it.
-        local_rank: Where it runs as one of several ranks; ``None`` for a loader by itself.
+    Its log is in ``directory``, which the caller removes. Without a ``local_rank`` it is for a
+    loader by itself.
     """
 
     def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:

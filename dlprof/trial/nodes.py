@@ -42,14 +42,8 @@ _GONE = "See whether {host} and the network to it are well; --resume goes on wit
 class Link:
     """The way to another node. It is closed once that is silent, and may be opened again.
 
-    Args:
-        host: The node's name.
-        ranks: The numbers of its ranks.
-
-    Attributes:
-        mail: Orders and answers that came, in their order.
-        news: What came of a running trial.
-        opened: How often it was opened.
+    It has the node's name and the numbers of its ranks. Orders and answers come into ``mail``, in
+    their order, and what becomes of a running trial into ``news``.
     """
 
     def __init__(self, host: str, ranks: Iterable[int]) -> None:
@@ -57,7 +51,7 @@ class Link:
         self.mail: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.news: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
-        self.opened = self._missed = 0
+        self.opened = self._missed = 0  # how often, and beats without a word since
         self._sends = threading.Lock()
 
     @property

@@ -86,10 +86,6 @@ class ModuleProcess:
 
     It is the first of a session of its own, so that all that it starts is ended with it.
 
-    Attributes:
-        channel: To talk to it.
-        pid: Its process id, and its group's.
-
     Raises:
         ResourceLimitError: The system starts nothing more.
     """
@@ -124,7 +120,7 @@ class ModuleProcess:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 words, stderr=prints, cwd=cwd, env=env, start_new_session=True, **streams
             )
-        self.pid = self._process.pid
+        self.pid = self._process.pid  # its group's as well
         if self.link is not None:
             self.channel = Channel.of_socket(self.link)
         else:

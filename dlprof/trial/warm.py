@@ -69,13 +69,10 @@ class Warm:
     Workers live on between blocks wherever the loader can be made so: what they do for a batch is
     the same, and starting is measured apart.
 
-    Args:
-        built: The target.
-        config: The settings of its loader.
-        delay_s: CPU time by which each batch is to take longer.
+    Each batch is to take ``delay_s`` of CPU time longer.
 
     Raises:
-        TargetError: No loader can be made with them.
+        TargetError: No loader can be made with these settings.
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
