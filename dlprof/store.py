@@ -39,8 +39,7 @@ from dlprof.records import (
 )
 from dlprof.records.codec import MismatchError, from_json, to_json
 
-KIND = "record"
-"""The key that says which kind of record a line holds."""
+KIND = "record"  # the key that says which kind of record a line holds
 
 RECORD_TYPES: Mapping[str, type] = MappingProxyType(
     {

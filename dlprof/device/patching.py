@@ -32,8 +32,7 @@ _NOTED = (
 )
 """Where torch keeps lists of the methods that tensors have."""
 
-CHANGING = RLock()
-"""Held while methods are put in place and taken off."""
+CHANGING = RLock()  # held while methods are put in place and taken off
 
 
 class Patch:

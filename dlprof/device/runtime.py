@@ -38,11 +38,9 @@ class Event(Protocol):
 class Runtime:
     """A device: an accelerator, reached through torch."""
 
-    timed_by = "device events"
-    """What its events are read from."""
+    timed_by = "device events"  # what its events are read from
 
-    asynchronous = True
-    """Whether work is only ordered by a call, and done later."""
+    asynchronous = True  # whether work is only ordered by a call, and done later
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -25,8 +25,7 @@ PERIOD_S = 0.01
 """Between two pieces of work on whichever core: together they take 0.8 to 1 % of one core, however
 many cores there are."""
 
-_STEPS = 400
-"""Steps of a Python loop that are timed: 20 to 40 us."""
+_STEPS = 400  # steps of a Python loop that are timed: 20 to 40 us
 
 
 _MOST_CORES = 16

@@ -8,8 +8,7 @@ from typing import Literal
 from dlprof.records.machine import Machine
 from dlprof.records.record import empty, record
 
-CHECK_SCHEMA_VERSION = 1
-"""Of the JSON document of a check; fields may be added without a new one."""
+CHECK_SCHEMA_VERSION = 1  # of the JSON document of a check; fields may be added without a new one
 
 Side = Literal["base", "change"]
 Series = Literal["load", "start"]

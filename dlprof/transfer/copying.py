@@ -104,8 +104,7 @@ def fit(
     )
 
 
-SIZES = tuple(4096 * 4**power for power in range(9))
-"""4 KB to 256 MB."""
+SIZES = tuple(4096 * 4**power for power in range(9))  # 4 KB to 256 MB
 
 MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 

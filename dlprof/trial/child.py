@@ -58,8 +58,7 @@ _WARM = (
     "nothing was dropped from the page cache: the dataset names no file in its attributes, or this "
     "system can't do it"
 )
-_MEETING = timedelta(minutes=1)
-"""For all ranks to come to a process group."""
+_MEETING = timedelta(minutes=1)  # for all ranks to come to a process group
 
 _clock = time.perf_counter
 

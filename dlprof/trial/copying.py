@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
 """Figures of ``Copies`` that come from timed batches."""
 
-_EVERY = 4
-"""Every so many batches are timed, and ever fewer in a long window."""
+_EVERY = 4  # every so many batches are timed, and ever fewer in a long window
 
 
-Window = Callable[[str, float], object]
-"""Called at the window's ends; see ``Measurement.run``."""
+Window = Callable[[str, float], object]  # called at the window's ends; see ``Measurement.run``
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,8 +124,7 @@ SIGNS = (
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
-STOPPED = " of it is stopped."
-"""How the message of a hang ends whose process a signal has stopped."""
+STOPPED = " of it is stopped."  # how the message of a hang ends whose process a signal has stopped
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
 _RAISES_AGAIN = "torch/_utils.py"

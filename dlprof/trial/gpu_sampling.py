@@ -17,8 +17,7 @@ from dlprof.records import GpuInfo, GpuUsage
 
 _Work = Callable[[Gpus], object]
 
-_PATIENCE_S = 0.5
-"""For the last sample of a window: a round takes 80 ms where links are probed."""
+_PATIENCE_S = 0.5  # for the last sample of a window: a round takes 80 ms where links are probed
 
 _SILENT = "the GPUs' driver gave no answer in time: it may hang"
 _NOT_READY = "the GPUs' driver was not ready in time"

@@ -70,8 +70,7 @@ def built_of(message: Message) -> Built:
         ) from None
 
 
-LAUNCHER = "launcher"
-"""The source of a launcher's own events; a rank's has its number behind."""
+LAUNCHER = "launcher"  # the source of a launcher's own events; a rank's has its number behind
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +97,7 @@ class Launcher:
     means that the launcher itself is gone.
     """
 
-    source = LAUNCHER
-    """The name under which its own events come into the inbox."""
+    source = LAUNCHER  # the name under which its own events come into the inbox
 
     def build(self, request: BuildRequest) -> None:
         """Begin to build the target, to describe it and, where possible, to fork trials from."""

@@ -27,8 +27,7 @@ from dlprof.trial.protocol import Channel, Message, Orders, describe_error, erro
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
-RELAY_S = 0.02
-"""Seconds between looks at what ranks here and on other nodes have come to."""
+RELAY_S = 0.02  # seconds between looks at what ranks here and on other nodes have come to
 
 _BEAT_S = 1.0
 _MOST_MISSED = 5

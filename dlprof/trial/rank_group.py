@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _NAME = "ranks"
-_BARRIER_BYTES = 64
-"""Room for pthread's barrier, of 32 bytes with glibc."""
+_BARRIER_BYTES = 64  # room for pthread's barrier, of 32 bytes with glibc
 
 _MEETINGS = 16
 """More than a trial has: its start, the end of the warm-up, and at most four windows. The last of

@@ -22,15 +22,13 @@ from dlprof.trial.failures import resource_limits
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Channel, Message
 
-GRACE_S = 1.0
-"""How long processes may take to end after they were asked, before they are forced."""
+GRACE_S = 1.0  # how long processes may take to end after they were asked, before they are forced
 
 _SHOWN_BYTES = 1 << 16
 _HEAD_BYTES = _SHOWN_BYTES // 4
 """Of what is shown, from the beginning: what went wrong first stands there."""
 
-MOST_BYTES = 1 << 20
-"""A log is cut where it is found to be longer."""
+MOST_BYTES = 1 << 20  # a log is cut where it is found to be longer
 
 _LEFT_OUT = "\n[... {count:,} bytes are left out here ...]\n"
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
 
-MOST_BATCHES = 4096
-"""A block has no more, so that all its rows are kept."""
+MOST_BATCHES = 4096  # a block has no more, so that all its rows are kept
 
 
 _clock = time.perf_counter
