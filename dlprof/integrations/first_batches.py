@@ -39,11 +39,9 @@ from dlprof.targets.workers import start_method_of
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
-_MOST_FILES = 64
-"""Open files that are looked at around a ``next()``, each for some 2 µs."""
+_MOST_FILES = 64  # open files that are looked at around a ``next()``, each for some 2 µs
 
-LEAST_BATCHES = 10
-"""Followed batches that may show a cause."""
+LEAST_BATCHES = 10  # followed batches that may show a cause
 
 
 def compared_workers(known: WatchedLoader, dataset: object) -> int:

@@ -19,8 +19,7 @@ from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 from dlprof.settings.model import needs_workers
 from dlprof.units import format_bytes, format_duration
 
-SHORTEST_TRIAL_S = 0.3
-"""Shorter windows hold too few batches for an interval of their own."""
+SHORTEST_TRIAL_S = 0.3  # shorter windows hold too few batches for an interval of their own
 
 LONGEST_TRIAL_S = 3.0
 """Longer ones don't help: drift between trials is the larger part, which only repeats even out."""

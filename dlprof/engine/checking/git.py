@@ -127,8 +127,7 @@ def find_git(directory: Path) -> Git | None:
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
 _LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
-_SHORTEST = 6
-"""Characters of the last part of a path: to be like no other."""
+_SHORTEST = 6  # characters of the last part of a path: to be like no other
 
 
 @contextlib.contextmanager

@@ -92,8 +92,7 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, Built]) -
         )
 
 
-_NEAR = 1.5
-"""A block that is longer or shorter than asked for by no more than this factor will do."""
+_NEAR = 1.5  # a block that is longer or shorter than asked for by no more than this factor will do
 
 
 class Sides:
