@@ -18,18 +18,9 @@ from dlprof.machine.files import read_text
 from dlprof.machine.procfs import parse_process_stat
 
 Wait = Literal[
-    "running",
-    "queue",
-    "handover",
-    "sleep",
-    "disk",
-    "network",
-    "lock",
-    "gil",
-    "threads",
-    "child",
+    "running", "queue", "handover", "sleep", "disk", "network", "lock", "gil", "threads", "child",
     "other",
-]
+]  # fmt: skip
 """``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
 processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
 Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;

@@ -18,23 +18,10 @@ GateName = Literal[
     "service", "receive", "wall", "startup", "epoch_turnover", "memory", "shared_memory"
 ]
 ReasonCode = Literal[
-    "not_slower",
-    "slower",
-    "undecided",
-    "too_few_quads",
-    "unusable_blocks",
-    "zero_time",
-    "too_few_batches",
-    "different_data",
-    "not_measured",
-    "contended",
-    "settings_differ",
-    "cores_differ",
-    "unconfirmed",
-    "too_few_runs",
-    "spread",
-    "other_machine",
-]
+    "not_slower", "slower", "undecided", "too_few_quads", "unusable_blocks", "zero_time",
+    "too_few_batches", "different_data", "not_measured", "contended", "settings_differ",
+    "cores_differ", "unconfirmed", "too_few_runs", "spread", "other_machine",
+]  # fmt: skip
 
 
 @record(frozen=True, slots=True, kw_only=True)
