@@ -204,10 +204,8 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     built = builder()
     dropped: int | None = 0
     if request.cold_cache:
-        from dlprof.targets.files import (  # of few trials
-            dataset_files,
-            evict_from_page_cache,
-        )
+        # Of few trials.
+        from dlprof.targets.files import dataset_files, evict_from_page_cache
 
         def paths(dataset: object) -> Iterator[Path]:
             for path in dataset_files(dataset):
@@ -459,11 +457,7 @@ class Explainer:
 
     def summary(self, config: Config, copies: DeviceCopier | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here."""
-        from dlprof.tracing.explain import (
-            explain,
-            timeline,
-            with_copies,
-        )
+        from dlprof.tracing.explain import explain, timeline, with_copies
 
         edges = (self._began_ns, self._ended_ns)
         trace = self._trace(edges)

@@ -537,10 +537,6 @@ def cores_of(pids: Sequence[int]) -> list[int]:
         return []
 
 
-def _threads(pid: int) -> list[int]:
-    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-
-
 def _affinity(pid: int) -> frozenset[int] | None:
     try:
         return frozenset(os.sched_getaffinity(pid))
@@ -550,9 +546,9 @@ def _affinity(pid: int) -> frozenset[int] | None:
 
 def _hold(pid: int, cores: Collection[int]) -> None:
     """Hold all threads of a process, and those that they start, to cores."""
-    for thread in _threads(pid):
+    for task in Path(f"/proc/{pid}/task").iterdir():
         try:
-            os.sched_setaffinity(thread, cores)
+            os.sched_setaffinity(int(task.name), cores)
         except ProcessLookupError:  # a thread that ended meanwhile
             continue
 
