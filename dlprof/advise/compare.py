@@ -42,18 +42,9 @@ from dlprof.stats import LARGEST_LOG, t_quantile
 from dlprof.units import format_bytes, format_duration
 
 PartCode = Literal[
-    "cpu",
-    "cores",
-    "quota",
-    "neighbours",
-    "storage",
-    "receive",
-    "copy",
-    "wait",
-    "step",
-    "settings",
+    "cpu", "cores", "quota", "neighbours", "storage", "receive", "copy", "wait", "step", "settings",
     "remainder",
-]
+]  # fmt: skip
 Figures = Mapping[str, Any]
 
 

@@ -36,15 +36,9 @@ LEAST_CONFIGS = 3
 however often it is measured, recommends nothing; and trials may cost less than expected."""
 
 _AXES = (
-    "batch_size",
-    "in_order",
-    "start_method",
-    "sharing_strategy",
-    "worker_threads",
-    "pin_memory",
-    "persistent_workers",
-    "prefetch_factor",
-)
+    "batch_size", "in_order", "start_method", "sharing_strategy", "worker_threads", "pin_memory",
+    "persistent_workers", "prefetch_factor",
+)  # fmt: skip
 """Settings beside ``num_workers``, those that are swept only on request first."""
 
 OF_WORKERS = frozenset(_AXES) - {"batch_size", "pin_memory"}
