@@ -38,12 +38,12 @@ from dlprof.records import (
     Integrity,
     NumaBinding,
     PinCosts,
-    PinGain,
     PredictedCase,
     Reason,
     Run,
     Trial,
 )
+from dlprof.records.trial import PinGain
 from dlprof.stats import NEAR, PROBABILITY, RISK, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 

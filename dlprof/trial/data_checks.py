@@ -18,8 +18,8 @@ from dlprof.records import (
     WHOLE_EPOCHS,
     Config,
     Target,
-    doubled,
 )
+from dlprof.records.integrity import doubled
 from dlprof.trial.measure import Loop, WrongDataError
 
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"

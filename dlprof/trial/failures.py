@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.internals import IN_WORKER
-from dlprof.records import ONCE, Failure, FailureKind, Outcome
+from dlprof.records import ONCE, Failure, FailureKind
+from dlprof.records.trial import Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial.measure import EmptyLoaderError, WrongDataError
 
