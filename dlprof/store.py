@@ -273,7 +273,6 @@ _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _EXISTS_HINT = (
     "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
 )
-_BUSY_HINT = "Wait until that sweep has ended, or give another path with -o."
 
 
 def check_output(path: Path, *, force: bool = False) -> None:
@@ -451,7 +450,8 @@ def _open_locked(path: Path, flags: int) -> int:
             raise write_fault(path, error) from None
         if not lock(descriptor, wait=False):
             os.close(descriptor)
-            raise FileError(f"Another sweep is writing {path}", hint=_BUSY_HINT)
+            hint = "Wait until that sweep has ended, or give another path with -o."
+            raise FileError(f"Another sweep is writing {path}", hint=hint)
         if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)

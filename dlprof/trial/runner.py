@@ -31,7 +31,6 @@ from dlprof.trial.supervisor import (
     Supervisor,
 )
 
-_REBUILT = "each trial builds the target for itself, because {reason}"
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
 _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
 _ONE_THREAD = (
@@ -384,7 +383,7 @@ class TrialRunner:
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
-        self.notes = (*self.notes, _REBUILT.format(reason=reason))
+        self.notes = (*self.notes, f"each trial builds the target for itself, because {reason}")
         self._renew()
         self._preload()
 

@@ -30,8 +30,6 @@ _HEAD_BYTES = _SHOWN_BYTES // 4
 
 MOST_BYTES = 1 << 20  # a log is cut where it is found to be longer
 
-_LEFT_OUT = "\n[... {count:,} bytes are left out here ...]\n"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Received:
@@ -252,7 +250,7 @@ class TrialLog:
             return ends[len(ends) - wanted :].decode(errors="replace")
         head = b"" if since else self._head or self._read(0, _HEAD_BYTES)
         tail = ends[len(head) - _SHOWN_BYTES :]
-        note = _LEFT_OUT.format(count=wanted - len(head) - len(tail))
+        note = f"\n[... {wanted - len(head) - len(tail):,} bytes are left out here ...]\n"
         return head.decode(errors="replace") + note + tail.decode(errors="replace")
 
     def _kept_bytes(self) -> int:
