@@ -61,28 +61,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "Adapted",
-    "DlprofError",
-    "LoaderCall",
-    "PredictOptions",
-    "RecommendOptions",
-    "SweepOptions",
-    "TransferOptions",
-    "__version__",
-    "check",
-    "compare",
-    "kwargs_for",
-    "load_run",
-    "machine",
-    "predict",
-    "profile",
-    "recommend",
-    "report",
-    "sweep",
-    "transfer",
-    "tune",
-    "watch",
-]
+    "Adapted", "DlprofError", "LoaderCall", "PredictOptions", "RecommendOptions", "SweepOptions",
+    "TransferOptions", "__version__", "check", "compare", "kwargs_for", "load_run", "machine",
+    "predict", "profile", "recommend", "report", "sweep", "transfer", "tune", "watch",
+]  # fmt: skip
 
 late.HOMES.update(
     apply="dlprof.targets.loader",

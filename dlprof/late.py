@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-HOMES: dict[str, str] = {}
-"""The module of each function."""
+HOMES: dict[str, str] = {}  # the module of each function
 
 
 def call(name: str, *arguments: object) -> Any:

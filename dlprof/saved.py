@@ -29,8 +29,7 @@ from dlprof.tomlfile import (
     whole_rule,
 )
 
-VERSION = 1
-"""Of the file's format."""
+VERSION = 1  # of the file's format
 
 _NEW = f"""\
 # Settings for torch.utils.data.DataLoader, one entry for each machine and target.

@@ -39,8 +39,7 @@ from dlprof.records import (
 )
 from dlprof.records.codec import MismatchError, from_json, to_json
 
-KIND = "record"
-"""The key that says which kind of record a line holds."""
+KIND = "record"  # the key that says which kind of record a line holds
 
 RECORD_TYPES: Mapping[str, type] = MappingProxyType(
     {
@@ -167,20 +166,14 @@ def read_content(path: Path) -> RunContent:
 
 
 class _Reader:
-    """The complete records of a file, and how far they reach.
-
-    Attributes:
-        number: The line of the last record, from 1; 0 before there is one. Blank lines may be
-            before it.
-        end: Offset in the file of the byte after it.
-        ended: Whether a line end follows its last byte.
-        torn: Whether a torn record follows the complete ones.
-    """
+    """The complete records of a file, and how far they reach."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self._file = path, file
-        self.number = self.end = 0
-        self.ended = self.torn = False
+        self.number = 0  # the last record's line, from 1, blank ones counted; 0 before there is one
+        self.end = 0  # offset in the file of the byte after it
+        self.ended = False  # whether a line end follows its last byte
+        self.torn = False  # whether a torn record follows the complete ones
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         number, end = 0, 0
@@ -280,7 +273,6 @@ _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _EXISTS_HINT = (
     "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
 )
-_BUSY_HINT = "Wait until that sweep has ended, or give another path with -o."
 
 
 def check_output(path: Path, *, force: bool = False) -> None:
@@ -458,7 +450,8 @@ def _open_locked(path: Path, flags: int) -> int:
             raise write_fault(path, error) from None
         if not lock(descriptor, wait=False):
             os.close(descriptor)
-            raise FileError(f"Another sweep is writing {path}", hint=_BUSY_HINT)
+            hint = "Wait until that sweep has ended, or give another path with -o."
+            raise FileError(f"Another sweep is writing {path}", hint=hint)
         if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)

@@ -18,8 +18,7 @@ from dlprof.units import quoted
 MAX_FILE_BYTES = 1024 * 1024
 """No settings file of people's is longer; a device or a data file given by mistake is."""
 
-MAX_DEPTH = 32
-"""No settings of people's are nested deeper; dotted keys can be, without end."""
+MAX_DEPTH = 32  # no settings of people's are nested deeper; dotted keys can be, without end
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping
 
 from dlprof.errors import UsageError
 
-NS = 1_000_000_000
-"""Nanoseconds in a second."""
+NS = 1_000_000_000  # nanoseconds in a second
 
-MAX_VALUES = 1000
-"""Most values that one list or range may name; a sweep of more would never end."""
+MAX_VALUES = 1000  # most values that one list or range may name; a sweep of more would never end
 
-MISSING = "-"
-"""What the formatters give for a figure that could not be had."""
+MISSING = "-"  # what the formatters give for a figure that could not be had
 
 # At most 15 digits, so that float() and int() are exact and never overflow.
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}"

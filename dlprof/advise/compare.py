@@ -44,18 +44,9 @@ from dlprof.stats.intervals import t_quantile
 from dlprof.units import format_bytes, format_duration
 
 PartCode = Literal[
-    "cpu",
-    "cores",
-    "quota",
-    "neighbours",
-    "storage",
-    "receive",
-    "copy",
-    "wait",
-    "step",
-    "settings",
+    "cpu", "cores", "quota", "neighbours", "storage", "receive", "copy", "wait", "step", "settings",
     "remainder",
-]
+]  # fmt: skip
 Figures = Mapping[str, Any]
 
 

@@ -39,12 +39,12 @@ from dlprof.records import (
     Integrity,
     NumaBinding,
     PinCosts,
-    PinGain,
     PredictedCase,
     Reason,
     Run,
     Trial,
 )
+from dlprof.records.trial import PinGain
 from dlprof.stats.belief import NEAR, PROBABILITY, RISK, believe, observe
 from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate

@@ -60,9 +60,8 @@ from dlprof.records import (
     Recommendation,
     RuleOfThumb,
     Run,
-    ToMeasure,
 )
-from dlprof.records.advice import Relation
+from dlprof.records.advice import Relation, ToMeasure
 from dlprof.stats.belief import NEAR
 from dlprof.units import format_duration
 

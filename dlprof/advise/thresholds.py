@@ -11,8 +11,7 @@ from typing import Final
 from dlprof.records import Estimate
 from dlprof.stats.belief import NEAR
 
-WITHIN = f"within {(1 - NEAR) * 100:.0f}%"
-"""``NEAR`` in words."""
+WITHIN = f"within {(1 - NEAR) * 100:.0f}%"  # ``NEAR`` in words
 
 EVEN = 0.5
 """``RISK`` among those that nobody measured: where all are known to 8 %, equals would else be taken
@@ -51,15 +50,13 @@ NOTABLE, STARVED, USED_UP = 0.05, 0.1, 0.9
 """Share of the time that a cause takes from which it is worth a word; of run-queue wait from which
 a loader wants more cores than it got; of cores, memory or time from which they are the limit."""
 
-STORAGE_WAITS = 0.2
-"""Share of a batch's time spent waiting from which storage decides."""
+STORAGE_WAITS = 0.2  # share of a batch's time spent waiting from which storage decides
 
 TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
 to 53 ms on a quiet machine, and it is timed once in a trial."""
 
-BUSY = 0.75
-"""Share of time in which a resource works, from which it is the limit."""
+BUSY = 0.75  # share of time in which a resource works, from which it is the limit
 
 HALF_BUSY = 0.5
 """Workers that are busy for less hold no step up, whatever they do: they could feed it at twice its
@@ -89,8 +86,7 @@ STARTS_CPU_S: Final = {"fork": 0.035, "forkserver": 1.8, "spawn": 1.4}
 """CPU seconds to start a worker and to end it, by start method: a fork as ``os.times`` has it, of a
 script that has loaded torch; in the others torch is imported once more."""
 
-RESET_S = 0.002
-"""Turn of an epoch with workers that persist: 0.3 to 2 ms."""
+RESET_S = 0.002  # turn of an epoch with workers that persist: 0.3 to 2 ms
 
 PARALLEL, CROWDS_STEP = 1.2, 0.25
 """Cores that a step keeps busy, from which several threads compute in it. And the share of the
@@ -112,8 +108,7 @@ PINNED_SPEED = 2.0
 """What pinned memory brings at most where copies overlap nothing: 0.458 against 0.367 ms for
 4 MB, and with non_blocking the rest as well."""
 
-REACHED = 0.75
-"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s."""
+REACHED = 0.75  # share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s
 
 TAIL = 0.05
 """Share of all batches' own time that lies beyond twice the usual, from which some are slow: it is
@@ -123,19 +118,16 @@ LARGE_SHARE = 0.3
 """Share of making a batch from which its samples are worth a word. From it, starting workers is so
 much of an epoch that it comes before what it explains."""
 
-SENT_S = 0.5
-"""Seconds that sending the dataset to all workers takes, from which it is worth a word."""
+SENT_S = 0.5  # seconds that sending the dataset to all workers takes, from which it is worth a word
 
 LEAST_RECEIVE_S, LEAST_PUT_S, LIGHT_S = 0.0003, 0.0001, 0.0025
 """What main takes to receive one tensor from a worker, and a worker to put it. Receiving that takes
 less than the last, of few tensors, is what any batch from a worker takes: 0.3 ms for one tensor and
 0.9 ms for five on a quiet machine, 1.1 ms for one seen on a slow and busy one."""
 
-FEW_TENSORS = 4
-"""A batch of no more than these is received as quickly as one tensor."""
+FEW_TENSORS = 4  # a batch of no more than these is received as quickly as one tensor
 
-MANY = 8
-"""Workers from which a loader that keeps up is worth a word, if they are ``FAR_TOO_MANY``."""
+MANY = 8  # workers from which a loader that keeps up is worth a word, if they are ``FAR_TOO_MANY``
 
 PREFETCH, PREFETCH_OF_BURSTS, BURSTS = (2, 4), (2, 4, 8), 0.5
 """Torch's own ``prefetch_factor`` and twice it, which are predicted; where batches come in bursts;
@@ -149,8 +141,7 @@ known."""
 SAME_RATE = 0.02
 """A difference smaller than this is none, however sure; a part that costs less is no finding."""
 
-SCALES = 0.8
-"""Of what so many more ranks would give, less of which is worth saying why."""
+SCALES = 0.8  # of what so many more ranks would give, less of which is worth saying why
 
 SLOWER_RANK = 0.15
 """Share of the time that a sample takes on most ranks by which one must take longer for a cause."""

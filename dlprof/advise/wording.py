@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dlprof.records import Estimate, Severity, Trial
+from dlprof.records import Estimate, Trial
+from dlprof.records.findings import Severity
 from dlprof.units import counted
 
 EVEN_SHARDS = "its shards feed all workers alike"

@@ -13,8 +13,6 @@ from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
     ONE_BATCH_SIGN,
-    OPENED_EACH,
-    SHARE_OUT,
     UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
@@ -26,8 +24,8 @@ from dlprof.records import (
     Reason,
     Run,
     Trial,
-    is_guessed,
 )
+from dlprof.records.integrity import OPENED_EACH, SHARE_OUT, is_guessed
 
 _SHARDED = Fix(
     text=SHARE_OUT,

@@ -88,9 +88,6 @@ def _check_system(root: Path) -> None:
 class Board:
     """All trainings of this machine, watched at once.
 
-    Attributes:
-        unseen: Trainings that can't be looked at: other users', and own ones that are protected.
-
     Raises:
         UsageError: There is no ``/proc``.
     """
@@ -105,6 +102,7 @@ class Board:
         _check_system(root)
         self._root, self._clock, self._sleep = root, clock, sleep
         self._watched: dict[tuple[int, int], Watcher] = {}
+        # Trainings that can't be looked at: other users', and own ones that are protected.
         self.unseen = 0
         self._pause_ns = 0
         self._torch: dict[tuple[int, int], bool] = {}

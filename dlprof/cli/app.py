@@ -16,8 +16,7 @@ COMMANDS = (
 )
 """In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name."""
 
-COMPLETES = "_DLPROF_COMPLETE"
-"""The variable by which a shell's completion asks, as Click names it."""
+COMPLETES = "_DLPROF_COMPLETE"  # the variable by which a shell's completion asks, as Click names it
 
 
 class _Program(Group):

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-_DEEPEST = 16
-"""A batch that contains itself is left as it is from here on."""
+_DEEPEST = 16  # a batch that contains itself is left as it is from here on
 
 
 # What is stored of a sparse tensor; the first as it is, for one that isn't coalesced refuses else.

@@ -32,8 +32,7 @@ _NOTED = (
 )
 """Where torch keeps lists of the methods that tensors have."""
 
-CHANGING = RLock()
-"""Held while methods are put in place and taken off."""
+CHANGING = RLock()  # held while methods are put in place and taken off
 
 
 class Patch:
@@ -56,9 +55,8 @@ class Patch:
                 # Keep torch.compile from it, which tries all that is called by a
                 # loop that it gives up.
                 compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
-                with contextlib.suppress(
-                    AttributeError
-                ):  # not loaded, or a torch with other names for it
+                # It isn't loaded, or this torch has other names for it.
+                with contextlib.suppress(AttributeError):
                     skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
                     for each, within in ((mine, default), (self._begun, skip), (self._ended, skip)):
                         strategy = compiler.FrameExecStrategy(skip, within)

@@ -36,17 +36,11 @@ class Event(Protocol):
 
 
 class Runtime:
-    """A device: an accelerator, reached through torch.
+    """A device: an accelerator, reached through torch."""
 
-    Args:
-        device: Torch's.
-    """
+    timed_by = "device events"  # what its events are read from
 
-    timed_by = "device events"
-    """What its events are read from."""
-
-    asynchronous = True
-    """Whether work is only ordered by a call, and done later."""
+    asynchronous = True  # whether work is only ordered by a call, and done later
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -133,8 +127,7 @@ class HostRuntime(Runtime):
 class EventTimer:
     """The device's time for what is ordered while it is entered, on the stream that is current.
 
-    Attributes:
-        ended: Marks its end.
+    Its end is marked by ``ended``.
     """
 
     def __init__(self, runtime: Runtime) -> None:

@@ -35,12 +35,7 @@ from dlprof.records import (
     shared_position,
 )
 from dlprof.records.codec import MismatchError, fault_of, from_json
-from dlprof.search.led import (
-    calibration_configs,
-    final_trial_s,
-    has_room,
-    wants_model,
-)
+from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
     Space,

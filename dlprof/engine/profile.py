@@ -148,8 +148,7 @@ class _Profile(Measuring):
 
     config: Config
     cost: TrialCost
-    roles: list[Role] = dataclasses.field(default_factory=list)
-    """What each trial was for."""
+    roles: list[Role] = dataclasses.field(default_factory=list)  # what each trial was for
     weight: DatasetWeight | None = None
 
     def run(self, outlook: Outlook) -> Run:

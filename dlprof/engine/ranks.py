@@ -40,8 +40,7 @@ from dlprof.trial.runner import TrialRunner
 from dlprof.units import counted, format_bytes
 from dlprof.version import __version__
 
-_BUILDER_BYTES = 200 << 20
-"""What a process with torch and a small dataset takes at least."""
+_BUILDER_BYTES = 200 << 20  # what a process with torch and a small dataset takes at least
 
 _PATIENCE_S = 60.0  # for all ranks of a machine to come
 _PAUSE_S = 0.1

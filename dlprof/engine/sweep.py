@@ -72,8 +72,7 @@ _RAISES = (
 )
 
 
-SCALING_BLOCKS = 2
-"""Trials at each number of ranks, interleaved, so that drift hits all of them."""
+SCALING_BLOCKS = 2  # trials at each number of ranks, interleaved, so that drift hits all of them
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

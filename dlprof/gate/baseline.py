@@ -202,11 +202,9 @@ def _two_numbers(version: str) -> str:
     return match[0] if match else version
 
 
-VERSION = 1
-"""Of a line's format."""
+VERSION = 1  # of a line's format
 
-MOST_CHARACTERS = 16 * 1024 * 1024
-"""No baseline is longer: tens of thousands of entries."""
+MOST_CHARACTERS = 16 * 1024 * 1024  # no baseline is longer: tens of thousands of entries
 
 _VERSION_KEY = "dlprof_baseline"
 _CONFLICTS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")

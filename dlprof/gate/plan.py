@@ -25,11 +25,9 @@ LOOKS = (10, 15, 25, 45, 90)
 first. The later ones are for machines whose cores change their speed from one moment to the next,
 by a factor of two where others use the same hyper-threads: each quad shows little there."""
 
-THRESHOLD = 0.05
-"""``--fail-above`` where it isn't given."""
+THRESHOLD = 0.05  # ``--fail-above`` where it isn't given
 
-CONFIDENCE = 0.99
-"""``--confidence`` where it isn't given."""
+CONFIDENCE = 0.99  # ``--confidence`` where it isn't given
 
 _MIB = float(1 << 20)
 _SERVICE_VIEWS = ("mean", "low_quartile")
@@ -165,8 +163,7 @@ def loader_difference(base: Config | None, change: Config | None) -> str:
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
 
 
-SIDES: dict[str, Side] = {"A": "base", "B": "change"}
-"""The letters of an order."""
+SIDES: dict[str, Side] = {"A": "base", "B": "change"}  # the letters of an order
 
 _QUADS = ("ABBA", "BAAB")
 _PAIRS = ("AB", "BA")

@@ -10,8 +10,7 @@ from dlprof.gate.plan import is_balanced
 from dlprof.gate.wording import METRICS
 from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
 
-LEAST_BATCHES = 4
-"""A block with fewer has no lower-quartile batch of its own."""
+LEAST_BATCHES = 4  # a block with fewer has no lower-quartile batch of its own
 
 MOST_BATCHES = 256
 """Entries of a block; more are grouped, so that the raw blocks of a check stay below a few MB."""

@@ -37,8 +37,7 @@ VIEW_NAMES: Mapping[str, str] = {
 """What people read for each view; empty where there is only one."""
 
 
-_LONG_S = 99.95
-"""From which on times are shown in minutes and more."""
+_LONG_S = 99.95  # from which on times are shown in minutes and more
 
 _SCALES = ((0.9995e-3, 1e6, "µs"), (0.9995, 1e3, "ms"), (_LONG_S, 1.0, "s"))
 """Of times below so many seconds: how often their unit goes into a second, and its name."""

@@ -26,24 +26,15 @@ from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
-from dlprof.targets.open_files import (
-    OpenFile,
-    holders,
-    moved,
-    named,
-    open_files,
-    positions,
-)
+from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
 from dlprof.targets.workers import start_method_of
 
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
-_MOST_FILES = 64
-"""Open files that are looked at around a ``next()``, each for some 2 µs."""
+_MOST_FILES = 64  # open files that are looked at around a ``next()``, each for some 2 µs
 
-LEAST_BATCHES = 10
-"""Followed batches that may show a cause."""
+LEAST_BATCHES = 10  # followed batches that may show a cause
 
 
 def compared_workers(known: WatchedLoader, dataset: object) -> int:
@@ -78,14 +69,12 @@ class SharedFiles:
     In ``next()`` the main process runs torch's own code alone where the samplers are torch's: of
     the files that the loader's own parts hold, what moves meanwhile is moved by its workers. Those
     that a ``worker_init_fn`` gives their number may have a file each.
-
-    Attributes:
-        found: Those that were moved, each in words. Of one worker those that more would share.
     """
 
     def __init__(self, config: Config | None) -> None:
         # Until each worker has made some batches, and none of what was read before the fork.
         self._left = 0 if config is None else 4 * config.batches_in_flight
+        # Those that were moved, each in words. Of one worker those that more would share.
         self.found: tuple[str, ...] = ()
 
     def looking_at(self, loader: Any) -> Callable[[Take], Take]:
@@ -154,9 +143,6 @@ class Follower:
     They are more than asked for where so many would hardly fill the queues. It takes longer where
     batches are so slow that too few to explain them have come by then. Made where torch is loaded
     already.
-
-    Attributes:
-        copies: What its consumers copy to the device meanwhile.
     """
 
     def __init__(self, name: str, config: Config, batches: int = 200) -> None:
@@ -171,6 +157,7 @@ class Follower:
             stop_after_s=copies.FOLLOWED_S,
             least_batches=self._warm_up + LEAST_BATCHES,
         )
+        # What its consumers copy to the device meanwhile.
         self.copies = copies.ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
         self._glances, self._enough = Glances(), threading.Event()

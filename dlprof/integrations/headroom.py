@@ -37,16 +37,13 @@ from dlprof.stats.intervals import ratio_interval
 from dlprof.targets.counting import count_bytes
 from dlprof.units import NS, format_bytes
 
-LEAD: Final = 2
-"""Steps with batches from memory that are left out of each round."""
+LEAD: Final = 2  # steps with batches from memory that are left out of each round
 
 _LEAST_ROUNDS = 3
-_LEAST_BLOCK, _MOST_BLOCK = 8, 40
-"""Batches given again in a round."""
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round
 
 _MOST_BYTES = 512 * 2**20
-_LEVELS = 8
-"""Looks at the queues from which it is known how many batches are ready as a rule."""
+_LEVELS = 8  # looks at the queues from which it is known how many batches are ready as a rule
 
 _LONGEST_REST_S = 10.0
 _Phase = Literal["settling", "live", "replaying"]

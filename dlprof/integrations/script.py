@@ -15,7 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from dlprof.errors import UsageError
-from dlprof.records import ScriptEnding
+from dlprof.records.watched import ScriptEnding
 from dlprof.tracing.frames import OWN, without_own_lines
 from dlprof.units import quoted
 

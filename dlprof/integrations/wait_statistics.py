@@ -22,8 +22,7 @@ from dlprof.records import Durations, StepTimes, WatchedLoader
 from dlprof.units import NS
 
 NEVER_NS: Final = 2**63
-MOST_PENDING: Final = 256
-"""Batches after which a thread's entries are worked out."""
+MOST_PENDING: Final = 256  # batches after which a thread's entries are worked out
 
 _MOST_STEPS = 1024
 """Batches whose times are kept for other ranks to be compared with: some 35 KB of a run file. Where

@@ -25,8 +25,7 @@ PERIOD_S = 0.01
 """Between two pieces of work on whichever core: together they take 0.8 to 1 % of one core, however
 many cores there are."""
 
-_STEPS = 400
-"""Steps of a Python loop that are timed: 20 to 40 us."""
+_STEPS = 400  # steps of a Python loop that are timed: 20 to 40 us
 
 
 _MOST_CORES = 16
@@ -40,21 +39,16 @@ ELSEWHERE = "it ran on more cores than can be visited in a window"
 
 
 class SpeedProbe:
-    """Works a little on each core between ``start`` and ``stop``, in a thread pinned to it.
-
-    Args:
-        root: Where ``/proc`` is found.
-        cpus: Numbers of the cores; ``None`` for those that this process may use.
-        work: Does the fixed work of so many steps.
-        clock: CPU time of the calling thread, in nanoseconds.
-    """
+    """Works a little on each core between ``start`` and ``stop``, in a thread pinned to it."""
 
     def __init__(
         self,
-        root: Path = Path("/"),
+        root: Path = Path("/"),  # where ``/proc`` is found
         *,
+        # Numbers of the cores; ``None`` for those that this process may use.
         cpus: Sequence[int] | None = None,
-        work: Callable[[int], object] | None = None,
+        work: Callable[[int], object] | None = None,  # does the fixed work of so many steps
+        # CPU time of the calling thread, in nanoseconds.
         clock: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         # Looked up here and not in a thread, which may outlive whoever took it away from ``os``.

@@ -261,20 +261,16 @@ def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
 
 
 class PatientGpus(Gpus):
-    """The machine's GPUs, asked with a limit of time.
-
-    Args:
-        limit_s: Seconds for one call. After one that ran over it, or failed, none is made any more.
-        opener: Opens the driver.
-        opening_s: For that: without its daemon it wakes one card after the other, each in a second
-            or two, and a server has eight.
-    """
+    """The machine's GPUs, asked with a limit of time."""
 
     def __init__(
         self,
+        # Seconds for one call. After one that ran over it, or failed, none is made any more.
         limit_s: float = 5.0,
-        opener: Callable[[], Gpus] = open_gpus,
+        opener: Callable[[], Gpus] = open_gpus,  # opens the driver
         *,
+        # For that: without its daemon it wakes one card after the other, each in a second or two,
+        # and a server has eight.
         opening_s: float = 20.0,
     ) -> None:
         self._cards, self._limit_s = (), limit_s

@@ -216,16 +216,13 @@ class GpmCounters:
     ``utilization.gpu`` only shows that some kernel ran. GPM shows how many of the multiprocessors
     had work and how full they were, and counts the link's bytes without the 20 ms that
     ``nvmlDeviceGetPcieThroughput`` blocks. A figure comes of two readings of the counters.
-
-    Attributes:
-        unavailable: Why the card has none; ``None`` where it has.
     """
 
     def __init__(self, nvml: Driver, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
         self._samples: list[Any] = []
-        self.unavailable = self._start()
+        self.unavailable = self._start()  # why the card has none; ``None`` where it has
 
     def prime(self) -> None:
         """Read the counters, so that the next figures are of the time from now on."""

@@ -60,24 +60,17 @@ class Snapshot:
 
 
 class Sampler:
-    """Takes snapshots of one trial: keeps what was learnt between them.
-
-    Args:
-        pid: The trial's first process; its descendants belong to it.
-        beside: First processes of other ranks, which belong to it with all their descendants.
-        root: Where ``/proc`` and ``/sys`` are found.
-        clock: Nanoseconds of a clock that never steps.
-        cpu_clock: CPU nanoseconds of this process.
-    """
+    """Takes snapshots of one trial: keeps what was learnt between them."""
 
     def __init__(
         self,
-        pid: int,
+        pid: int,  # the trial's first process; its descendants belong to it
         *,
+        # First processes of other ranks, which belong to it with all their descendants.
         beside: Sequence[int] = (),
-        root: Path = Path("/"),
-        clock: Callable[[], int] = time.monotonic_ns,
-        cpu_clock: Callable[[], int] = time.process_time_ns,
+        root: Path = Path("/"),  # where ``/proc`` and ``/sys`` are found
+        clock: Callable[[], int] = time.monotonic_ns,  # nanoseconds of a clock that never steps
+        cpu_clock: Callable[[], int] = time.process_time_ns,  # CPU nanoseconds of this process
     ) -> None:
         self._first = (pid, *beside)
         self._root = root

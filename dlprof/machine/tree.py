@@ -110,7 +110,6 @@ class ProcessTree:
     def __init__(self, pid: int, *, beside: Sequence[int] = (), root: Path = Path("/")) -> None:
         self._first = (*beside, pid)
         self._proc = f"{root}/proc".replace("//", "/")
-        self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._members: dict[int, Member] = {}
         self._lists_children = is_there(f"{self._proc}/{pid}/task/{pid}/children")
         self._unsettled_ns = self._gone_run_ns = self._gone_wait_ns = 0

@@ -18,18 +18,9 @@ from dlprof.machine.files import read_text
 from dlprof.machine.procfs import parse_process_stat
 
 Wait = Literal[
-    "running",
-    "queue",
-    "handover",
-    "sleep",
-    "disk",
-    "network",
-    "lock",
-    "gil",
-    "threads",
-    "child",
+    "running", "queue", "handover", "sleep", "disk", "network", "lock", "gil", "threads", "child",
     "other",
-]
+]  # fmt: skip
 """``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
 processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
 Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;
@@ -230,18 +221,15 @@ class Thread:
         machine: The architecture, as ``os.uname`` names it.
         gil: Where its process keeps the GIL (``gil_of``); without, a wait for that is one for
             another thread.
-
-    Attributes:
-        unreadable: Whether the kernel keeps from us which calls it waits in.
-        waits: How many looks found it so.
     """
 
     def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
         self._machine, self._gil = machine, gil
         self._syscall, self._channel = ProcFile(f"{folder}/syscall"), ProcFile(f"{folder}/wchan")
         self._stat = ProcFile(f"{folder}/stat")
+        # Whether the kernel keeps from us which calls it waits in.
         self.unreadable = self._syscall.read() is None
-        self.waits: Counter[Wait] = Counter()
+        self.waits: Counter[Wait] = Counter()  # how many looks found it so
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
 
-MIN_BATCHES = 10
-"""Fewer batches than this say nothing of their spread."""
+MIN_BATCHES = 10  # fewer batches than this say nothing of their spread
 
 
 def fit(

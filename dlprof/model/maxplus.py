@@ -33,8 +33,7 @@ from dlprof.model.bounds import bounds, slowdown
 from dlprof.model.work import Cell, Rows, Work, means_of
 from dlprof.units import parse_step
 
-FAR_BELOW = 0.93
-"""A rate below this share of every bound has another reason than they."""
+FAR_BELOW = 0.93  # a rate below this share of every bound has another reason than they
 
 _BATCHES = 1600
 """That the recursion goes through. With 3 % of batches 15 times as expensive, the luck of their

@@ -18,9 +18,9 @@ from dlprof.records import (
     Estimate,
     PredictedCell,
     Prediction,
-    StartPhaseName,
     WorkerStart,
 )
+from dlprof.records.findings import StartPhaseName
 
 MODEL_ERROR = 0.03
 """Standard deviation of the logarithm of predicted over measured rates that is not the

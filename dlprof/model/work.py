@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from dlprof.records import BatchCosts, Calibration, Config
 
-DEFAULT = "default"
-"""The key of torch's own sharing strategy and of the target's own start method."""
+DEFAULT = "default"  # the key of torch's own sharing strategy and of the target's own start method
 
 SPEED_ERROR = 0.08
 """How far off a core's speed is from that while a loader was calibrated, as the standard deviation

@@ -21,7 +21,6 @@ from dlprof.records.advice import PredictedCase as PredictedCase
 from dlprof.records.advice import Reason as Reason
 from dlprof.records.advice import Recommendation as Recommendation
 from dlprof.records.advice import RuleOfThumb as RuleOfThumb
-from dlprof.records.advice import ToMeasure as ToMeasure
 from dlprof.records.calibration import Calibration as Calibration
 from dlprof.records.calibration import PredictedCell as PredictedCell
 from dlprof.records.calibration import Prediction as Prediction
@@ -38,21 +37,16 @@ from dlprof.records.findings import Diagnosis as Diagnosis
 from dlprof.records.findings import Finding as Finding
 from dlprof.records.findings import FindingCode as FindingCode
 from dlprof.records.findings import Fix as Fix
-from dlprof.records.findings import Severity as Severity
 from dlprof.records.findings import Stalls as Stalls
 from dlprof.records.findings import StartPhase as StartPhase
-from dlprof.records.findings import StartPhaseName as StartPhaseName
 from dlprof.records.findings import WithoutPart as WithoutPart
 from dlprof.records.findings import WorkerStart as WorkerStart
 from dlprof.records.integrity import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
-from dlprof.records.integrity import NEVER_ASKED as NEVER_ASKED
 from dlprof.records.integrity import ONCE as ONCE
 from dlprof.records.integrity import ONE_BATCH_SIGN as ONE_BATCH_SIGN
-from dlprof.records.integrity import OPENED_EACH as OPENED_EACH
-from dlprof.records.integrity import SHARE_OUT as SHARE_OUT
 from dlprof.records.integrity import SHARED_SIGN as SHARED_SIGN
 from dlprof.records.integrity import SOME_SHARED as SOME_SHARED
 from dlprof.records.integrity import UNSHARED_SIGN as UNSHARED_SIGN
@@ -60,8 +54,6 @@ from dlprof.records.integrity import VARIED_SIGN as VARIED_SIGN
 from dlprof.records.integrity import WHOLE_EPOCHS as WHOLE_EPOCHS
 from dlprof.records.integrity import Integrity as Integrity
 from dlprof.records.integrity import checked as checked
-from dlprof.records.integrity import doubled as doubled
-from dlprof.records.integrity import is_guessed as is_guessed
 from dlprof.records.integrity import shared_position as shared_position
 from dlprof.records.machine import CoreSpeeds as CoreSpeeds
 from dlprof.records.machine import GpuInfo as GpuInfo
@@ -91,9 +83,7 @@ from dlprof.records.trial import Copies as Copies
 from dlprof.records.trial import Failure as Failure
 from dlprof.records.trial import FailureKind as FailureKind
 from dlprof.records.trial import GpuUsage as GpuUsage
-from dlprof.records.trial import Outcome as Outcome
 from dlprof.records.trial import PinCosts as PinCosts
-from dlprof.records.trial import PinGain as PinGain
 from dlprof.records.trial import Purpose as Purpose
 from dlprof.records.trial import RankFigures as RankFigures
 from dlprof.records.trial import Trial as Trial
@@ -102,7 +92,6 @@ from dlprof.records.trial import UsageSample as UsageSample
 from dlprof.records.watched import SCRIPT_SPEC as SCRIPT_SPEC
 from dlprof.records.watched import Durations as Durations
 from dlprof.records.watched import Headroom as Headroom
-from dlprof.records.watched import ScriptEnding as ScriptEnding
 from dlprof.records.watched import StepTimes as StepTimes
 from dlprof.records.watched import TriedSetting as TriedSetting
 from dlprof.records.watched import WatchedLoader as WatchedLoader

@@ -17,8 +17,7 @@ _Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
 Relation = Literal["present", "tie", "fastest", "default", "slower", "predicted"]
 
-USELESS = 0.5
-"""A certificate of no more than half of the best rate says nothing."""
+USELESS = 0.5  # a certificate of no more than half of the best rate says nothing
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,9 @@ from typing import Any
 
 from dlprof.records.record import record
 
-START_METHODS = ("fork", "spawn", "forkserver")
-"""How multiprocessing starts workers."""
+START_METHODS = ("fork", "spawn", "forkserver")  # how multiprocessing starts workers
 
-BY_COPY = START_METHODS[1:]
-"""Those by which each worker gets a copy of the dataset, pickled."""
+BY_COPY = START_METHODS[1:]  # those by which each worker gets a copy of the dataset, pickled
 
 
 @record(frozen=True, slots=True, kw_only=True)

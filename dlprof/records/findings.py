@@ -9,38 +9,13 @@ from dlprof.records.config import Config, Estimate
 from dlprof.records.record import empty, record
 
 FindingCode = Literal[
-    "consumer",
-    "fetch.cpu",
-    "fetch.io",
-    "collate",
-    "main.receive",
-    "main.pin",
-    "main.sampler",
-    "order.blocking",
-    "prefetch.shallow",
-    "lock",
-    "too_few_workers",
-    "too_many_workers",
-    "cpu.oversubscribed",
-    "cpu.threads",
-    "cpu.affinity",
-    "cpu.quota",
-    "cpu.neighbours",
-    "startup",
-    "dataset.heavy",
-    "memory.growth",
-    "memory.limit",
-    "memory.shm",
-    "data.shared_file",
-    "data.duplicated",
-    "data.truncated",
-    "data.unshared",
-    "workers.unfed",
-    "transfer.pageable",
-    "transfer.link",
-    "gpu.neighbours",
-    "step.slowed",
-]
+    "consumer", "fetch.cpu", "fetch.io", "collate", "main.receive", "main.pin", "main.sampler",
+    "order.blocking", "prefetch.shallow", "lock", "too_few_workers", "too_many_workers",
+    "cpu.oversubscribed", "cpu.threads", "cpu.affinity", "cpu.quota", "cpu.neighbours", "startup",
+    "dataset.heavy", "memory.growth", "memory.limit", "memory.shm", "data.shared_file",
+    "data.duplicated", "data.truncated", "data.unshared", "workers.unfed", "transfer.pageable",
+    "transfer.link", "gpu.neighbours", "step.slowed",
+]  # fmt: skip
 Severity = Literal["high", "medium", "low", "info"]
 
 WHILE_MEASURED = "while this was measured"

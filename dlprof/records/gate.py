@@ -8,8 +8,7 @@ from typing import Literal
 from dlprof.records.machine import Machine
 from dlprof.records.record import empty, record
 
-CHECK_SCHEMA_VERSION = 1
-"""Of the JSON document of a check; fields may be added without a new one."""
+CHECK_SCHEMA_VERSION = 1  # of the JSON document of a check; fields may be added without a new one
 
 Side = Literal["base", "change"]
 Series = Literal["load", "start"]
@@ -19,23 +18,10 @@ GateName = Literal[
     "service", "receive", "wall", "startup", "epoch_turnover", "memory", "shared_memory"
 ]
 ReasonCode = Literal[
-    "not_slower",
-    "slower",
-    "undecided",
-    "too_few_quads",
-    "unusable_blocks",
-    "zero_time",
-    "too_few_batches",
-    "different_data",
-    "not_measured",
-    "contended",
-    "settings_differ",
-    "cores_differ",
-    "unconfirmed",
-    "too_few_runs",
-    "spread",
-    "other_machine",
-]
+    "not_slower", "slower", "undecided", "too_few_quads", "unusable_blocks", "zero_time",
+    "too_few_batches", "different_data", "not_measured", "contended", "settings_differ",
+    "cores_differ", "unconfirmed", "too_few_runs", "spread", "other_machine",
+]  # fmt: skip
 
 
 @record(frozen=True, slots=True, kw_only=True)

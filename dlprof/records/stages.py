@@ -10,28 +10,12 @@ from dlprof.records.config import Config
 from dlprof.records.record import empty, record
 
 StageName = Literal[
-    "dispatch",
-    "pick_up",
-    "fetch",
-    "collate",
-    "serialise",
-    "queue",
-    "rebuild",
-    "pin",
-    "hold_up",
-    "copy",
-    "wait",
-    "step",
-]
+    "dispatch", "pick_up", "fetch", "collate", "serialise", "queue", "rebuild", "pin", "hold_up",
+    "copy", "wait", "step",
+]  # fmt: skip
 AGE_STAGES: tuple[StageName, ...] = (
-    "fetch",
-    "collate",
-    "serialise",
-    "queue",
-    "rebuild",
-    "pin",
-    "hold_up",
-)
+    "fetch", "collate", "serialise", "queue", "rebuild", "pin", "hold_up",
+)  # fmt: skip
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
 _NO_IO = ("running", "queue", "gil")

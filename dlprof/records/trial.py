@@ -17,25 +17,11 @@ Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped
 
 
 FailureKind = Literal[
-    "target_error",
-    "worker_exception",
-    "worker_signal",
-    "worker_exit",
-    "out_of_memory",
-    "shared_memory",
-    "file_descriptors",
-    "not_picklable",
-    "batch_not_picklable",
-    "deadlock",
-    "timeout",
-    "start_failed",
-    "cuda_fork",
-    "empty",
-    "duplicated",
-    "truncated",
-    "shared_file",
+    "target_error", "worker_exception", "worker_signal", "worker_exit", "out_of_memory",
+    "shared_memory", "file_descriptors", "not_picklable", "batch_not_picklable", "deadlock",
+    "timeout", "start_failed", "cuda_fork", "empty", "duplicated", "truncated", "shared_file",
     "inconsistent_batches",
-]
+]  # fmt: skip
 
 
 CUT_SHORT_SIGN = "the warm-up was cut short"

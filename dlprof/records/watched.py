@@ -12,8 +12,7 @@ from dlprof.records.record import empty, record
 from dlprof.records.target import LoaderCall
 from dlprof.records.trial import Copies, RankFigures, Usage
 
-SCRIPT_SPEC = "run:"
-"""How the target's text of a watched script begins."""
+SCRIPT_SPEC = "run:"  # how the target's text of a watched script begins
 
 
 @record(frozen=True, slots=True, kw_only=True)

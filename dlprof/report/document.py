@@ -27,11 +27,9 @@ class Styled:
     tone: Tone = ""
 
 
-Words = str | Styled | tuple[str | Styled, ...]
-"""A line of text, or several pieces of one."""
+Words = str | Styled | tuple[str | Styled, ...]  # a line of text, or several pieces of one
 
-Row = tuple[str, Words]
-"""A short label, and the line behind it."""
+Row = tuple[str, Words]  # a short label, and the line behind it
 
 
 def spans(words: Words) -> tuple[Styled, ...]:

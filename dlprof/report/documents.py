@@ -83,8 +83,7 @@ def _end(run: Run) -> dict[str, object]:
     }
 
 
-_MOST = 3
-"""Findings, reasons and failures that a brief document keeps."""
+_MOST = 3  # findings, reasons and failures that a brief document keeps
 
 
 def brief_document(text: str) -> str:

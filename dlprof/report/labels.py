@@ -253,8 +253,7 @@ def processes_text(count: int | None) -> str:
     return MISSING if count is None else counted(count, "process")
 
 
-MOST_BARS = 7
-"""Bars beside an answer, which has to fit into 16 lines."""
+MOST_BARS = 7  # bars beside an answer, which has to fit into 16 lines
 
 _ALWAYS = frozenset({"num_workers", "prefetch_factor"})
 _TITLES = {

@@ -15,11 +15,9 @@ _ACTIVE = re.compile(r"[\\`*_\[\]<>&|~$]")
 _LEADING = re.compile(r"^(\d{0,9})([-+.)=])(?=[\s=-]|$)")
 # Addresses, mentions and numbers of issues become links even behind a backslash.
 _LINKED = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[@#])", re.IGNORECASE)
-_INVISIBLE = "\u2060"
-"""A word joiner: it parts what would be a link, and nobody sees it."""
+_INVISIBLE = "\u2060"  # a word joiner: it parts what would be a link, and nobody sees it
 
-_AROUND = " ,.;:()"
-"""Beside these, emphasis begins and ends whatever it holds."""
+_AROUND = " ,.;:()"  # beside these, emphasis begins and ends whatever it holds
 
 _EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
 _LONGEST_BAR = 20

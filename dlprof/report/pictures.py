@@ -36,8 +36,7 @@ from dlprof.report.labels import (
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
-_MOST_LOOKS = 150
-"""Of each line over time."""
+_MOST_LOOKS = 150  # of each line over time
 
 _OF_THE_LOOP = frozenset({"wait", "step"})
 """Stages of the consumer, whose CPU time is not what they last."""

@@ -26,11 +26,9 @@ from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
-_HARDLY = 0.05
-"""Below this share of its loop a loader is not worth a change."""
+_HARDLY = 0.05  # below this share of its loop a loader is not worth a change
 
-_TUNING = "dlprof.tune: "
-"""What notes begin with that the answer shows."""
+_TUNING = "dlprof.tune: "  # what notes begin with that the answer shows
 
 _ONCE = "the script ran once: run-to-run variation is unknown"
 

@@ -11,15 +11,13 @@ from dlprof.report.document import Bar, Chart, Plot, Point
 from dlprof.report.text import clean, shortened
 from dlprof.units import format_duration, format_rate
 
-_Place = Callable[[float, float], tuple[float, float]]
-"""From figures to a place in the picture."""
+_Place = Callable[[float, float], tuple[float, float]]  # from figures to a place in the picture
 
 _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 """Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
 
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
-_LETTER = 6.6
-"""Mean width of a letter of 12 px."""
+_LETTER = 6.6  # mean width of a letter of 12 px
 
 _HEIGHT = 300.0
 _LEFT = 70.0

@@ -78,8 +78,7 @@ _CUT_OFF = {
     "interrupted": "The sweep was interrupted",
     "failed": "The sweep ended early",
 }
-_CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
-"""A call in a traceback."""
+_CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)  # a call in a traceback
 
 
 def sweep_report(run: Run) -> doc.Document:

@@ -18,8 +18,7 @@ INDENT = "  "
 _GAP = 2
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
-_MOST_LINES = 16
-"""Of an answer, so that all of it is seen at once."""
+_MOST_LINES = 16  # of an answer, so that all of it is seen at once
 
 _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
 _ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
@@ -36,8 +35,7 @@ _STYLES: Mapping[doc.Tone, str] = {
     "code": "cyan",
 }
 
-_line = functools.partial(Line, no_wrap=True, overflow="ignore")
-"""A line as it is, however wide."""
+_line = functools.partial(Line, no_wrap=True, overflow="ignore")  # a line as it is, however wide
 
 
 class Screen:

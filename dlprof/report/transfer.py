@@ -26,8 +26,7 @@ _WAYS = {
     "pinned_by_loader": "pinned by the loader",
 }
 _HOST = "the host's memory"
-_SAID_OF_THE_CPU = {"sizes", "copies"}
-"""That the CPU has neither streams nor a link needs no words."""
+_SAID_OF_THE_CPU = {"sizes", "copies"}  # that the CPU has neither streams nor a link needs no words
 
 
 def transfer_report(found: Transfers) -> doc.Document:

@@ -23,8 +23,7 @@ from dlprof.stats.belief import (
     room_of,
 )
 
-_RIVALS = 2
-"""Configurations that each later block has beside the choice."""
+_RIVALS = 2  # configurations that each later block has beside the choice
 
 StopReason = Literal["decided", "complete", "budget"]
 """Why no further trial is run: ``decided``: more would not change the answer; ``complete``: all
@@ -256,8 +255,7 @@ class GridSearch:
         )
 
 
-_SURE = 2.0
-"""What fits even if trials take this many times as long as expected fits surely."""
+_SURE = 2.0  # what fits even if trials take this many times as long as expected fits surely
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

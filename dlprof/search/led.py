@@ -25,12 +25,10 @@ from dlprof.settings import SweepSettings, several_calibrations
 from dlprof.stats.belief import CALIBRATED, NEAR
 
 _WORKERS = (0, *sorted(CALIBRATED))
-_TRIAL_S = 0.8
-"""Longer where the cost's spread asks for it."""
+_TRIAL_S = 0.8  # longer where the cost's spread asks for it
 
 
-_FEW = 6
-"""So many configurations are measured as quickly as they are calibrated and verified."""
+_FEW = 6  # so many configurations are measured as quickly as they are calibrated and verified
 
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:

@@ -19,8 +19,7 @@ from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 from dlprof.settings.model import needs_workers
 from dlprof.units import format_bytes, format_duration
 
-SHORTEST_TRIAL_S = 0.3
-"""Shorter windows hold too few batches for an interval of their own."""
+SHORTEST_TRIAL_S = 0.3  # shorter windows hold too few batches for an interval of their own
 
 LONGEST_TRIAL_S = 3.0
 """Longer ones don't help: drift between trials is the larger part, which only repeats even out."""
@@ -37,15 +36,9 @@ LEAST_CONFIGS = 3
 however often it is measured, recommends nothing; and trials may cost less than expected."""
 
 _AXES = (
-    "batch_size",
-    "in_order",
-    "start_method",
-    "sharing_strategy",
-    "worker_threads",
-    "pin_memory",
-    "persistent_workers",
-    "prefetch_factor",
-)
+    "batch_size", "in_order", "start_method", "sharing_strategy", "worker_threads", "pin_memory",
+    "persistent_workers", "prefetch_factor",
+)  # fmt: skip
 """Settings beside ``num_workers``, those that are swept only on request first."""
 
 OF_WORKERS = frozenset(_AXES) - {"batch_size", "pin_memory"}

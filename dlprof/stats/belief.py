@@ -35,8 +35,7 @@ from typing import NamedTuple
 from dlprof.records import Config, Estimate, PredictedCell, Trial
 from dlprof.stats.intervals import t_quantile, t_tail
 
-PROBABILITY = 0.95
-"""With which a certificate holds (``shortfall``)."""
+PROBABILITY = 0.95  # with which a certificate holds (``shortfall``)
 
 NEAR = 0.97
 """A configuration that has this share of the best one's rate is as good: fewer workers are worth
@@ -55,8 +54,7 @@ FAR_TOO_MANY = 4
 Of four configurations that are all as fast, beside others (30 %), 36 % of the choices had seven
 times the workers needed; now 4 %. Replays on a quiet machine choose as before."""
 
-NEAR_LOG = -math.log(NEAR)
-"""The same as a gap between logarithms."""
+NEAR_LOG = -math.log(NEAR)  # the same as a gap between logarithms
 
 
 WAITING_LOG_SD = 0.01

@@ -71,13 +71,11 @@ class SampleCounter:
     Args:
         batch_size: The loader's own, where it is known: preferred wherever some part of the batch
             has that length, because a list of images and a list of collated tensors look alike.
-
-    Attributes:
-        earlier: Samples in each batch that came before the number was found elsewhere, all of one
-            size; ``None`` if it wasn't.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
+        # Samples in each batch that came before the number was found elsewhere, all of one size;
+        # ``None`` if it wasn't.
         self.earlier: int | None = None
         self._batch_size = batch_size
         self._place: _Place | None = None

@@ -37,17 +37,13 @@ from torch.utils.data import IterableDataset
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.targets.faults import one_line, own_attributes
 
-_AT_ONCE = 256
-"""Entries that are pickled at once, at most: as one list, as torch would find them."""
+_AT_ONCE = 256  # entries that are pickled at once, at most: as one list, as torch would find them
 
-_SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20
-"""Of one attribute; what has fewer is weighed as a whole."""
+_SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20  # of one attribute; what has fewer is weighed as a whole
 
-_SLOW_STATE_S = 0.02
-"""Time in a ``__getstate__`` of the user's that counts by itself."""
+_SLOW_STATE_S = 0.02  # time in a ``__getstate__`` of the user's that counts by itself
 
-_OBJECTS = 20_000
-"""Objects of an attribute that are counted, each with its size."""
+_OBJECTS = 20_000  # objects of an attribute that are counted, each with its size
 
 _PAGE = 4096
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -188,16 +184,11 @@ def _usual_rate(parts: Sequence[tuple[float, float]]) -> float:
 
 
 class _Weigher:
-    """Goes through what is pickled, and shares one memo over all of it, as one pickle has.
-
-    Attributes:
-        weights: Of the attributes so far.
-        unavailable: What was not weighed, and why.
-    """
+    """Goes through what is pickled, and shares one memo over all of it, as one pickle has."""
 
     def __init__(self, until_s: float) -> None:
-        self.weights: list[AttributeWeight] = []
-        self.unavailable: dict[str, str] = {}
+        self.weights: list[AttributeWeight] = []  # of the attributes so far
+        self.unavailable: dict[str, str] = {}  # what was not weighed, and why
         self._until_s = until_s
         self._seen: set[int] = set()
         self._counted: set[int] = set()

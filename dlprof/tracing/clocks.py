@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-MISSING = -1
-"""Stands for a figure that could not be had, in columns of whole nanoseconds."""
+MISSING = -1  # stands for a figure that could not be had, in columns of whole nanoseconds
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 now_ns = time.perf_counter_ns
@@ -17,11 +16,9 @@ now_ns = time.perf_counter_ns
 now_s = time.perf_counter
 """The same clock in seconds, for stamps of single samples: computing with floats is cheaper."""
 
-cpu_ns = time.thread_time_ns
-"""CPU time of the calling thread."""
+cpu_ns = time.thread_time_ns  # CPU time of the calling thread
 
-process_cpu_ns = time.process_time_ns
-"""CPU time of all threads of the process."""
+process_cpu_ns = time.process_time_ns  # CPU time of all threads of the process
 
 # Read several times for each batch, so even the look-up of their names would show.
 _pread, _new = os.pread, tuple.__new__

@@ -30,8 +30,7 @@ from dlprof.records.stages import (
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row, Trace
 
-LEAST_RESTED = 3
-"""Batches from resting workers that show what receiving one takes."""
+LEAST_RESTED = 3  # batches from resting workers that show what receiving one takes
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
 
 

@@ -96,8 +96,7 @@ class Row:
 
 _NUMBERS = tuple(field.name for field in dataclasses.fields(Row) if field.name != "made")
 _numbers_of = operator.attrgetter(*_NUMBERS)
-_STAMPS = Made._fields.index("samples")
-"""How many fields of ``Made`` are one number each."""
+_STAMPS = Made._fields.index("samples")  # how many fields of ``Made`` are one number each
 _NO_STAMPS = (MISSING,) * _STAMPS
 
 

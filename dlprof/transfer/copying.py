@@ -104,8 +104,7 @@ def fit(
     )
 
 
-SIZES = tuple(4096 * 4**power for power in range(9))
-"""4 KB to 256 MB."""
+SIZES = tuple(4096 * 4**power for power in range(9))  # 4 KB to 256 MB
 
 MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 
@@ -131,13 +130,10 @@ class Buffers:
     """One large buffer per memory, of which smaller copies take one part after another.
 
     So that small copies, too, find their source in memory and not in a cache.
-
-    Attributes:
-        unavailable: Why a memory is missing.
     """
 
     def __init__(self, runtime: Runtime, size: int) -> None:
-        self.unavailable: dict[str, str] = {}
+        self.unavailable: dict[str, str] = {}  # why a memory is missing
         self._target = torch.empty(size, dtype=torch.uint8, device=runtime.device)
         pageable = torch.ones(size, dtype=torch.uint8)
         self._sources: dict[Memory, torch.Tensor] = {"pageable": pageable}

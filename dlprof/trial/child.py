@@ -53,14 +53,6 @@ if TYPE_CHECKING:
     from dlprof.tracing.trace import Trace
     from dlprof.trial.copying import DeviceCopier
 
-_NO_GROUP = "process group has not been initialized"
-_WARM = (
-    "nothing was dropped from the page cache: the dataset names no file in its attributes, or this "
-    "system can't do it"
-)
-_MEETING = timedelta(minutes=1)
-"""For all ranks to come to a process group."""
-
 _clock = time.perf_counter
 
 
@@ -79,11 +71,13 @@ def build(request: BuildRequest) -> BuiltTarget:
     try:
         return _build(request)
     except TargetError as error:
-        if request.ranks == 1 or _NO_GROUP not in f"{error.message}{error.traceback}":
+        without = "process group has not been initialized"
+        if request.ranks == 1 or without not in f"{error.message}{error.traceback}":
             raise
     import torch.distributed  # only where a target is built
 
-    torch.distributed.init_process_group("gloo", timeout=_MEETING)
+    # A minute for all ranks to come to it.
+    torch.distributed.init_process_group("gloo", timeout=timedelta(minutes=1))
     os.chdir(directory)  # the target's code may have changed to another
     return _build(request)
 
@@ -205,10 +199,8 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     built = builder()
     dropped: int | None = 0
     if request.cold_cache:
-        from dlprof.targets.files import (  # of few trials
-            dataset_files,
-            evict_from_page_cache,
-        )
+        # Of few trials.
+        from dlprof.targets.files import dataset_files, evict_from_page_cache
 
         def paths(dataset: object) -> Iterator[Path]:
             for path in dataset_files(dataset):
@@ -227,7 +219,10 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
         return
     loop, result = _measure(request, built, session)
     if request.cold_cache and not dropped:
-        result["warnings"].append(_WARM)
+        result["warnings"].append(
+            "nothing was dropped from the page cache: the dataset names no file in its attributes, "
+            "or this system can't do it"
+        )
     session.channel.send({"event": "result", **result})
     loop.shut_down()
 
@@ -405,12 +400,6 @@ def answer_build(
     return built, answer
 
 
-_REBATCHED = (
-    "{name} makes other batches of those of the DataLoader that it holds, "
-    "so only the wait in next() is timed"
-)
-
-
 class Explainer:
     """Follows the batches of a loader while it is measured.
 
@@ -455,16 +444,15 @@ class Explainer:
         more = len(in_window(within, edges)) - len(in_window(trace, edges))
         if within.hooked and abs(more) <= 1:  # one may have come at an edge
             return within
-        reason = _REBATCHED.format(name=self._outer_name)
+        reason = (
+            f"{self._outer_name} makes other batches of those of the DataLoader that it holds, "
+            "so only the wait in next() is timed"
+        )
         return dataclasses.replace(trace, unavailable={"hooks": reason})
 
     def summary(self, config: Config, copies: DeviceCopier | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here."""
-        from dlprof.tracing.explain import (
-            explain,
-            timeline,
-            with_copies,
-        )
+        from dlprof.tracing.explain import explain, timeline, with_copies
 
         edges = (self._began_ns, self._ended_ns)
         trace = self._trace(edges)

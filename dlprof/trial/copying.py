@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
 """Figures of ``Copies`` that come from timed batches."""
 
-_EVERY = 4
-"""Every so many batches are timed, and ever fewer in a long window."""
+_EVERY = 4  # every so many batches are timed, and ever fewer in a long window
 
 
-Window = Callable[[str, float], object]
-"""Called at the window's ends; see ``Measurement.run``."""
+Window = Callable[[str, float], object]  # called at the window's ends; see ``Measurement.run``
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,25 +95,19 @@ class _Flight:
 class DeviceCopier:
     """A consumer that copies each batch to the device first.
 
-    Args:
-        runtime: The device.
-        step: What is done with the batch there.
-        ahead: Copy on a side stream while the batch before is worked on.
-        pins: Whether the configuration pins batches; what that costs is then looked at, too.
-        clock: Monotonic seconds.
-
     Raises:
         TargetError: ``ahead`` is asked of a device that has no side streams.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        step: Step,
+        runtime: Runtime,  # the device
+        step: Step,  # what is done with the batch there
         *,
-        ahead: bool = False,
+        ahead: bool = False,  # copy on a side stream while the batch before is worked on
+        # Whether the configuration pins batches; what that costs is then looked at, too.
         pins: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,  # monotonic seconds
     ) -> None:
         self._runtime = runtime
         self._step = step

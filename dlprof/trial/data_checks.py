@@ -18,8 +18,8 @@ from dlprof.records import (
     WHOLE_EPOCHS,
     Config,
     Target,
-    doubled,
 )
+from dlprof.records.integrity import doubled
 from dlprof.trial.measure import Loop, WrongDataError
 
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
@@ -33,31 +33,22 @@ _DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
 
 
 class BatchChecks:
-    """What the batches before the window show of a loader's data.
-
-    Args:
-        target: What is loaded.
-        config: What runs.
-        count: Samples in a batch.
-        loader: What is to be loaded from, before its workers are started; ``None`` for batches
-            of unknown origin.
-
-    Attributes:
-        resampled: Whether shards are drawn with replacement, so that an epoch has no samples of
-            its own.
-    """
+    """What the batches before the window show of a loader's data."""
 
     def __init__(
         self,
-        target: Target,
-        config: Config,
-        count: Callable[[Any], int | None],
+        target: Target,  # what is loaded
+        config: Config,  # what runs
+        count: Callable[[Any], int | None],  # samples in a batch
+        # What is to be loaded from, before its workers are started; ``None`` for batches of unknown
+        # origin.
         loader: object | None = None,
     ) -> None:
         from torch.utils.data import DataLoader
 
         from dlprof.targets.counting import WorkerSamples, is_resampled
 
+        # Whether shards are drawn with replacement, so that an epoch has no samples of its own.
         self.resampled = is_resampled(getattr(loader, "dataset", None))
         shared = target.kind == "iterable" and config.num_workers > 1 and not self.resampled
         shared &= loader is None or isinstance(loader, DataLoader)  # else nobody knows its workers

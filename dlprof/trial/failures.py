@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.internals import IN_WORKER
-from dlprof.records import ONCE, Failure, FailureKind, Outcome
+from dlprof.records import ONCE, Failure, FailureKind
+from dlprof.records.trial import Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial.measure import EmptyLoaderError, WrongDataError
 
@@ -124,8 +125,7 @@ SIGNS = (
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
-STOPPED = " of it is stopped."
-"""How the message of a hang ends whose process a signal has stopped."""
+STOPPED = " of it is stopped."  # how the message of a hang ends whose process a signal has stopped
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
 _RAISES_AGAIN = "torch/_utils.py"

@@ -17,30 +17,20 @@ from dlprof.records import GpuInfo, GpuUsage
 
 _Work = Callable[[Gpus], object]
 
-_PATIENCE_S = 0.5
-"""For the last sample of a window: a round takes 80 ms where links are probed."""
-
-_SILENT = "the GPUs' driver gave no answer in time: it may hang"
-_NOT_READY = "the GPUs' driver was not ready in time"
-_TOO_SHORT = "the window was too short for this card's turn"
+_PATIENCE_S = 0.5  # for the last sample of a window: a round takes 80 ms where links are probed
 
 
 class GpuSampler:
-    """Collects samples between ``start`` and ``stop``; without a GPU it does nothing.
-
-    Args:
-        opener: Opens the driver, in the thread.
-        period_s: Between two samples. NVML averages over up to a second: asking more than five
-            times a second adds nothing.
-        clock: Monotonic seconds.
-    """
+    """Collects samples between ``start`` and ``stop``; without a GPU it does nothing."""
 
     def __init__(
         self,
-        opener: Callable[[], Gpus] = open_gpus,
+        opener: Callable[[], Gpus] = open_gpus,  # opens the driver, in the thread
         *,
+        # Between two samples. NVML averages over up to a second: asking more than five times a
+        # second adds nothing.
         period_s: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,  # monotonic seconds
     ) -> None:
         self._period_s = period_s
         self._clock = clock
@@ -88,7 +78,8 @@ class GpuSampler:
         of figures.
         """
         is_done = self._done.wait(0 if self._is_overdue() else _PATIENCE_S)
-        return self._window.usage(self._cards, "" if is_done else _SILENT)
+        silence = "" if is_done else "the GPUs' driver gave no answer in time: it may hang"
+        return self._window.usage(self._cards, silence)
 
     def latest(self) -> tuple[GpuUsage, ...]:
         """The last sample of the window so far; empty without one."""
@@ -204,15 +195,14 @@ def _reasons(
     usage: GpuUsage, before: GpuNeighbours, after: GpuNeighbours, silence: str
 ) -> dict[str, str]:
     """Why figures are missing, and what is wrong with those that are not."""
-    known = {
-        name: _TOO_SHORT if why == "not asked for" else why
-        for name, why in usage.unavailable.items()
-    }
+    short = {"not asked for": "the window was too short for this card's turn"}
+    known = {name: short.get(why, why) for name, why in usage.unavailable.items()}
     known["other_processes"] = before.unavailable.get("processes", "")
     known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
     known["processes"] = after.unavailable.get("processes", "")
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
-    reasons = {name: known.get(name) or silence or _NOT_READY for name in missing}
+    otherwise = silence or "the GPUs' driver was not ready in time"
+    reasons = {name: known.get(name) or otherwise for name in missing}
     if note := silence or known.get("samples", ""):
         reasons["samples"] = note
     return reasons

@@ -16,8 +16,6 @@ from dlprof.trial.runtime import TrialLog
 from dlprof.trial.stacks import Frame, awaits_work, users_frame
 from dlprof.trial.state import TrialState
 
-_RANK_GROUP = "/dlprof/trial/rank_group.py"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenFiles:
@@ -145,8 +143,9 @@ def find_hang(
         standstill = _standstill(state, silent_s, log)
         if not alone and silent_s <= 2 * stall_s:
             stacks = (stack for each in standstill.stacks.values() for stack in each)
-            if any(frame.file.endswith(_RANK_GROUP) for stack in stacks for frame in stack):
-                return None  # a process of it waits at the barrier of a step
+            barrier = "/dlprof/trial/rank_group.py"  # where a process waits for other ranks' step
+            if any(frame.file.endswith(barrier) for stack in stacks for frame in stack):
+                return None
         return judge(standstill)
     if silent_s <= state.asked_s:
         return None

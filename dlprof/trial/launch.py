@@ -70,8 +70,7 @@ def built_of(message: Message) -> Built:
         ) from None
 
 
-LAUNCHER = "launcher"
-"""The source of a launcher's own events; a rank's has its number behind."""
+LAUNCHER = "launcher"  # the source of a launcher's own events; a rank's has its number behind
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +97,7 @@ class Launcher:
     means that the launcher itself is gone.
     """
 
-    source = LAUNCHER
-    """The name under which its own events come into the inbox."""
+    source = LAUNCHER  # the name under which its own events come into the inbox
 
     def build(self, request: BuildRequest) -> None:
         """Begin to build the target, to describe it and, where possible, to fork trials from."""
@@ -181,10 +179,8 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
 class ForkLauncher(Launcher):
     """Forks trials from a process that has torch imported and the target built.
 
-    Args:
-        inbox: Where events go.
-        directory: For logs; the caller removes it.
-        local_rank: Where it runs as one of several ranks; ``None`` for a loader by itself.
+    Its log is in ``directory``, which the caller removes. Without a ``local_rank`` it is for a
+    loader by itself.
     """
 
     def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:

@@ -486,9 +486,7 @@ class Measurement:
         gate, came = self.gate, len(self.loop.now.yields_s)
         if not (gate.attached and gate.exact and came < gate.batches):
             return
-        promised = (
-            self.loop.promised()
-        )  # a class of the user's own may ask for more than it passes on
+        promised = self.loop.promised()  # one's own class may ask for more than it passes on
         if promised is None or came < promised:
             raise ended_early(came, gate.batches)
 

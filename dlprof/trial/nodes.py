@@ -27,8 +27,7 @@ from dlprof.trial.protocol import Channel, Message, Orders, describe_error, erro
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
-RELAY_S = 0.02
-"""Seconds between looks at what ranks here and on other nodes have come to."""
+RELAY_S = 0.02  # seconds between looks at what ranks here and on other nodes have come to
 
 _BEAT_S = 1.0
 _MOST_MISSED = 5
@@ -42,14 +41,8 @@ _GONE = "See whether {host} and the network to it are well; --resume goes on wit
 class Link:
     """The way to another node. It is closed once that is silent, and may be opened again.
 
-    Args:
-        host: The node's name.
-        ranks: The numbers of its ranks.
-
-    Attributes:
-        mail: Orders and answers that came, in their order.
-        news: What came of a running trial.
-        opened: How often it was opened.
+    It has the node's name and the numbers of its ranks. Orders and answers come into ``mail``, in
+    their order, and what becomes of a running trial into ``news``.
     """
 
     def __init__(self, host: str, ranks: Iterable[int]) -> None:
@@ -57,7 +50,7 @@ class Link:
         self.mail: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.news: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
-        self.opened = self._missed = 0
+        self.opened = self._missed = 0  # how often, and beats without a word since
         self._sends = threading.Lock()
 
     @property
@@ -131,21 +124,15 @@ class Link:
 
 
 class Nodes:
-    """All other nodes: of the one that leads, and of each that follows it.
-
-    Args:
-        ranks: How many there are on all nodes together; 0 where there is one node.
-        links: To the followers; of a follower, to the leader alone.
-        leads: Whether this node does.
-        reach: Of a follower: opens the link again; whether there is still something to reach.
-    """
+    """All other nodes: of the one that leads, and of each that follows it."""
 
     def __init__(
         self,
-        ranks: int = 0,
-        links: Sequence[Link] = (),
+        ranks: int = 0,  # how many there are on all nodes together; 0 where there is one node
+        links: Sequence[Link] = (),  # to the followers; of a follower, to the leader alone
         *,
-        leads: bool = True,
+        leads: bool = True,  # whether this node does
+        # Of a follower: opens the link again; whether there is still something to reach.
         reach: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ranks, self.links, self.leads = ranks, tuple(links), leads

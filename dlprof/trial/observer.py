@@ -63,8 +63,7 @@ class MemoryGuard:
         return f"The trial held {format_bytes(held)} of memory, more than its limit of {limit}"
 
 
-LOOK_S = 0.2
-"""Seconds between looks at a running trial's memory."""
+LOOK_S = 0.2  # seconds between looks at a running trial's memory
 
 
 class EachRank:

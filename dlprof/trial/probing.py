@@ -341,8 +341,7 @@ def _failure(error: BaseException, kind: FailureKind, message: str, hint: str) -
     return Failure(kind=kind, message=message, hint=hint, stderr_tail=user_traceback(error))
 
 
-_NUMBERS: Any = [0]
-"""The lightest dataset that there is."""
+_NUMBERS: Any = [0]  # the lightest dataset that there is
 
 
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _NAME = "ranks"
-_BARRIER_BYTES = 64
-"""Room for pthread's barrier, of 32 bytes with glibc."""
+_BARRIER_BYTES = 64  # room for pthread's barrier, of 32 bytes with glibc
 
 _MEETINGS = 16
 """More than a trial has: its start, the end of the warm-up, and at most four windows. The last of
@@ -33,12 +32,6 @@ class RankGroup:
         rank: Whose this is; it is numbered from 0 among those of the trial.
         ranks: How many there are, on all nodes.
         barrier: Whether all of them pass each step together, as under DDP.
-
-    Attributes:
-        least: Of ranks on several nodes with a barrier: takes what this one says at a step, and
-            returns the least that any of them says, or raises ``ConnectionError`` where one is
-            lost; ``None`` on one node.
-        waited_s: How long ``step`` has waited for the others.
     """
 
     def __init__(self, place: Path, rank: int, ranks: int, *, barrier: bool = False) -> None:
@@ -47,12 +40,15 @@ class RankGroup:
         self._marks = memoryview(self._page)[_BARRIER_BYTES:].cast("q")
         self._rank, self._ranks, self._barrier = rank, ranks, barrier
         self._meeting, self._steps, self._again = -1, 0, False
+        # Of ranks on several nodes with a barrier: takes what this one says at a step, and returns
+        # the least that any of them says, or raises ``ConnectionError`` where one is lost; ``None``
+        # on one node.
         self.least: Callable[[list[int]], list[int]] | None = None
         self._agreed = [-1, 0]  # at the last step: what meeting all have come to, and minus again
         self._known = [0] * len(self._marks)
         self._threads = ctypes.CDLL(None)
         self._address = ctypes.byref(ctypes.c_char.from_buffer(self._page))
-        self.waited_s = 0.0
+        self.waited_s = 0.0  # how long ``step`` has waited for the others
 
     @classmethod
     def create(cls, place: Path, ranks: int, here: int) -> RankGroup:

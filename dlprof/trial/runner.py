@@ -31,7 +31,6 @@ from dlprof.trial.supervisor import (
     Supervisor,
 )
 
-_REBUILT = "each trial builds the target for itself, because {reason}"
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
 _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
 _ONE_THREAD = (
@@ -46,43 +45,33 @@ class TrialRunner:
     """Runs trials of one target.
 
     Starts importing torch at once, in the background. ``build`` comes first.
-
-    Args:
-        request: How to build the target.
-        directory: For logs and temporary files; the caller removes it after ``close``.
-        pulse: Called with what the machine is doing, a few times a second.
-        say: Called with what happened that costs no trial.
-        first_probe_s: How long the first probe may take before a fork is taken for broken.
-        clock: Monotonic seconds.
-        together: All that load at once; other nodes build, probe and measure with this one.
-
-    Attributes:
-        ranks: How many load at once, on all nodes.
-        fork_safe: Whether trials are forked from the process that built the target.
-        notes: What people should know of the way trials are started.
-        versions: ``torch`` and ``python``, once built.
     """
 
     def __init__(
         self,
-        request: BuildRequest,
+        request: BuildRequest,  # how to build the target
         *,
-        directory: Path,
+        directory: Path,  # for logs and temporary files; the caller removes it after ``close``
+        # Called with what the machine is doing, a few times a second.
         pulse: Callable[[Usage], object] = lambda _usage: None,
+        # Called with what happened that costs no trial.
         say: Callable[[str], object] = lambda _text: None,
+        # How long the first probe may take before a fork is taken for broken.
         first_probe_s: float = 15.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,  # monotonic seconds
+        # All that load at once; other nodes build, probe and measure with this one.
         together: Ranks | None = None,
     ) -> None:
         self._together = together or Ranks()
         self._nodes = self._together.nodes
         self._numbers = [rank.rank for rank in self._together.local] or [0]
-        self.ranks = self._nodes.ranks or len(self._numbers)
-        self.fork_safe = True
+        self.ranks = self._nodes.ranks or len(self._numbers)  # how many load at once, on all nodes
+        self.fork_safe = True  # whether trials are forked from the process that built the target
         own = os.environ.get("OMP_NUM_THREADS")
         theirs = {rank.environ.get("OMP_NUM_THREADS", own) for rank in self._together.local}
+        # What people should know of the way trials are started.
         self.notes: tuple[str, ...] = (_ONE_THREAD,) if theirs - {own} else ()
-        self.versions: dict[str, str] = {}
+        self.versions: dict[str, str] = {}  # ``torch`` and ``python``, once built
         self._request = request
         self._directory = directory
         self._pulse, self._say = pulse, say
@@ -394,7 +383,7 @@ class TrialRunner:
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
-        self.notes = (*self.notes, _REBUILT.format(reason=reason))
+        self.notes = (*self.notes, f"each trial builds the target for itself, because {reason}")
         self._renew()
         self._preload()
 

@@ -22,17 +22,13 @@ from dlprof.trial.failures import resource_limits
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Channel, Message
 
-GRACE_S = 1.0
-"""How long processes may take to end after they were asked, before they are forced."""
+GRACE_S = 1.0  # how long processes may take to end after they were asked, before they are forced
 
 _SHOWN_BYTES = 1 << 16
 _HEAD_BYTES = _SHOWN_BYTES // 4
 """Of what is shown, from the beginning: what went wrong first stands there."""
 
-MOST_BYTES = 1 << 20
-"""A log is cut where it is found to be longer."""
-
-_LEFT_OUT = "\n[... {count:,} bytes are left out here ...]\n"
+MOST_BYTES = 1 << 20  # a log is cut where it is found to be longer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,35 +82,22 @@ class ModuleProcess:
 
     It is the first of a session of its own, so that all that it starts is ended with it.
 
-    Args:
-        command: The interpreter, ``-m``, the module and its arguments.
-        what: It, for people, where the system doesn't start it: ``the observer``.
-        inbox: Where what it says goes, under ``source``.
-        source: A name of its own in the inbox.
-        log: What it prints goes there; nowhere without one.
-        cwd: Its working directory; this process's without one.
-        env: Its environment; this process's without one.
-        over_socket: Whether it talks over a socket, whose descriptor is its last argument, and not
-            over its standard streams.
-
-    Attributes:
-        channel: To talk to it.
-        pid: Its process id, and its group's.
-
     Raises:
         ResourceLimitError: The system starts nothing more.
     """
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Sequence[str],  # the interpreter, ``-m``, the module and its arguments
         *,
-        what: str,
-        inbox: Inbox,
-        source: str,
-        log: IO[bytes] | None = None,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        what: str,  # it, for people, where the system doesn't start it: ``the observer``
+        inbox: Inbox,  # where what it says goes, under ``source``
+        source: str,  # a name of its own in the inbox
+        log: IO[bytes] | None = None,  # what it prints goes there; nowhere without one
+        cwd: Path | None = None,  # its working directory; this process's without one
+        env: Mapping[str, str] | None = None,  # its environment; this process's without one
+        # Whether it talks over a socket, whose descriptor is its last argument, and not over its
+        # standard streams.
         over_socket: bool = False,
     ) -> None:
         self.source = source
@@ -133,7 +116,7 @@ class ModuleProcess:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 words, stderr=prints, cwd=cwd, env=env, start_new_session=True, **streams
             )
-        self.pid = self._process.pid
+        self.pid = self._process.pid  # its group's as well
         if self.link is not None:
             self.channel = Channel.of_socket(self.link)
         else:
@@ -267,7 +250,7 @@ class TrialLog:
             return ends[len(ends) - wanted :].decode(errors="replace")
         head = b"" if since else self._head or self._read(0, _HEAD_BYTES)
         tail = ends[len(head) - _SHOWN_BYTES :]
-        note = _LEFT_OUT.format(count=wanted - len(head) - len(tail))
+        note = f"\n[... {wanted - len(head) - len(tail):,} bytes are left out here ...]\n"
         return head.decode(errors="replace") + note + tail.decode(errors="replace")
 
     def _kept_bytes(self) -> int:

@@ -36,11 +36,7 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     return tuple(found)
 
 
-_STOPPED = (
-    "dlprof itself was stopped for {time} during this trial: what the machine did then is not known"
-)
 _AS_MEASURED = (*("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s"),)
-_NO_OBSERVER = "the observer gave no answer"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +165,8 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         usage, None if rate is None else rate.spread, usable_cores=limits.usable_cores
     )
     if state.stopped_s:
-        disturbed += (_STOPPED.format(time=format_duration(state.stopped_s)),)
+        stopped = f"dlprof itself was stopped for {format_duration(state.stopped_s)} during this"
+        disturbed += (f"{stopped} trial: what the machine did then is not known",)
     size = result["batch_bytes"]
     figures: dict[str, Any] = {}
     if rate is not None:
@@ -295,7 +292,7 @@ def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> d
     if state.usage is None:
         for field in dataclasses.fields(Usage):
             if field.name != "gpu":
-                reasons[f"usage.{field.name}"] = _NO_OBSERVER
+                reasons[f"usage.{field.name}"] = "the observer gave no answer"
     else:
         for name, reason in state.usage["unavailable"].items():
             reasons[f"usage.{name}"] = reason

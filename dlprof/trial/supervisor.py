@@ -100,7 +100,6 @@ class ObserverProcess:
 _END_PATIENCE_S = 2 * GRACE_S
 _TARGETS_OWN = ("worker_exception", "worker_exit", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
-_RESULTS = frozenset({"measured", "probe"})
 
 
 _BESIDE = Failure(kind="worker_exit", message="Another rank of the trial failed")
@@ -431,7 +430,7 @@ class Supervisor:
                     self.watcher.order("memory")
             # A trial that is being ended may report its workers' end, or still of its result; what
             # it is ended for stands.
-            case "result" if not rank.settled() and not _RESULTS.isdisjoint(message):
+            case "result" if not rank.settled() and {"measured", "probe"} & message.keys():
                 rank.result = message
                 self._dismiss(rank)
             case "failed" | "build_failed" if not rank.settled():

@@ -23,8 +23,6 @@ from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
 
-_SOCKET = "/listener-12345678"
-
 
 def keep_sockets_in(directory: str) -> bool:
     """Have multiprocessing put its sockets into a directory that somebody else removes.
@@ -34,7 +32,7 @@ def keep_sockets_in(directory: str) -> bool:
     when it is ended by force. False where the path would be too long for a socket.
     """
     # A Unix socket's path on Linux; its structure holds one byte more, for the end.
-    if len(os.fsencode(directory + _SOCKET)) > 107:
+    if len(os.fsencode(f"{directory}/listener-12345678")) > 107:
         return False
     _inherited()["tempdir"] = directory
     return True

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
 
-MOST_BATCHES = 4096
-"""A block has no more, so that all its rows are kept."""
+MOST_BATCHES = 4096  # a block has no more, so that all its rows are kept
 
 
 _clock = time.perf_counter
@@ -69,13 +68,10 @@ class Warm:
     Workers live on between blocks wherever the loader can be made so: what they do for a batch is
     the same, and starting is measured apart.
 
-    Args:
-        built: The target.
-        config: The settings of its loader.
-        delay_s: CPU time by which each batch is to take longer.
+    Each batch is to take ``delay_s`` of CPU time longer.
 
     Raises:
-        TargetError: No loader can be made with them.
+        TargetError: No loader can be made with these settings.
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
@@ -541,10 +537,6 @@ def cores_of(pids: Sequence[int]) -> list[int]:
         return []
 
 
-def _threads(pid: int) -> list[int]:
-    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-
-
 def _affinity(pid: int) -> frozenset[int] | None:
     try:
         return frozenset(os.sched_getaffinity(pid))
@@ -554,9 +546,9 @@ def _affinity(pid: int) -> frozenset[int] | None:
 
 def _hold(pid: int, cores: Collection[int]) -> None:
     """Hold all threads of a process, and those that they start, to cores."""
-    for thread in _threads(pid):
+    for task in Path(f"/proc/{pid}/task").iterdir():
         try:
-            os.sched_setaffinity(thread, cores)
+            os.sched_setaffinity(int(task.name), cores)
         except ProcessLookupError:  # a thread that ended meanwhile
             continue
 

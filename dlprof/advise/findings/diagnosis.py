@@ -30,7 +30,6 @@ from dlprof.advise.thresholds import NOTABLE, OTHERS, PAYS
 from dlprof.advise.wording import EVEN_SHARDS, as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
-    NEVER_ASKED,
     SOME_SHARED,
     WHILE_MEASURED,
     Config,
@@ -43,6 +42,7 @@ from dlprof.records import (
     WithoutPart,
 )
 from dlprof.records.findings import LoaderPart
+from dlprof.records.integrity import NEVER_ASKED
 from dlprof.stats.belief import NEAR
 from dlprof.stats.intervals import typical
 from dlprof.units import format_duration

@@ -11,13 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dlprof import files
-from dlprof.engine.checking.git import (
-    Git,
-    default_ref,
-    find_git,
-    remove_abandoned,
-    worktree,
-)
+from dlprof.engine.checking.git import Git, default_ref, find_git, remove_abandoned, worktree
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.records.gate import Compared, Side

@@ -30,9 +30,6 @@ _OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX
 class Git:
     """Asks git about the repository that a directory is in.
 
-    Attributes:
-        root: The top of the working tree.
-
     Raises:
         UsageError: git is missing, or the directory is in no working tree.
     """
@@ -50,7 +47,7 @@ class Git:
                 f"{directory} is in no git repository, so there is no base to check against",
                 hint="Give a directory with --against, or a stored history with --baseline FILE.",
             )
-        self.root = Path(top.stdout.removesuffix("\n")).resolve()
+        self.root = Path(top.stdout.removesuffix("\n")).resolve()  # the top of the working tree
 
     def ask(self, *words: str) -> str | None:
         """What a command of git prints; ``None`` if it fails."""
@@ -130,8 +127,7 @@ def find_git(directory: Path) -> Git | None:
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
 _LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
-_SHORTEST = 6
-"""Characters of the last part of a path: to be like no other."""
+_SHORTEST = 6  # characters of the last part of a path: to be like no other
 
 
 @contextlib.contextmanager
@@ -212,13 +208,9 @@ _COMMITS = ("CI_MERGE_REQUEST_DIFF_BASE_SHA",)
 """Variables of CI systems that hold the commit itself (GitLab)."""
 
 _BRANCHES = (
-    "GITHUB_BASE_REF",
-    "CI_MERGE_REQUEST_TARGET_BRANCH_NAME",
-    "BITBUCKET_PR_DESTINATION_BRANCH",
-    "SYSTEM_PULLREQUEST_TARGETBRANCH",
-    "CHANGE_TARGET",
-    "BUILDKITE_PULL_REQUEST_BASE_BRANCH",
-)
+    "GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "BITBUCKET_PR_DESTINATION_BRANCH",
+    "SYSTEM_PULLREQUEST_TARGETBRANCH", "CHANGE_TARGET", "BUILDKITE_PULL_REQUEST_BASE_BRANCH",
+)  # fmt: skip
 """Variables that hold the branch that a pull or merge request goes to."""
 
 _REMOTE = "origin"

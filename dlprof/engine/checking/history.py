@@ -79,8 +79,7 @@ def _text(path: Path) -> str:
         raise read_fault(path, error, _HINT) from None
 
 
-LOAD_BLOCKS = 40
-"""Blocks of loading in a run: their median spreads by far less than runs do."""
+LOAD_BLOCKS = 40  # blocks of loading in a run: their median spreads by far less than runs do
 
 START_BLOCKS = 3
 

@@ -92,24 +92,11 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, Built]) -
         )
 
 
-_NEAR = 1.5
-"""A block that is longer or shorter than asked for by no more than this factor will do."""
+_NEAR = 1.5  # a block that is longer or shorter than asked for by no more than this factor will do
 
 
 class Sides:
-    """One or two sides of a check.
-
-    Attributes:
-        machine: What they run on.
-        built: What each side reported of its target.
-        configs: The settings of each side's loader.
-        batches: Of a block of loading.
-        build_s: What it took to start the processes and to build the targets.
-        block_s: What a block of loading takes, all included.
-        tried_s: What the last block or start that isn't judged took, by series and side.
-        starts_s: What a start of each side takes, the turn of an epoch included.
-        failures: What went wrong in blocks, by side.
-    """
+    """One or two sides of a check."""
 
     def __init__(
         self,
@@ -119,14 +106,17 @@ class Sides:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.machine: Machine = inspect_machine()
-        self.built: dict[Side, Built] = {}
-        self.configs: dict[Side, Config] = {}
-        self.batches = 0
-        self.build_s = 0.0
-        self.block_s = 0.0
+        self.machine: Machine = inspect_machine()  # what they run on
+        self.built: dict[Side, Built] = {}  # what each side reported of its target
+        self.configs: dict[Side, Config] = {}  # the settings of each side's loader
+        self.batches = 0  # of a block of loading
+        self.build_s = 0.0  # what it took to start the processes and to build the targets
+        self.block_s = 0.0  # what a block of loading takes, all included
+        # What the last block or start that isn't judged took, by series and side.
         self.tried_s: dict[Series, dict[Side, float]] = {}
+        # What a start of each side takes, the turn of an epoch included.
         self.starts_s: dict[Side, float] = {}
+        # What went wrong in blocks, by side.
         self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
         self._plans = {plan.side: plan for plan in plans}
         self._processes = processes

@@ -17,8 +17,7 @@ if TYPE_CHECKING:  # a command's --help names the formats, and loads no records
     from dlprof.report.document import Document
 
 FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
-READ = ("text", "html", "markdown")
-"""Those that people read: any document can be written so."""
+READ = ("text", "html", "markdown")  # those that people read: any document can be written so
 
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "perfetto": (".perfetto.json", ".trace.json"),  # before what they end with

@@ -20,16 +20,9 @@ from dlprof.units import quoted
 _RATES = ("samples_per_s", "batches_per_s", "bytes_per_s")
 _FIGURES = ("startup_s", "epoch_turnover_s", "wait_fraction")
 _REST = (
-    "noisy",
-    "whole_epochs",
-    "started_at",
-    "measured_s",
-    "wall_s",
-    "window_batches",
-    "samples_per_batch",
-    "batch_bytes",
-    "numa_binding",
-)
+    "noisy", "whole_epochs", "started_at", "measured_s", "wall_s", "window_batches",
+    "samples_per_batch", "batch_bytes", "numa_binding",
+)  # fmt: skip
 _NUMBERS = (int, float, bool)
 
 _TYPES: Mapping[str, Mapping[type, str]] = {

@@ -25,12 +25,10 @@ MOST_BYTES = 48_000_000
 _LONGEST_NAME = 200
 _US = 1e6
 
-_Track = tuple[int, str]
-"""Where something is drawn: its place from top to bottom, and its name."""
+_Track = tuple[int, str]  # where something is drawn: its place from top to bottom, and its name
 
 _MAIN, _RECEIVE, _PIN = (1, "main"), (2, "main: receiving"), (3, "pin thread")
-_LATEST_S = 1e9
-"""No time is further from a timeline's start, whatever a file says."""
+_LATEST_S = 1e9  # no time is further from a timeline's start, whatever a file says
 
 _COLUMNS = tuple(each.name for each in dataclasses.fields(Timeline) if each.name.endswith("_s"))
 """Of times, in the order of a batch's way."""

@@ -52,8 +52,7 @@ _HEADLINES: Mapping[GateState, str] = {
 }
 """Verdicts, the worst first."""
 
-STATE_WORDS = {state: state.replace("_", " ").upper() for state in _HEADLINES}
-"""A verdict in words."""
+STATE_WORDS = {state: state.replace("_", " ").upper() for state in _HEADLINES}  # a verdict in words
 
 _SERVICE = "fetch and collate, without run-queue delay"
 _UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "cores_differ", "spread"})

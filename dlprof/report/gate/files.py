@@ -172,8 +172,7 @@ def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
 MOST_SUMMARY_BYTES = 1024 * 1024 - 4096
 """GitHub takes 1024 kB for the summary of a step, other tools' lines among them."""
 
-MOST_COMMENT_BYTES = 64_000
-"""GitHub takes 65,536 characters for a comment."""
+MOST_COMMENT_BYTES = 64_000  # GitHub takes 65,536 characters for a comment
 
 MARKER = "<!-- dlprof check -->"
 """First line of a comment, by which the next run finds it to replace it."""

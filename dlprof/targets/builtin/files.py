@@ -20,8 +20,7 @@ from pathlib import Path
 
 from dlprof.errors import FileError
 
-CLASSES = 16
-"""Class directories of ``images``, ``class_00`` onwards."""
+CLASSES = 16  # class directories of ``images``, ``class_00`` onwards
 
 _SEED = 20_240_229
 
