@@ -21,7 +21,7 @@ from crowd import neighbours
 
 from dlprof.api import load_run
 from dlprof.records import Estimate, Trial
-from dlprof.stats import believe, observe
+from dlprof.stats.belief import believe, observe
 
 TARGETS = ("cpu_jpeg", "cpu_words", "cpu_python", "many_tiny")
 """Of ``planted_targets.py``."""

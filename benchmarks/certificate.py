@@ -44,7 +44,7 @@ from dlprof.records import (
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import final_plan, finalists
 from dlprof.settings import SweepSettings
-from dlprof.stats import NEAR, ExpectedRates
+from dlprof.stats.belief import NEAR, ExpectedRates
 
 NAME = "certificate"
 TRACES = Path(__file__).parent / "results" / "speed_traces.json"

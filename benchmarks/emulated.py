@@ -22,7 +22,9 @@ from typing import Any
 from common import RESULTS, Report, Table, parser, publish, surroundings
 from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 
-from dlprof.model import Conditions, fit, predict_all
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
 
 METHOD = "maxplus"

@@ -10,7 +10,8 @@ from typing import Any
 
 from common import DLPROF, RESULTS, Report, Table, parser, publish, run_command, surroundings
 
-from dlprof.model import Conditions, predict_all
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import BatchCosts, Calibration, Config
 
 _GOAL_S = 2.0

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.stats import t_quantile
+from dlprof.stats.intervals import t_quantile
 
 Rule = Callable[[Sequence[float], Sequence[float]], bool]
 

@@ -28,7 +28,9 @@ from real_loaders import DATA, Loaded, loaded
 
 from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
-from dlprof.model import Conditions, fit, predict_all
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config, Estimate, Explanation, Machine, Trial
 
 METHOD = "maxplus"

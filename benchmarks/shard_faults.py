@@ -20,7 +20,8 @@ import torch
 from common import Report, Table, parser, publish, surroundings
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dlprof.advise.findings import Evidence, Observation, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Target, Trial
 from dlprof.targets.weighing import weigh

@@ -41,7 +41,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Target, Trial, shared_position
 from dlprof.targets.open_files import moved_by_workers, named, open_files

@@ -23,7 +23,7 @@ from dlprof.records import (
 )
 
 if TYPE_CHECKING:
-    from dlprof.model import Conditions
+    from dlprof.model.work import Conditions
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -189,7 +189,7 @@ def auto_workers(
 
     That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
     """
-    from dlprof.model import spread_workers
+    from dlprof.model.predict import spread_workers
 
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
@@ -209,7 +209,7 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
     """Workers at which, by the closed form, something else than workers becomes the limit."""
-    from dlprof.model import bounds, cell_of
+    from dlprof.model.bounds import bounds, cell_of
 
     one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
     found = bounds(cell_of(calibration, one, conditions))

@@ -43,7 +43,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import (
+from dlprof.stats.belief import (
     CALIBRATED,
     COMPUTING_LOG_SD,
     NEAR,
@@ -55,14 +55,12 @@ from dlprof.stats import (
     ObservedRate,
     believe,
     log_work,
-    mean_interval,
     near_best,
     observe,
     room_beside,
     room_of,
-    turnovers,
-    typical,
 )
+from dlprof.stats.intervals import mean_interval, turnovers, typical
 from dlprof.units import format_bytes
 
 
@@ -477,7 +475,7 @@ def predictions(situation: Situation, configs: Collection[Config]) -> dict[Confi
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
-    from dlprof.model import predict_all
+    from dlprof.model.predict import predict_all
 
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
@@ -562,7 +560,7 @@ def expectation(
     What a sweep stored of its predictions stays as it is, so that all views have the same.
     ``None`` where the calibration says nothing of what was measured.
     """
-    from dlprof.model import relative_error
+    from dlprof.model.predict import relative_error
 
     stored, calibration = situation.run.prediction, situation.calibration
     known = () if stored is None else stored.cells
@@ -586,7 +584,7 @@ def _expected(
     beside: Sequence[PredictedCell] = (),
 ) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
-    from dlprof.model import cells_of
+    from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
     return ExpectedRates.of((*beside, *cells_of(models)), log_sd, calibrated)
@@ -612,7 +610,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
     """
-    from dlprof.model import EXTRAPOLATED_ERROR, relative_error
+    from dlprof.model.predict import EXTRAPOLATED_ERROR, relative_error
 
     run, calibration = situation.run, situation.calibration
     log_sd = relative_error(calibration)
@@ -681,7 +679,9 @@ def _moved(config: Config, situation: Situation, offs: Sequence[float]) -> list[
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
     """
-    from dlprof.model import cell_of, drawn, steady_rate, work_of
+    from dlprof.model.bounds import cell_of
+    from dlprof.model.maxplus import drawn, steady_rate
+    from dlprof.model.work import work_of
 
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
@@ -703,7 +703,7 @@ def _by_speed(config: Config, situation: Situation) -> float:
 
     By the closed form, which separates loaders that compute from those that wait.
     """
-    from dlprof.model import bounds, cell_of
+    from dlprof.model.bounds import bounds, cell_of
 
     factor = situation.speed.factor
     if factor == 1.0:

@@ -23,7 +23,8 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model import Means, rate_allowed
+from dlprof.model.bounds import rate_allowed
+from dlprof.model.work import Means
 from dlprof.records import (
     WHILE_MEASURED,
     Config,
@@ -38,7 +39,8 @@ from dlprof.records import (
     Trial,
     WatchedLoader,
 )
-from dlprof.stats import LARGEST_LOG, t_quantile
+from dlprof.stats.belief import LARGEST_LOG
+from dlprof.stats.intervals import t_quantile
 from dlprof.units import format_bytes, format_duration
 
 PartCode = Literal[

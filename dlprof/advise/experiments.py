@@ -7,14 +7,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings import Evidence
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
-from dlprof.advise.findings.evidence import Role
+from dlprof.advise.findings.evidence import Evidence, Role
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 
 _TRYING = "trying "
 

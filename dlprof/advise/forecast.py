@@ -39,19 +39,10 @@ from dlprof.advise.scaling import scales
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
-from dlprof.model import (
-    Cell,
-    Conditions,
-    binding,
-    bounds,
-    cell_of,
-    describe,
-    drawn,
-    needs,
-    own_cores,
-    steady_rate,
-    work_of,
-)
+from dlprof.model.bounds import binding, bounds, cell_of, describe, own_cores
+from dlprof.model.maxplus import drawn, steady_rate
+from dlprof.model.predict import needs
+from dlprof.model.work import Cell, Conditions, work_of
 from dlprof.records import (
     USELESS,
     BatchCosts,
@@ -68,7 +59,7 @@ from dlprof.records import (
     WithoutPart,
 )
 from dlprof.records.findings import LoaderPart
-from dlprof.stats import typical
+from dlprof.stats.intervals import typical
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

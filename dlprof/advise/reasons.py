@@ -44,7 +44,8 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import NEAR, PROBABILITY, RISK, believe, observe, typical
+from dlprof.stats.belief import NEAR, PROBABILITY, RISK, believe, observe
+from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
@@ -253,7 +254,7 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 def _bound(choice: Choice) -> Iterator[Reason]:
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
-        from dlprof.model import describe
+        from dlprof.model.bounds import describe
 
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})

@@ -63,7 +63,7 @@ from dlprof.records import (
     ToMeasure,
 )
 from dlprof.records.advice import Relation
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 from dlprof.units import format_duration
 
 
@@ -251,7 +251,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
 
     Under a load of dlprof's own as many cores are busy as that keeps threads running.
     """
-    from dlprof.model import describe
+    from dlprof.model.bounds import describe
 
     situation = choice.situation
     load = situation.run.header.settings.get("make_load")
@@ -311,7 +311,7 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
 
 def _checks(choice: Choice) -> Iterator[ToMeasure]:
     """What to find out, the most important first."""
-    from dlprof.model import cell_of
+    from dlprof.model.bounds import cell_of
 
     situation, run, pick = choice.situation, choice.situation.run, choice.pick
     given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)

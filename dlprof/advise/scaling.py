@@ -24,7 +24,8 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.records.record import record
-from dlprof.stats import Belief, believe, observe, t_quantile, typical
+from dlprof.stats.belief import Belief, believe, observe
+from dlprof.stats.intervals import t_quantile, typical
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -525,7 +526,7 @@ _RECEIVING: Final = "receiving: each main process takes in batches all the time"
 
 def _receiving(run: Run, trials: Sequence[Trial]) -> float:
     """Share of its time in which a rank's main process takes in batches, by calibrated costs."""
-    from dlprof.model import Conditions, work_of
+    from dlprof.model.work import Conditions, work_of
 
     config, calibration = trials[0].config, run.calibration
     rate = typical(trial.batches_per_s.value for trial in trials if trial.batches_per_s)

@@ -23,11 +23,12 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
+from dlprof.stats.belief import SPEED_EXPONENT, SPEED_EXPONENT_SD
+from dlprof.stats.intervals import typical
 from dlprof.units import format_duration, parse_step, spread_of
 
 if TYPE_CHECKING:
-    from dlprof.model import Conditions
+    from dlprof.model.work import Conditions
 
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
@@ -195,7 +196,7 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
-        from dlprof.model import SPEED_ERROR, Conditions
+        from dlprof.model.work import SPEED_ERROR, Conditions
 
         calibration = self.run.calibration
         size = None if calibration is None else calibration.batch_size

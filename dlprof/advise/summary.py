@@ -15,7 +15,7 @@ from dlprof.advise.choice import Candidate, gather, speeds_of
 from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Recommendation, Run, Trial
-from dlprof.stats import mean_interval
+from dlprof.stats.intervals import mean_interval
 
 PICK = "recommended"
 PRESENT = "yours"

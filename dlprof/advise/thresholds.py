@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dlprof.records import Estimate
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 
 WITHIN = f"within {(1 - NEAR) * 100:.0f}%"  # ``NEAR`` in words
 

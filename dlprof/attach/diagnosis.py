@@ -15,8 +15,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dlprof.advise.findings import Evidence, diagnose
 from dlprof.advise.findings.claims import Gain, bound
+from dlprof.advise.findings.diagnosis import diagnose
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS, PAYS
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen

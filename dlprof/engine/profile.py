@@ -10,8 +10,8 @@ from typing import Any
 
 from dlprof.advise.choice import gains_over
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
-from dlprof.advise.findings import Evidence, ModelAtStep, Observation, diagnose
-from dlprof.advise.findings.evidence import Role
+from dlprof.advise.findings.diagnosis import diagnose
+from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
 from dlprof.engine.preparation import (
     Outlook,
     SweepListener,
@@ -29,7 +29,7 @@ from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.model import fit
+from dlprof.model.calibrate import fit
 from dlprof.records import (
     Calibration,
     Config,

@@ -32,7 +32,9 @@ from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.model import Conditions, fit, needs
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import needs
+from dlprof.model.work import Conditions
 from dlprof.records import (
     Calibration,
     Config,
@@ -55,7 +57,7 @@ from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import final_plan, levers, next_calibration, next_lever, predict_sweep
 from dlprof.search.space import MIN_REPEATS, fails_everywhere, refuse_budget, still_useful
 from dlprof.settings import SweepSettings, settings_from_json
-from dlprof.stats import ExpectedRates
+from dlprof.stats.belief import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks

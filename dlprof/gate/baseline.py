@@ -35,7 +35,7 @@ from dlprof.records.gate import (
     Verdict,
     ViewFigures,
 )
-from dlprof.stats import t_quantile
+from dlprof.stats.intervals import t_quantile
 from dlprof.units import counted
 
 

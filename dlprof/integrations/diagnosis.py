@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.findings import WRONG_DATA, Evidence, Script, diagnose, find
+from dlprof.advise.findings.diagnosis import WRONG_DATA, diagnose, find
+from dlprof.advise.findings.evidence import Evidence, Script
 from dlprof.advise.thresholds import OTHERS
 from dlprof.integrations.first_batches import LEAST_BATCHES
 from dlprof.internals import OF_ITERABLES

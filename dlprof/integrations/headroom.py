@@ -33,7 +33,7 @@ from typing import Any, Final, Literal
 from dlprof.integrations.wait_statistics import Clock, IterationTimer, Take
 from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
-from dlprof.stats import ratio_interval
+from dlprof.stats.intervals import ratio_interval
 from dlprof.targets.counting import count_bytes
 from dlprof.units import NS, format_bytes
 

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.findings import WRONG_DATA
+from dlprof.advise.findings.diagnosis import WRONG_DATA
 from dlprof.advise.scaling import in_step, straggler_of, waits_for_late
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of

@@ -35,7 +35,7 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import accelerators_sections, accelerators_text
 from dlprof.report.snippets import difference
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 

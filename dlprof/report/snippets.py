@@ -11,7 +11,7 @@ from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
 from dlprof.report.labels import cores_text, gain_text, rate_text
 from dlprof.report.text import clean, clean_lines
-from dlprof.stats import typical
+from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes
 
 _INDENT = "    "

@@ -11,7 +11,7 @@ from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.space import by_importance, expected_survivors
-from dlprof.stats import (
+from dlprof.stats.belief import (
     NEAR_LOG,
     PROBABILITY,
     Belief,

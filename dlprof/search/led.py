@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from dlprof.model import MODEL_ERROR, Conditions, cells_of, predict_all, relative_error
+from dlprof.model.predict import MODEL_ERROR, cells_of, predict_all, relative_error
+from dlprof.model.work import Conditions
 from dlprof.records import (
     Calibration,
     Config,
@@ -21,7 +22,7 @@ from dlprof.records import (
 from dlprof.search.grid import Proposal
 from dlprof.search.space import MIN_REPEATS, SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
-from dlprof.stats import CALIBRATED, NEAR
+from dlprof.stats.belief import CALIBRATED, NEAR
 
 _WORKERS = (0, *sorted(CALIBRATED))
 _TRIAL_S = 0.8  # longer where the cost's spread asks for it

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from dlprof.errors import UsageError
-from dlprof.model import spread_workers
+from dlprof.model.predict import spread_workers
 from dlprof.records import Config, Integrity, LeftOut, Machine, Plan, Target, Trial, TrialCost
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 from dlprof.settings.model import needs_workers

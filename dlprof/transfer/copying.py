@@ -45,7 +45,7 @@ from dlprof.records.transfer import (
     TogetherRate,
     WayTime,
 )
-from dlprof.stats import median_interval
+from dlprof.stats.intervals import median_interval
 from dlprof.trial.protocol import TransferRequest
 
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, MutableSequence, Sequence
 
 from dlprof.records import Config, Estimate
-from dlprof.stats import mean_interval
+from dlprof.stats.intervals import mean_interval
 
 _MIN_BLOCKS = 3
 

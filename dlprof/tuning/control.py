@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Estimate
-from dlprof.stats import mean_interval
+from dlprof.stats.intervals import mean_interval
 
 WORTH = 0.02
 """A share of the time that waits for data, below which nothing is tried to shorten it."""

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dlprof.model import Conditions, fit, predict_all
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.model import first_batch_s
+from dlprof.model.predict import first_batch_s
 from dlprof.records import PIPE_BYTES, Config, DatasetWeight
 from dlprof.records.codec import from_json
 from dlprof.targets.grammar import parse_target

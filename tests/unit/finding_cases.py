@@ -8,8 +8,8 @@ from typing import Any
 
 from builders import around, config, machine, target, trial
 
-from dlprof.advise.findings import Evidence, ModelAtStep, Observation
-from dlprof.model import Conditions
+from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
+from dlprof.model.work import Conditions
 from dlprof.records import (
     BatchCosts,
     Calibration,

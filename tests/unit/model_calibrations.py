@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dlprof.model import Conditions, binding, cell_of, predict_all
+from dlprof.model.bounds import binding, cell_of
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import BatchCosts, Calibration, Config, Prediction
 
 

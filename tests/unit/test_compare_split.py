@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlprof.advise.compare import Comparison, compare, shares
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Run, Trial, Usage, WatchedScript
-from dlprof.stats import t_quantile
+from dlprof.stats.intervals import t_quantile
 
 _FRACTIONS = st.none() | st.floats(0, 1)
 _FIGURES = st.none() | st.floats(0, 1e6)

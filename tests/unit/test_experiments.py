@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
-from dlprof.advise.findings import Evidence, Observation, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.records import Config, Trial, TrialCost
 
 PRESENT = config(4)

@@ -9,7 +9,8 @@ import pytest
 from builders import config
 from finding_cases import QUIET, Loader, codes, evidence
 
-from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import Copies, Finding, GpuInfo, GpuUsage, PinCosts
 
 _CARDS = (

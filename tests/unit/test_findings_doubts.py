@@ -9,7 +9,8 @@ import pytest
 from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings import Evidence, Observation, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
 from dlprof.records import BatchCosts, Usage
 

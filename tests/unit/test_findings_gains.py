@@ -12,13 +12,6 @@ from finding_cases import QUIET, Loader, evidence, modeled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.findings import (
-    Evidence,
-    ModelAtStep,
-    Observation,
-    diagnose,
-    find,
-)
 from dlprof.advise.findings.claims import (
     Claim,
     Gain,
@@ -26,8 +19,16 @@ from dlprof.advise.findings.claims import (
     gain_of,
     measured_gain,
 )
-from dlprof.advise.findings.evidence import Costs, StageTime, costs_of
-from dlprof.model import fit
+from dlprof.advise.findings.diagnosis import diagnose, find
+from dlprof.advise.findings.evidence import (
+    Costs,
+    Evidence,
+    ModelAtStep,
+    Observation,
+    StageTime,
+    costs_of,
+)
+from dlprof.model.calibrate import fit
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
     BatchCosts,

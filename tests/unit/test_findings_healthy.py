@@ -8,7 +8,7 @@ import pytest
 from builders import config
 from finding_cases import QUIET, Loader, codes, evidence
 
-from dlprof.advise.findings import find
+from dlprof.advise.findings.diagnosis import find
 
 STEP_S = 0.016
 KEEPS_UP = Loader(

@@ -10,7 +10,8 @@ import pytest
 from builders import config
 from finding_cases import Loader, codes, evidence
 
-from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import fetched_in_threads
 from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
 from dlprof.records.stages import FREED

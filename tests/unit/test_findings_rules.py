@@ -10,9 +10,9 @@ import pytest
 from builders import config, failed, machine, target, trial
 from finding_cases import QUIET, Loader, codes, evidence, failing
 
-from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.claims import changed
-from dlprof.advise.findings.diagnosis import TABLE
+from dlprof.advise.findings.diagnosis import TABLE, find
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import (
     LENGTH_SIGN,
     Config,

@@ -8,8 +8,7 @@ import pytest
 from builders import config
 from finding_cases import Loader, evidence
 
-from dlprof.advise.findings import find
-from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.records import EPOCH_SIGN, Finding
 
 

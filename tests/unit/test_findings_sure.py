@@ -10,9 +10,10 @@ import pytest
 from builders import config
 from finding_cases import Loader, evidence
 
-from dlprof.advise.findings import Evidence, diagnosis, find
+from dlprof.advise.findings import diagnosis
 from dlprof.advise.findings.claims import Claim, Place
-from dlprof.advise.findings.diagnosis import Cause, Placed, _graded
+from dlprof.advise.findings.diagnosis import Cause, Placed, _graded, find
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import Estimate, Finding, FindingCode, Fix
 from dlprof.report.findings import known_gain
 

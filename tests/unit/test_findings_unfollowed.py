@@ -6,7 +6,7 @@ import dataclasses
 
 from finding_cases import Loader, evidence
 
-from dlprof.advise.findings import find
+from dlprof.advise.findings.diagnosis import find
 from dlprof.records import Finding, Usage
 
 CROWD = Usage(

@@ -21,7 +21,7 @@ from dlprof.gate import add_entry, baseline_key, comparable, figures_of, make_pl
 from dlprof.gate.baseline import judge_baseline, key_difference, render_entry
 from dlprof.records import Config
 from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
-from dlprof.stats import t_quantile
+from dlprof.stats.intervals import t_quantile
 
 STEADY = (0.0100, 0.0101, 0.0100, 0.0099, 0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101)
 

@@ -23,7 +23,7 @@ from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
 from dlprof.report.predict import forecast_report, predict_document
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 
 
 def is_fed(row: ForecastRow) -> bool:

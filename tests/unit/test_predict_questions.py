@@ -30,7 +30,7 @@ from dlprof.advise.situation import (
     usual_speed,
 )
 from dlprof.errors import UsageError
-from dlprof.model import SPEED_ERROR, Conditions
+from dlprof.model.work import SPEED_ERROR, Conditions
 from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
 
 _UNIT = CoreSpeeds.unit_of(header().python_version)

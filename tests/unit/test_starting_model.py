@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.model import first_batch_s
+from dlprof.model.predict import first_batch_s
 from dlprof.records import StartPhase, WorkerStart
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Estimate
-from dlprof.stats import mean_interval, ratio_interval, t_quantile
-from dlprof.stats.intervals import t_tail
+from dlprof.stats.intervals import mean_interval, ratio_interval, t_quantile, t_tail
 
 # Published tables of Student's t (two-sided 95 % and 99 %, one-sided 95 %), and closed forms for
 # 1 and 2 degrees of freedom.

@@ -15,9 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Estimate, RankFigures, Trial, Usage
-from dlprof.stats import (
+from dlprof.stats.belief import (
+    _JOINT,
+    ADJUSTED_LOG_SD,
+    COMPUTING_LOG_SD,
     NEAR,
     NEAR_LOG,
+    NOISY_LOG_SD,
+    WAITING_LOG_SD,
     Belief,
     Carried,
     ExpectedRates,
@@ -28,15 +33,8 @@ from dlprof.stats import (
     near_best,
     observe,
     room_of,
-    t_quantile,
 )
-from dlprof.stats.belief import (
-    _JOINT,
-    ADJUSTED_LOG_SD,
-    COMPUTING_LOG_SD,
-    NOISY_LOG_SD,
-    WAITING_LOG_SD,
-)
+from dlprof.stats.intervals import t_quantile
 
 Table = dict[str, list[float | None]]
 

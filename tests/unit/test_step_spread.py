@@ -14,7 +14,8 @@ from predicted_runs import asked, calibrated
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, predict_all
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Config, Constraints, Run
 from dlprof.units import StepTime, parse_step, spread_of
 

@@ -38,7 +38,7 @@ from dlprof.records.transfer import (
 from dlprof.report.documents import json_document
 from dlprof.report.transfer import transfer_report
 from dlprof.search.space import pin_hazard
-from dlprof.stats import median_interval
+from dlprof.stats.intervals import median_interval
 from dlprof.transfer.copying import fit, line
 
 _SIZES = tuple(4096 * 4**power for power in range(9))

@@ -14,8 +14,7 @@ from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
 from dlprof.advise.compare import compare
-from dlprof.advise.findings import find
-from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.wrong_data import ONE_BATCH, data_findings, said_first

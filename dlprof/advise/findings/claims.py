@@ -18,9 +18,9 @@ from typing import Any, Literal
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Evidence, Script
 from dlprof.advise.wording import as_fast, between
-from dlprof.model import relative_error
+from dlprof.model.predict import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
-from dlprof.stats import NEAR, Belief, Gap, believe, near_best, observe
+from dlprof.stats.belief import NEAR, Belief, Gap, believe, near_best, observe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from dlprof.advise.findings import loader
 from dlprof.advise.findings.claims import Claim, Place, bound, gain_of, predicted_gain
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import made_by_worker, starved_workers
-from dlprof.model import first_batch_s
+from dlprof.model.predict import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
-from dlprof.stats import NEAR
+from dlprof.stats.belief import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")

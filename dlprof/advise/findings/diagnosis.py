@@ -43,7 +43,8 @@ from dlprof.records import (
     WithoutPart,
 )
 from dlprof.records.findings import LoaderPart
-from dlprof.stats import NEAR, typical
+from dlprof.stats.belief import NEAR
+from dlprof.stats.intervals import typical
 from dlprof.units import format_duration
 
 

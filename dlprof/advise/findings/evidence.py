@@ -16,7 +16,10 @@ from typing import Any, Final, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import threads_of_others
-from dlprof.model import Conditions, Means, cleaned, fit, predict_all, rate_allowed
+from dlprof.model.bounds import rate_allowed
+from dlprof.model.calibrate import cleaned, fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions, Means
 from dlprof.records import (
     BY_COPY,
     BatchCosts,
@@ -36,7 +39,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
-from dlprof.stats import typical
+from dlprof.stats.intervals import typical
 from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]

@@ -24,7 +24,8 @@ from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
-from dlprof.stats import FAR_TOO_MANY, NEAR, typical
+from dlprof.stats.belief import FAR_TOO_MANY, NEAR
+from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration
 
 

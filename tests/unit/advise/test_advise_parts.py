@@ -22,7 +22,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.stats import turnovers
+from dlprof.stats.intervals import turnovers
 
 W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
 

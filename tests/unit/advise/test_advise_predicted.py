@@ -25,7 +25,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.stats import ExpectedRates, Gap, believe
+from dlprof.stats.belief import ExpectedRates, Gap, believe
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)

@@ -17,8 +17,8 @@ from oracle_clock import Clock
 from oracle_consumer import Barrier, Consumer, FedConsumer, LoadingConsumer
 from oracle_network import Costs, PinThread, Storage, Worker, costs_of
 
-from dlprof.model import Cell, cell_of
-from dlprof.model.work import Rows
+from dlprof.model.bounds import cell_of
+from dlprof.model.work import Cell, Rows
 from dlprof.records import Calibration, Config
 
 MIN_CORES = 4.0

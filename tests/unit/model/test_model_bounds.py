@@ -9,7 +9,9 @@ import pytest
 from model_calibrations import constant, fed, lowest_bound, prediction, rate
 from oracle import simulated
 
-from dlprof.model import Conditions, bounds, cell_of, describe, predict_all
+from dlprof.model.bounds import bounds, cell_of, describe
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
 
 MS = 0.001

@@ -13,8 +13,10 @@ import builders
 import pytest
 from model_calibrations import constant
 
-from dlprof.model import Conditions, describe, fit, predict_all
-from dlprof.model.work import work_of
+from dlprof.model.bounds import describe
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions, work_of
 from dlprof.records import (
     BatchCosts,
     Calibration,

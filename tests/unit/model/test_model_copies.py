@@ -10,7 +10,10 @@ from finding_cases import Loader, explanation
 from model_calibrations import constant
 from predicted_runs import asked, calibrated, elsewhere
 
-from dlprof.model import Conditions, bounds, cell_of, fit, predict_all
+from dlprof.model.bounds import bounds, cell_of
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import GpuInfo, Machine
 from dlprof.records.machine import link_bytes_per_s
 

@@ -8,7 +8,10 @@ import random
 
 import pytest
 
-from dlprof.model import Conditions, cell_of, drawn, maxplus, steady_rate
+from dlprof.model import maxplus
+from dlprof.model.bounds import cell_of
+from dlprof.model.maxplus import drawn, steady_rate
+from dlprof.model.work import Conditions
 from dlprof.records import BatchCosts, Calibration, Config
 
 _MOST_OFF = 0.08

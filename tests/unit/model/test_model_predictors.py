@@ -15,7 +15,10 @@ from model_calibrations import rate as predicted
 from oracle import simulated
 from oracle import steady_rate as simulated_rate
 
-from dlprof.model import Conditions, bounds, cell_of, drawn, predict_all, steady_rate
+from dlprof.model.bounds import bounds, cell_of
+from dlprof.model.maxplus import drawn, steady_rate
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
 
 MS = 0.001

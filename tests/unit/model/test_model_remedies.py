@@ -10,9 +10,8 @@ from finding_cases import Loader, evidence
 from model_calibrations import tailed
 from oracle import simulated
 
-from dlprof.advise.findings import Evidence, ModelAtStep
 from dlprof.advise.findings.claims import predicted_gain
-from dlprof.advise.findings.evidence import Costs
+from dlprof.advise.findings.evidence import Costs, Evidence, ModelAtStep
 from dlprof.records import BatchCosts, Calibration, Usage
 
 FREE = Usage(own_cpu_cores=1.0, available_cpu_cores=8.0, other_cpu_cores=0.0)

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from builders import trial
 
-from dlprof.model import needs
 from dlprof.model.calibrate import memory_of, startups_of
+from dlprof.model.predict import needs
 from dlprof.records import Calibration, Config, Usage
 
 KNOWN = Calibration(

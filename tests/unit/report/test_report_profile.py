@@ -12,7 +12,7 @@ from finding_cases import Loader, evidence, explanation
 from golden import check_golden, drawn
 from profiled_runs import profiled_run
 
-from dlprof.advise.findings import find
+from dlprof.advise.findings.diagnosis import find
 from dlprof.records import (
     Diagnosis,
     Estimate,

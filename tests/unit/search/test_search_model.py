@@ -13,8 +13,8 @@ from builders import config, failed, machine, plan, target, trial
 from model_calibrations import fed, tailed
 from predicted_runs import calibration
 
-from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
+from dlprof.model.work import Conditions
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.search.grid import GridSearch, Proposal, StopReason
@@ -31,7 +31,7 @@ from dlprof.search.led import (
 from dlprof.search.led import levers as levers_of
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
-from dlprof.stats import NEAR, ExpectedRates
+from dlprof.stats.belief import NEAR, ExpectedRates
 
 NET = tuple(
     config(workers, prefetch, persistent_workers=kept)

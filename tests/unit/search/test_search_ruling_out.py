@@ -12,7 +12,7 @@ from builders import config, failed, plan, trial
 
 from dlprof.records import Config, Trial, Usage
 from dlprof.search.grid import GridSearch, Proposal, StopReason
-from dlprof.stats import NEAR, believe, observe
+from dlprof.stats.belief import NEAR, believe, observe
 
 GRID = tuple(config(w) for w in (0, 1, 2, 4, 8))
 WAITING = Usage(own_cpu_cores=0.1, available_cpu_cores=8.0)
