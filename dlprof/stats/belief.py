@@ -600,11 +600,9 @@ class _Fit:
     """The weighted least squares, weights by iteration.
 
     Whether all predictions are off together, or each by itself, may explain what was measured
-    alike: the rounds end at either, by where they begin.
-
-    Attributes:
-        cost: Negative logarithm of how likely all of it is where they ended, but for a constant,
-            if predictions are as sure as they claim.
+    alike: the rounds end at either, by where they begin. ``cost`` is the negative logarithm of how
+    likely all of it is where they ended, but for a constant, if predictions are as sure as they
+    claim.
     """
 
     def __init__(
@@ -891,9 +889,8 @@ def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) ->
 def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:
     """What the errors at some nodes say of the error at a place between or beyond them.
 
-    Returns:
-        The share of each node's error in it, and the variance that stays open: those of a Brownian
-        bridge, in parts of the variance of one error.
+    The share of each node's error in it, and the variance that stays open: those of a Brownian
+    bridge, in parts of the variance of one error.
     """
     right = bisect.bisect_left(nodes, place)
     if right < len(nodes) and nodes[right] == place:
