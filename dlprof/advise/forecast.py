@@ -468,10 +468,7 @@ class Feed(Answer):
 
 
 def feed(
-    situation: Situation,
-    *,
-    max_wait: float = at.FED_WAIT_FRACTION,
-    base: Config | None = None,
+    situation: Situation, *, max_wait: float = at.FED_WAIT_FRACTION, base: Config | None = None
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
 

@@ -14,14 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.choice import (
-    Candidate,
-    Choice,
-    cores_share,
-    gather,
-    predictions,
-    unmeasured,
-)
+from dlprof.advise.choice import Candidate, Choice, cores_share, gather, predictions, unmeasured
 from dlprof.advise.situation import Situation, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
@@ -558,11 +551,7 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
 
 
 def judge(
-    choice: Choice,
-    certificate: Certificate | None,
-    *,
-    named: bool = False,
-    faster: bool = False,
+    choice: Choice, certificate: Certificate | None, *, named: bool = False, faster: bool = False
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.
 

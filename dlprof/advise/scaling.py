@@ -14,15 +14,7 @@ from typing import Final, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import measured_step
-from dlprof.records import (
-    Config,
-    Estimate,
-    NumaBinding,
-    RankFigures,
-    Run,
-    StepTimes,
-    Trial,
-)
+from dlprof.records import Config, Estimate, NumaBinding, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
 from dlprof.stats.belief import Belief, believe, observe
 from dlprof.stats.intervals import t_quantile, typical

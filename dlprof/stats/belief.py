@@ -256,10 +256,7 @@ class ExpectedRates:
 
     @classmethod
     def of(
-        cls,
-        cells: Sequence[PredictedCell],
-        log_sd: float,
-        calibrated: frozenset[int] | None = None,
+        cls, cells: Sequence[PredictedCell], log_sd: float, calibrated: frozenset[int] | None = None
     ) -> ExpectedRates:
         """What a model predicted, that was ``calibrated`` with the fewest where it isn't known."""
         counts = sorted({c.config.num_workers for c in cells} - {0})
@@ -649,11 +646,7 @@ class _Fit:
         )
         # What each has of what all have in common, but for its prediction's part.
         self._rows = [
-            {
-                _SPEED: speed,
-                _NOISE: o.cpu_share * taken,
-                _BLOCKS + self._place[o.block]: 1.0,
-            }
+            {_SPEED: speed, _NOISE: o.cpu_share * taken, _BLOCKS + self._place[o.block]: 1.0}
             for o, speed, taken in zip(observations, speeds, _taken(observations), strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}

@@ -127,9 +127,7 @@ def moved_by_workers(loader: Any, files: Sequence[OpenFile]) -> tuple[OpenFile, 
 
 
 def have_own_positions(
-    files: Sequence[OpenFile],
-    groups: Sequence[Sequence[int]] | None = None,
-    watched_from: int = 0,
+    files: Sequence[OpenFile], groups: Sequence[Sequence[int]] | None = None, watched_from: int = 0
 ) -> None:
     """Open files again, so that this process shares their positions with no other.
 

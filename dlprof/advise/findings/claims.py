@@ -188,9 +188,7 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
 
 
 def bound(
-    ratio: float,
-    half: float = 2 * at.BOUND_LOG_SD,
-    source: Literal["model", "bound"] = "bound",
+    ratio: float, half: float = 2 * at.BOUND_LOG_SD, source: Literal["model", "bound"] = "bound"
 ) -> Gain:
     """A gain by bounds alone, or by the model; ``half`` is half of its logarithm's interval."""
     low, high = ratio * math.exp(-half), ratio * math.exp(half)

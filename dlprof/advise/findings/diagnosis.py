@@ -355,7 +355,7 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
                 else one.title,
                 explanation=f"{one.explanation} {two.explanation}",
                 evidence={**one.evidence, **two.evidence, **one.evidence},
-            ),
+            )
         )
     return list(kept.values())
 

@@ -45,8 +45,7 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
     """
     make, _ = FILES[name]
     return make_once(
-        "-".join([name, "v1", *map(str, numbers)]),
-        lambda folder: make(folder, progress, *numbers),
+        "-".join([name, "v1", *map(str, numbers)]), lambda folder: make(folder, progress, *numbers)
     )
 
 
