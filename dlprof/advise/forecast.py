@@ -636,11 +636,8 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         held_by = "" if blind else host.held_by(more, allowed)
         known = [factor for factor in factors if factor is not None]
         # Of what was measured and the model doesn't see it can't say what it would be without.
-        without = (
-            ()
-            if blind or (more in seen and not held_by)
-            else _without(situation, allowed, more, known)
-        )
+        if not blind and (held_by or more not in seen):
+            without = _without(situation, allowed, more, known)
         waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
         without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
