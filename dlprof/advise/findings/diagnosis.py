@@ -152,8 +152,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
 
 def _stalls(evidence: Evidence) -> Stalls | None:
     """``None`` without a step: a consumer that takes no time only waits."""
-    explained = evidence.explained
-    step = None if explained is None else explained.stage("step")
+    step = evidence.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
     warm_s, cold_s = (
         typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
