@@ -611,20 +611,14 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     endless = situation.supposing(constraints=alone, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(endless, [config])[1].steady(config.key)
     raw = claims(predictions(endless, [config]))[config.key].value
-    factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
+    factors = [rate / raw for rate in (own.value, *own.ends)]
+    predicted, *ends = [_Search(situation, each).most_fed(most, allowed) for each in factors]
     seen = _shown(situation, most)
-    found = [
-        None if factor is None else _Search(situation, factor).most_fed(most, allowed)
-        for factor in factors
-    ]
-    count = _between(seen, au, found[0] or 0)
+    count = _between(seen, au, predicted)
     # By its costs alone twice as many would be: what holds them back the model doesn't see.
     blind = by_costs.most_fed(most, allowed) > 2 * count
-    low, high = (
-        None if each is None else _between(seen, au, each, end)
-        for each, end in zip(found[1:], (0, 1), strict=True)
-    )
-    host, more = _Search(situation, factors[0] or 1.0), count + 1
+    low, high = (_between(seen, au, each, end) for end, each in enumerate(ends))
+    host, more = _Search(situation, factors[0]), count + 1
     next_one: float | None = None
     without, held_by = tuple[WithoutPart, ...](), ""
     limit: LoaderPart | None = None
@@ -634,10 +628,9 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         else:
             next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
         held_by = "" if blind else host.held_by(more, allowed)
-        known = [factor for factor in factors if factor is not None]
         # Of what was measured and the model doesn't see it can't say what it would be without.
         if not blind and (held_by or more not in seen):
-            without = _without(situation, allowed, more, known)
+            without = _without(situation, allowed, more, factors)
         waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
         without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
