@@ -349,7 +349,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         belief=dataclasses.replace(belief, log_rates=some),
         epochs=epochs,
         rates=rates,
-        claimed={} if seen else claims(models),
+        claimed={} if seen else {c.key: each.steady for c, each in models.items()},
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
     )
@@ -397,11 +397,6 @@ def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
         key: Gap(log, (1 - math.exp(log)) * at.TURNOVER_SPREAD, math.inf)
         for key, log in logs.items()
     }
-
-
-def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
-    """Steady rates as predictions themselves have them, by ``Config.key``."""
-    return {config.key: each.steady for config, each in models.items()}
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
@@ -661,8 +656,10 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         belief=learned.carried(there, speed_sd),
         epochs=_epoch_factors(asked),
         claimed={
-            key: product(each, Gap(0.0, abs(there[key].by_speed) * speed_sd, math.inf).factor())
-            for key, each in ({} if seen else claims(models)).items()
+            c.key: product(
+                each.steady, Gap(0.0, abs(there[c.key].by_speed) * speed_sd, math.inf).factor()
+            )
+            for c, each in ({} if seen else models).items()
         },
     )
 

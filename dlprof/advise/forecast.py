@@ -25,7 +25,6 @@ from dlprof.advise.choice import (
     broken_limit,
     candidates_of,
     choose,
-    claims,
     decide,
     gain_if,
     gather,
@@ -495,11 +494,11 @@ def feed(
         there = situation.supposing(cores=float(cores))
         endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
         unfed, speeds = candidates_of(endless, [config])
-        own_rate, raw = speeds.steady(config.key), claims(predictions(endless, [config]))
+        own_rate, raw = speeds.steady(config.key), predictions(endless, [config])[config].steady
         if config in tried:
             break
         tried.add(config)
-        factor = own_rate.value / raw[config.key].value
+        factor = own_rate.value / raw.value
     (fed,), fed_speeds = candidates_of(there, [config])
     prediction = fed.prediction
     if prediction is None:
@@ -610,7 +609,7 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     alone = dataclasses.replace(limits, ranks=1)
     endless = situation.supposing(constraints=alone, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(endless, [config])[1].steady(config.key)
-    raw = claims(predictions(endless, [config]))[config.key].value
+    raw = predictions(endless, [config])[config].steady.value
     factors = [rate / raw for rate in (own.value, *own.ends)]
     predicted, *ends = [_Search(situation, each).most_fed(most, allowed) for each in factors]
     seen = _shown(situation, most)
