@@ -19,16 +19,9 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.thresholds import (
-    DERIVED_MARGIN,
-    EVEN,
-    FED_WAIT_FRACTION,
-    PERHAPS_FED_WAIT_FRACTION,
-    SAME_CORES,
-    TURNOVER_SPREAD,
-)
 from dlprof.advise.wording import EVEN_SHARDS, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
@@ -340,7 +333,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     epochs = {} if expected is None else _epoch_factors(expected)
     for config, found in logs.items():
         log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
-        error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
+        error = at.TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
         epochs[config.key] = Gap(log, (1 - math.exp(log)) * error, math.inf)
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
@@ -356,7 +349,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         belief=dataclasses.replace(belief, log_rates=some),
         epochs=epochs,
         rates=rates,
-        claimed={} if seen else claims(models),
+        claimed={} if seen else {c.key: each.steady for c, each in models.items()},
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
     )
@@ -401,13 +394,9 @@ def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
     over = expected.epoch_log_rates
     logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
     return {
-        key: Gap(log, (1 - math.exp(log)) * TURNOVER_SPREAD, math.inf) for key, log in logs.items()
+        key: Gap(log, (1 - math.exp(log)) * at.TURNOVER_SPREAD, math.inf)
+        for key, log in logs.items()
     }
-
-
-def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
-    """Steady rates as predictions themselves have them, by ``Config.key``."""
-    return {config.key: each.steady for config, each in models.items()}
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
@@ -634,7 +623,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     there_free, free = (
         max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
-    crowded = there_free <= free + SAME_CORES
+    crowded = there_free <= free + at.SAME_CORES
     level = speeds_of(own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
@@ -667,8 +656,10 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         belief=learned.carried(there, speed_sd),
         epochs=_epoch_factors(asked),
         claimed={
-            key: product(each, Gap(0.0, abs(there[key].by_speed) * speed_sd, math.inf).factor())
-            for key, each in ({} if seen else claims(models)).items()
+            c.key: product(
+                each.steady, Gap(0.0, abs(there[c.key].by_speed) * speed_sd, math.inf).factor()
+            )
+            for c, each in ({} if seen else models).items()
         },
     )
 
@@ -735,7 +726,7 @@ class Choice:
     @property
     def ties(self) -> tuple[Candidate, ...]:
         """Those of the pool that are more likely near the best than not, and ``pick``."""
-        return tuple(each for each in self.pool if each is self.pick or self.far(each) <= EVEN)
+        return tuple(each for each in self.pool if each is self.pick or self.far(each) <= at.EVEN)
 
     @property
     def undecided(self) -> tuple[Candidate, ...]:
@@ -965,7 +956,7 @@ def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -
     others = [each for each in allowed if not each.measured]
     better = [each for each in others if found is None or is_better(found, each.key)]
     if found is None or better:
-        return _choose(better, allowed, situation, speeds, EVEN)
+        return _choose(better, allowed, situation, speeds, at.EVEN)
     return found
 
 
@@ -1015,14 +1006,14 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
         pairs = [(cores_share(trial, situation), trial.batches_per_s) for trial in candidate.trials]
         return all(
             rate is not None
-            and share * step_s * (rate.value if rate.low is None else rate.low) >= DERIVED_MARGIN
+            and share * step_s * (rate.value if rate.low is None else rate.low) >= at.DERIVED_MARGIN
             for share, rate in pairs
         )
-    if mean <= FED_WAIT_FRACTION:
+    if mean <= at.FED_WAIT_FRACTION:
         return True
     waits = speeds.waits(candidate)
     low = mean_interval(waits).low if waits else None
-    return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
+    return low is not None and low <= at.FED_WAIT_FRACTION and mean <= at.PERHAPS_FED_WAIT_FRACTION
 
 
 def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
@@ -1070,7 +1061,7 @@ def perhaps_faster(
     keeps the step fed.
     """
     wait = speeds.wait_fraction(pick)
-    if not pick.measured or (wait is not None and wait <= FED_WAIT_FRACTION):
+    if not pick.measured or (wait is not None and wait <= at.FED_WAIT_FRACTION):
         return None
     rates = {
         each.key: speeds.rate(each.key).value

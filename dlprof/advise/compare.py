@@ -716,10 +716,7 @@ _ALIKE = "Give two run files of dlprof run, or two of dlprof sweep or dlprof pro
 def pair(
     a: Run, b: Run, *, num_workers: int | None = None, best: bool = False
 ) -> tuple[Chosen, Chosen, str]:
-    """Choose what to compare.
-
-    Returns:
-        That of either run, and which these are and why, one sentence.
+    """What to compare: that of either run, and which these are and why, one sentence.
 
     Raises:
         NothingMeasuredError: If one of them has no rate at all.

@@ -148,10 +148,8 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())
     # Slow batches come often enough for 10 % in ``(CV / 0.1)²`` batches.
-    costs, trial_s = (
-        evidence.explained.costs if evidence.explained else BatchCosts(),
-        allowance.trial_s,
-    )
+    costs = evidence.explained.costs if evidence.explained else BatchCosts()
+    trial_s = allowance.trial_s
     made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
     if len(made_s) > 1 and evidence.rate and statistics.fmean(made_s) > 0:
         spread = statistics.stdev(made_s) / statistics.fmean(made_s)

@@ -25,7 +25,6 @@ from dlprof.advise.choice import (
     broken_limit,
     candidates_of,
     choose,
-    claims,
     decide,
     gain_if,
     gather,
@@ -468,10 +467,7 @@ class Feed(Answer):
 
 
 def feed(
-    situation: Situation,
-    *,
-    max_wait: float = at.FED_WAIT_FRACTION,
-    base: Config | None = None,
+    situation: Situation, *, max_wait: float = at.FED_WAIT_FRACTION, base: Config | None = None
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
 
@@ -498,11 +494,11 @@ def feed(
         there = situation.supposing(cores=float(cores))
         endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
         unfed, speeds = candidates_of(endless, [config])
-        own_rate, raw = speeds.steady(config.key), claims(predictions(endless, [config]))
+        own_rate, raw = speeds.steady(config.key), predictions(endless, [config])[config].steady
         if config in tried:
             break
         tried.add(config)
-        factor = own_rate.value / raw[config.key].value
+        factor = own_rate.value / raw.value
     (fed,), fed_speeds = candidates_of(there, [config])
     prediction = fed.prediction
     if prediction is None:
@@ -613,21 +609,15 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     alone = dataclasses.replace(limits, ranks=1)
     endless = situation.supposing(constraints=alone, step_s=0.0, step_cpu_s=0.0)
     own = candidates_of(endless, [config])[1].steady(config.key)
-    raw = claims(predictions(endless, [config]))[config.key].value
-    factors = [None if rate is None else rate / raw for rate in (own.value, own.low, own.high)]
+    raw = predictions(endless, [config])[config].steady.value
+    factors = [rate / raw for rate in (own.value, *own.ends)]
+    predicted, *ends = [_Search(situation, each).most_fed(most, allowed) for each in factors]
     seen = _shown(situation, most)
-    found = [
-        None if factor is None else _Search(situation, factor).most_fed(most, allowed)
-        for factor in factors
-    ]
-    count = _between(seen, au, found[0] or 0)
+    count = _between(seen, au, predicted)
     # By its costs alone twice as many would be: what holds them back the model doesn't see.
     blind = by_costs.most_fed(most, allowed) > 2 * count
-    low, high = (
-        None if each is None else _between(seen, au, each, end)
-        for each, end in zip(found[1:], (0, 1), strict=True)
-    )
-    host, more = _Search(situation, factors[0] or 1.0), count + 1
+    low, high = (_between(seen, au, each, end) for end, each in enumerate(ends))
+    host, more = _Search(situation, factors[0]), count + 1
     next_one: float | None = None
     without, held_by = tuple[WithoutPart, ...](), ""
     limit: LoaderPart | None = None
@@ -637,13 +627,9 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         else:
             next_one = 1.0 - host.wait_here(host.feeding(more, allowed), more)
         held_by = "" if blind else host.held_by(more, allowed)
-        known = [factor for factor in factors if factor is not None]
         # Of what was measured and the model doesn't see it can't say what it would be without.
-        without = (
-            ()
-            if blind or (more in seen and not held_by)
-            else _without(situation, allowed, more, known)
-        )
+        if not blind and (held_by or more not in seen):
+            without = _without(situation, allowed, more, factors)
         waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
         without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))

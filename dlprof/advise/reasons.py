@@ -1,8 +1,8 @@
 """Why this configuration and no other, and how sure that is.
 
 Reasons are claims with what proves them, measured or predicted: each function looks for one kind
-and yields none where it does not apply; ``REASONS`` lists them in the order in which they are
-shown. Below are the doubts, and how near the best a choice is.
+and yields none where it does not apply; ``explain`` has them in the order in which they are shown.
+Below are the doubts, and how near the best a choice is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import saturating_workers
-from dlprof.advise.choice import Candidate, Choice, cores_share, predictions, unmeasured
+from dlprof.advise.choice import Candidate, Choice, cores_share, gather, predictions, unmeasured
 from dlprof.advise.situation import Situation, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
@@ -64,13 +64,29 @@ CAVEATS = {
 """What settings beside the swept ones cost, and how they are set."""
 
 
-def explain(choice: Choice) -> Iterator[Reason]:
-    """All reasons that apply, the most important first."""
-    for reasons in REASONS:
-        yield from reasons(choice)
+def explain(
+    choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
+) -> Iterator[Reason]:
+    """All reasons that apply, the most important first; ``limits`` are those that left some out."""
+    run, pick, measured = choice.situation.run, choice.pick, choice.pick.measured
+    yield from _conditions(choice) if measured else ()
+    for kind in (_feeding, _bound, _present, _default, _fewer, _more, _persistent, _pin):
+        yield from kind(choice)
+    for kind in (_undecided, _cores, _ranks, _placement):
+        yield from kind(choice)
+    if measured:
+        yield from _levers(run, pick.config)
+        yield from _as_predicted(run, choice)
+    else:
+        yield from _unordered(choice)
+        yield from _assumed(choice, cases)
+    yield from _unchecked(run, pick.config)
+    yield from _neighbours(run) if measured else ()
+    yield from limits
+    yield from _failures(gather(run)) if measured else ()
 
 
-def conditions(choice: Choice) -> Iterator[Reason]:
+def _conditions(choice: Choice) -> Iterator[Reason]:
     """What the figures of the pick rest on, where that is not what they seem to."""
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
@@ -83,7 +99,7 @@ def conditions(choice: Choice) -> Iterator[Reason]:
         yield Reason(claim=f"Its rate may include warm-up: {cut}", evidence=ids)
 
 
-def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
+def _unchecked(run: Run, pick: Config) -> Iterator[Reason]:
     """That nobody saw whether several workers of an iterable share all samples out."""
     found, workers = Integrity.of(run), pick.num_workers
     checked = workers in {0, 1, *found.shared_out} or found.doubt(workers)
@@ -95,7 +111,7 @@ def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
         yield Reason(claim=claim)
 
 
-def neighbours(run: Run) -> Iterator[Reason]:
+def _neighbours(run: Run) -> Iterator[Reason]:
     """That the machine was not the sweep's alone, where it was not."""
     load = run.header.settings.get("make_load")
     if load and isinstance(load, dict):
@@ -110,7 +126,7 @@ def neighbours(run: Run) -> Iterator[Reason]:
         yield Reason(claim=claim, evidence={"other_cpu_cores": busy})
 
 
-def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
+def _failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
     """What failed or was skipped, and why, in the words of the failure itself."""
     failed = [each for each in candidates if each.failures]
     tried = [each for each in failed if each.failures[0].outcome != "skipped"]
@@ -131,7 +147,7 @@ def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
         yield Reason(claim=claim, evidence={"trials": ids})
 
 
-def levers(run: Run, pick: Config) -> Iterator[Reason]:
+def _levers(run: Run, pick: Config) -> Iterator[Reason]:
     """Settings beside the swept ones that were tried with the pick and gained something."""
     tried = [trial for trial in run.trials if trial.purpose == "lever"]
     usable = run.header.machine.usable_cores
@@ -151,7 +167,7 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
             yield Reason(claim=claim, evidence={"trials": ids, "ratio": dataclasses.asdict(ratio)})
 
 
-def as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
+def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     """How much was predicted and how much measured, where a model chose what to measure."""
     prediction = run.prediction
     if prediction is None or not choice.situation.as_measured:
@@ -164,7 +180,7 @@ def as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     yield Reason(claim=claim, evidence={"cells": len(prediction.cells)})
 
 
-def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
+def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     """What a predicted answer takes for granted, and what background load and ranks make of it."""
     situation, pick = choice.situation, choice.pick
     cores, ranks = situation.cores, situation.constraints.ranks
@@ -187,6 +203,19 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if situation.constraints.step_s is None and pick.config.num_workers:
         claim = "No step was given, so this is for the highest rate: with --step-time fewer "
         yield Reason(claim=f"{claim}workers may be enough")
+
+
+def _unordered(choice: Choice) -> Iterator[Reason]:
+    """What yielding batches as they come would earn, and cost, where it is worth a sentence."""
+    config = choice.pick.config
+    if config.num_workers < 2 or not config.in_order:
+        return
+    other = dataclasses.replace(config, in_order=False)
+    found = predictions(choice.situation, [config, other])
+    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    if gain >= at.PAYS:
+        claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
+        yield Reason(claim=claim, evidence={"gain": gain})
 
 
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
@@ -484,13 +513,6 @@ def gain_words(gain: PinGain) -> str:
     return f"{words}; it takes {' and '.join(taken)}" if taken else words
 
 
-REASONS = (
-    *(_feeding, _bound, _present, _default, _fewer, _more),
-    *(_persistent, _pin, _undecided, _cores, _ranks, _placement),
-)
-"""One function for each kind of reason, in the order of showing."""
-
-
 def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:
     """How far from the best a choice may be, at most; ``among`` is what it was asked of.
 
@@ -530,11 +552,7 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
 
 
 def judge(
-    choice: Choice,
-    certificate: Certificate | None,
-    *,
-    named: bool = False,
-    faster: bool = False,
+    choice: Choice, certificate: Certificate | None, *, named: bool = False, faster: bool = False
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.
 

@@ -25,24 +25,11 @@ from dlprof.advise.choice import (
     gain_if,
     gather,
     perhaps_faster,
-    predictions,
 )
-from dlprof.advise.reasons import (
-    CAVEATS,
-    as_predicted,
-    assumed,
-    certify,
-    conditions,
-    explain,
-    failures,
-    judge,
-    levers,
-    neighbours,
-    unchecked,
-)
+from dlprof.advise.reasons import certify, explain, judge
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
-from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
+from dlprof.advise.thresholds import STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import DlprofError
@@ -116,7 +103,7 @@ def recommend(
         confidence=confidence,
         confidence_reason=confidence_reason,
         certificate=certificate,
-        reasons=(*present_failure(run), *_reasons(choice, limit_reasons, cases)),
+        reasons=(*present_failure(run), *explain(choice, limit_reasons, cases)),
         alternatives=(*_alternatives(choice), *faster),
         rates=_rates(choice, limit_reasons),
         constraints=situation.constraints,
@@ -136,24 +123,6 @@ def kept_answer(situation: Situation) -> Recommendation | None:
     kept = situation.run.recommendation if situation.as_measured else None
     same = kept is not None and kept.rates and kept.constraints == situation.constraints
     return kept if same else None
-
-
-def _reasons(
-    choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
-) -> Iterator[Reason]:
-    run, pick, measured = choice.situation.run, choice.pick, choice.pick.measured
-    yield from conditions(choice) if measured else ()
-    yield from explain(choice)
-    if measured:
-        yield from levers(run, pick.config)
-        yield from as_predicted(run, choice)
-    else:
-        yield from _unordered(choice)
-        yield from assumed(choice, cases)
-    yield from unchecked(run, pick.config)
-    yield from neighbours(run) if measured else ()
-    yield from limits
-    yield from failures(gather(run)) if measured else ()
 
 
 def expected_of(choice: Choice, candidate: Candidate) -> Expected:
@@ -292,20 +261,6 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
     config = min(near, key=lambda each: each.cost_key)
     kept = {name: min(1.0, each[config]) for name, each in speeds.items()}
     return tuple(cases), LeastLoss(config=config, speeds=kept)
-
-
-def _unordered(choice: Choice) -> Iterator[Reason]:
-    """What yielding batches as they come would earn, and cost, where it is worth a sentence."""
-    config = choice.pick.config
-    if config.num_workers < 2 or not config.in_order:
-        return
-
-    other = dataclasses.replace(config, in_order=False)
-    found = predictions(choice.situation, [config, other])
-    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
-    if gain >= PAYS:
-        claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
-        yield Reason(claim=claim, evidence={"gain": gain})
 
 
 def _checks(choice: Choice) -> Iterator[ToMeasure]:

@@ -438,11 +438,7 @@ def scaling_law(run: Run) -> ScalingLaw | None:
 
 
 def numa_binding(run: Run, config: Config) -> NumaBinding | None:
-    """What binding the ranks of a configuration to NUMA nodes brings.
-
-    Returns:
-        ``None`` where one rank loaded, or the machine has one node.
-    """
+    """What binding ranks to NUMA nodes brings; ``None`` of one rank, or where there is one node."""
     tried = [each for each in run.trials if each.purpose == "binding"]
     mine = [each for each in tried if each.config == config]
     found = NumaBinding(trials=tuple(each.id for each in mine))

@@ -1,6 +1,6 @@
 """The thresholds of recommendations, predictions and findings, each with its meaning and source.
 
-What counts as near the best (``NEAR``), and how sure a certificate is, are in ``dlprof.stats``.
+What counts as near the best (``NEAR``), and how sure a certificate is: ``dlprof.stats.belief``.
 A rule's plain shape, which nothing was measured for and nothing else asks for, is in the rule.
 """
 

@@ -208,17 +208,10 @@ def _over(limit: float, cost: float) -> float:
 def slowdown(
     threads: float, *, compute_s: float, wait_s: float, cores: float, beside: float = 0.0
 ) -> tuple[float, float]:
-    """Mean time of computing over that on a core of one's own.
+    """Mean time of computing over that on a core of one's own: of threads, and of others beside.
 
-    Args:
-        threads: ``N``; between whole numbers the result is interpolated.
-        compute_s: ``D``.
-        wait_s: ``Z``.
-        cores: ``C``; may be a fraction.
-        beside: ``B``, threads of others that compute all the time.
-
-    Returns:
-        That of the threads, and that of the others beside them; 1 or more.
+    Both are 1 or more. The arguments are ``N``, ``D``, ``Z``, ``C`` and ``B`` of the model above.
+    Between whole numbers of threads it is interpolated; cores may be a fraction.
     """
     if compute_s <= 0 or threads <= 0:
         return 1.0, max(1.0, beside / cores)

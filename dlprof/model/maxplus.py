@@ -147,9 +147,8 @@ def _dealt(work: Work, ranks: int) -> Rows:
 def steady_rate(cell: Cell) -> Steady:
     """The rate by the recursion, the bounds of cores, pin thread and storage kept.
 
-    Args:
-        cell: What to predict, its work as ``drawn``. So many batches are measured after the
-            pipeline has filled, or at least four rounds of ``W``.
+    Of as many batches as its work has, which is ``drawn``, after the pipeline has filled, or at
+    least four rounds of ``W``.
     """
     found, ranks = bounds(cell), _together(cell)
     if not cell.workers:

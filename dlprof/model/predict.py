@@ -70,10 +70,7 @@ def spread_workers(most: int) -> tuple[int, ...]:
 def predict_all(
     calibration: Calibration, configs: Sequence[Config], conditions: Conditions
 ) -> list[Prediction]:
-    """Predict many configurations, canonical ones, sharing what they have in common.
-
-    Returns:
-        One prediction for each configuration, in their order. Equal questions get equal answers.
+    """Predict many configurations, canonical ones, each in its place; equal ones get equal answers.
 
     Raises:
         ValueError: The calibration holds no batch or is for another batch size.

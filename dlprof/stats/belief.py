@@ -256,10 +256,7 @@ class ExpectedRates:
 
     @classmethod
     def of(
-        cls,
-        cells: Sequence[PredictedCell],
-        log_sd: float,
-        calibrated: frozenset[int] | None = None,
+        cls, cells: Sequence[PredictedCell], log_sd: float, calibrated: frozenset[int] | None = None
     ) -> ExpectedRates:
         """What a model predicted, that was ``calibrated`` with the fewest where it isn't known."""
         counts = sorted({c.config.num_workers for c in cells} - {0})
@@ -600,11 +597,9 @@ class _Fit:
     """The weighted least squares, weights by iteration.
 
     Whether all predictions are off together, or each by itself, may explain what was measured
-    alike: the rounds end at either, by where they begin.
-
-    Attributes:
-        cost: Negative logarithm of how likely all of it is where they ended, but for a constant,
-            if predictions are as sure as they claim.
+    alike: the rounds end at either, by where they begin. ``cost`` is the negative logarithm of how
+    likely all of it is where they ended, but for a constant, if predictions are as sure as they
+    claim.
     """
 
     def __init__(
@@ -651,11 +646,7 @@ class _Fit:
         )
         # What each has of what all have in common, but for its prediction's part.
         self._rows = [
-            {
-                _SPEED: speed,
-                _NOISE: o.cpu_share * taken,
-                _BLOCKS + self._place[o.block]: 1.0,
-            }
+            {_SPEED: speed, _NOISE: o.cpu_share * taken, _BLOCKS + self._place[o.block]: 1.0}
             for o, speed, taken in zip(observations, speeds, _taken(observations), strict=True)
         ]
         self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
@@ -891,9 +882,8 @@ def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) ->
 def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:
     """What the errors at some nodes say of the error at a place between or beyond them.
 
-    Returns:
-        The share of each node's error in it, and the variance that stays open: those of a Brownian
-        bridge, in parts of the variance of one error.
+    The share of each node's error in it, and the variance that stays open: those of a Brownian
+    bridge, in parts of the variance of one error.
     """
     right = bisect.bisect_left(nodes, place)
     if right < len(nodes) and nodes[right] == place:

@@ -19,12 +19,8 @@ def t_quantile(p: float, df: float) -> float:
     regularised incomplete beta function ``I`` (Abramowitz & Stegun 26.7.1); it is inverted by
     bisection.
 
-    Args:
-        p: Probability, above 0 and below 1.
-        df: Degrees of freedom, above 0; need not be whole, may be infinite.
-
-    Returns:
-        The ``t`` with ``P(T <= t) = p``, to a relative 1e-9 or better.
+    It is right to a relative 1e-9 or better. Degrees of freedom need not be whole, and may be
+    infinite.
 
     Raises:
         ValueError: One of them is out of range.

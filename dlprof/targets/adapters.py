@@ -60,11 +60,9 @@ Adapter = Callable[[Any], "Adapted | None"]
 
 
 def adapt(found: object) -> tuple[Adapted | None, str]:
-    """How to take an object by the adapter of its package.
+    """How to take an object by the adapter of its package; ``None`` where there is none.
 
-    Returns:
-        That, or ``None`` where there is none; and in a sentence which adapter knows the object's
-        package at another version, and what that one lacks.
+    And in a sentence, which adapter knows the package at another version, and what that one lacks.
     """
     # The packages of a class and of those that it is derived from, each once.
     cls = type(found)

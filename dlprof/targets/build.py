@@ -416,10 +416,8 @@ def _collate_fn(loader: Any) -> str | None:
 def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config | None:
     """The settings that a DataLoader was built with by the user, as a canonical configuration.
 
-    ``batch_size`` stays ``None``: it is the target's own by definition.
-
-    Returns:
-        ``None`` where the user left one of them open: a parameter without a default.
+    ``batch_size`` stays ``None``: it is the target's own by definition. ``None`` where the user
+    left one of them open: a parameter without a default.
     """
     context = loader.multiprocessing_context
     settings = {

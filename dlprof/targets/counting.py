@@ -68,9 +68,8 @@ class SampleCounter:
     known, the first few are compared: what stays the same is not what two others count alike, nor
     what a list of growing length does.
 
-    Args:
-        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
-            has that length, because a list of images and a list of collated tensors look alike.
+    The loader's own batch size, where it is known, is preferred wherever some part of the batch has
+    that length, because a list of images and a list of collated tensors look alike.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
@@ -167,20 +166,13 @@ class WorkerSamples:
     Workers that draw shards at random may begin with the same one. So all of them have to agree
     for two rounds, and in all epochs that are looked at; or each with some other, in two epochs.
 
-    Args:
-        workers: ``num_workers``, with batches in the order of their indices.
-        count: Samples in a batch.
-
-    Attributes:
-        duplicated: Whether the workers gave the same samples, as far as they were looked at.
-        batches: How many batches of an epoch are compared.
-        over: Whether these have been, or no more are to be.
+    Batches come in the order of their indices; ``count`` says how many samples are in one.
     """
 
     def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
-        self.duplicated = self.over = False
-        # Batches of each worker that are compared with those of the others
-        self.batches = 4 * workers
+        self.duplicated = False  # whether they gave the same, as far as they were looked at
+        self.batches = 4 * workers  # so many of an epoch are compared
+        self.over = False  # whether these have been, or no more are to be
         self._workers = workers
         self._count = count
         self._overlapped = False  # in an earlier epoch

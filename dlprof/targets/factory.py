@@ -154,7 +154,5 @@ class Factory:
             if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
                 hint = NOT_A_SCRIPT
             raise TargetError(
-                f"{self.name} raised {one_line(error)}",
-                hint=hint,
-                traceback=user_traceback(error),
+                f"{self.name} raised {one_line(error)}", hint=hint, traceback=user_traceback(error)
             ) from error

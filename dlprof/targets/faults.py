@@ -13,11 +13,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of an error without dlprof's calling frames and the import system's.
-
-    Returns:
-        The text that Python would print, the cause chain included.
-    """
+    """The traceback as Python would print it, without dlprof's frames and the import system's."""
     report = traceback.TracebackException.from_exception(error)
     _cut(report)
     return "".join(report.format())[-8192:]

@@ -31,10 +31,8 @@ def evict_from_page_cache(paths: Iterable[Path]) -> int | None:
     """Ask the system to forget the cached content of files (``posix_fadvise`` DONTNEED).
 
     Needs no root and changes no file. Files that can't be opened are passed over, as are named
-    pipes and the like, and pages stay that are dirty or mapped by a process.
-
-    Returns:
-        Of how many it forgot; ``None`` where the system can't do that.
+    pipes and the like, and pages stay that are dirty or mapped by a process. Says of how many files
+    it forgot; ``None`` where the system can't do that.
     """
     if not hasattr(os, "posix_fadvise"):
         return None

@@ -168,17 +168,13 @@ class EpochGate:
     """Passes a loader's index batches through unchanged until it is closed.
 
     At the limit that :meth:`reopen` sets, the loader runs out of indices: it yields the batches
-    that are in flight and then ends its epoch by torch's own path. One gate serves one loader.
-
-    Attributes:
-        attached: Whether the loader asks this gate for its indices.
-        reason: Why not, one sentence; empty when attached.
-        batches: Index batches handed out in this epoch.
-        exact: Whether each of them has to come back as a batch. False for an iterable dataset,
-            which may end before.
+    that are in flight and then ends its epoch by torch's own path. One gate serves one loader:
+    ``attached`` is whether that asks it for its indices, and ``reason`` why not, one sentence, and
+    ``batches`` are the index batches handed out in this epoch.
     """
 
     def __init__(self) -> None:
+        # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
         self.detach("no loader has been made with this gate")
         self.reopen()
@@ -258,10 +254,7 @@ class EpochGate:
         """Check, once the first batch came, that indices went through the gate.
 
         A class with an iterator of its own looks attached but draws its indices from before the
-        gate; then ``attached`` turns false.
-
-        Returns:
-            ``attached``.
+        gate; then ``attached``, which is the answer, turns false.
 
         Raises:
             TargetError: The loader holds a DataLoader that it does not load from, so that what was

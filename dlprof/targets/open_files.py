@@ -90,12 +90,9 @@ def _position(descriptor: int) -> int:
 
 def moved(files: Sequence[OpenFile], before: Sequence[int]) -> tuple[OpenFile, ...]:
     """Those that are no longer where they were, without those that were written or closed."""
-    found = (each for each, then in zip(files, before, strict=True) if _has_moved(each, then))
+    places = zip(files, before, positions(files), strict=True)
+    found = (each for each, then, now in places if then >= 0 and now not in (then, -1))
     return tuple(each for each in found if _is_same(each))
-
-
-def _has_moved(file: OpenFile, then: int) -> bool:
-    return then >= 0 and _position(file.descriptor) not in (then, -1)
 
 
 def _is_same(file: OpenFile) -> bool:
@@ -127,9 +124,7 @@ def moved_by_workers(loader: Any, files: Sequence[OpenFile]) -> tuple[OpenFile, 
 
 
 def have_own_positions(
-    files: Sequence[OpenFile],
-    groups: Sequence[Sequence[int]] | None = None,
-    watched_from: int = 0,
+    files: Sequence[OpenFile], groups: Sequence[Sequence[int]] | None = None, watched_from: int = 0
 ) -> None:
     """Open files again, so that this process shares their positions with no other.
 

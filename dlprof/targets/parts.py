@@ -290,10 +290,7 @@ def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
-    """Arguments that a subclass adds, read from attributes of the same name.
-
-    Returns:
-        ``None`` where one of them can't be read.
+    """Arguments that a subclass adds, by attributes of their names; ``None`` where one has none.
 
     Raises:
         TargetError: The class takes no workers.

@@ -475,10 +475,9 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
 
 
 def _inside(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
-    """What an object's pickle holds, part by part, and why it can't be pickled, if that is known.
+    """What an object's pickle holds, part by part; ``None`` for what is to be weighed as a whole.
 
-    Returns:
-        ``None`` for what is to be weighed as a whole.
+    And why it can't be pickled, if that is known.
     """
     kind = type(value)
     if flat_bytes(value) is not None:

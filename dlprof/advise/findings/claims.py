@@ -144,13 +144,9 @@ def predicted_gain(
     The errors of two predictions that rest on the same trials are alike and cancel, but for what
     one is more sure of than the other.
 
-    Args:
-        view: The evidence.
-        config: What is changed to; ``None`` for the present one.
-        costs: What batches cost then; ``None`` for what they cost now.
-        cores: That there are then, for the loader alone; ``None`` for those of now.
-        now: Cores that were available, likewise; ``None`` for those that the trials show, which
-            others share.
+    ``config``, ``costs`` of a batch and ``cores`` for the loader alone are what they are then, each
+    as now where it is ``None``; ``now`` are the cores that were available, likewise, ``None`` for
+    those that the trials show, which others share.
     """
     config, predict, after, before = config or view.config, view.predict, None, None
     beside = view.beside if cores is None and now is None else 0.0
@@ -192,9 +188,7 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
 
 
 def bound(
-    ratio: float,
-    half: float = 2 * at.BOUND_LOG_SD,
-    source: Literal["model", "bound"] = "bound",
+    ratio: float, half: float = 2 * at.BOUND_LOG_SD, source: Literal["model", "bound"] = "bound"
 ) -> Gain:
     """A gain by bounds alone, or by the model; ``half`` is half of its logarithm's interval."""
     low, high = ratio * math.exp(-half), ratio * math.exp(half)

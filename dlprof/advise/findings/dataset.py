@@ -170,10 +170,8 @@ def unfed(view: Evidence) -> Claim | None:
     none = not any(made[each] for each in starved)
     why = "the dataset splits its data so that they get none"
     if few:
-        each = (
-            f"{view.ranks} ranks of {workers} workers" if view.ranks > 1 else f"{workers} workers"
-        )
-        why = f"the dataset has {counted(shards or 0, 'shard')} for {each}"
+        ranks = f"{view.ranks} ranks of " if view.ranks > 1 else ""
+        why = f"the dataset has {counted(shards or 0, 'shard')} for {ranks}{workers} workers"
     elif shards is not None:
         why = f"the dataset has {shards} shards, but its split leaves these workers without"
     title = f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data"

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.findings import dataset, loader, machine
 from dlprof.advise.findings.claims import (
     Claim,
@@ -26,7 +27,6 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.thresholds import NOTABLE, OTHERS, PAYS
 from dlprof.advise.wording import EVEN_SHARDS, as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
@@ -152,8 +152,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
 
 def _stalls(evidence: Evidence) -> Stalls | None:
     """``None`` without a step: a consumer that takes no time only waits."""
-    explained = evidence.explained
-    step = None if explained is None else explained.stage("step")
+    step = evidence.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
     warm_s, cold_s = (
         typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
@@ -318,7 +317,7 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     if view.script is not None or not batches:  # whose epochs are computed to their end
         return ""
     rounds = math.ceil(batches / config.num_workers)  # of a batch of each worker
-    even = rounds * config.num_workers < (1 + NOTABLE) * batches
+    even = rounds * config.num_workers < (1 + at.NOTABLE) * batches
     return "" if even else "all workers get as many batches"
 
 
@@ -330,7 +329,7 @@ def _agreeing(found: Sequence[Placed]) -> list[Placed]:
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
         return list(found)
-    wrong = "too_few_workers" if fewer > PAYS * more else "too_many_workers"
+    wrong = "too_few_workers" if fewer > at.PAYS * more else "too_many_workers"
     return [each for each in found if each.finding.code != wrong]
 
 
@@ -355,7 +354,7 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
                 else one.title,
                 explanation=f"{one.explanation} {two.explanation}",
                 evidence={**one.evidence, **two.evidence, **one.evidence},
-            ),
+            )
         )
     return list(kept.values())
 
@@ -484,7 +483,7 @@ def _doubted(finding: Finding, view: Evidence) -> Finding:
     if finding.code in _CERTAIN:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
-    if view.is_noisy and view.others >= OTHERS * view.cores:
+    if view.is_noisy and view.others >= at.OTHERS * view.cores:
         of = "" if view.others > view.cores else f" of {view.cores:g}"  # a quota may allow fewer
         kept = f"Other processes kept {view.others:.1f}{of} cores busy"
         doubts.append(f"{kept} {WHILE_MEASURED}.")

@@ -73,10 +73,8 @@ class ModelAtStep:
     ) -> ModelAtStep:
         """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
-        Args:
-            calibration: What batches cost, where a step computed: letting them go is part of it.
-            step: The stage ``step`` of an instrumented trial, or seconds of one that only waits.
-            whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
+        ``step`` is that stage of an instrumented trial, or seconds of one that only waits.
+        ``whole_cpu_s`` are CPU seconds of a step in all threads, ``None`` for those of its own.
         """
         if not isinstance(step, Stage):
             conditions = Conditions(cores=1.0, step_s=step, step_spread=spread_of(step))
@@ -101,12 +99,8 @@ class ModelAtStep:
     ) -> Prediction | None:
         """The rate of a configuration; ``None`` where the calibration says nothing of it.
 
-        Args:
-            config: Of which.
-            cores: Those that are available, and what others take of them.
-            beside: Threads of others that want one all the time.
-            costs: What batches cost; ``None`` for what was calibrated.
-            traced: The trial whose batches they differ like.
+        ``beside`` are threads of others that want a core all the time. ``costs`` are what batches
+        cost, ``None`` for what was calibrated, and ``traced`` the trial whose batches differ alike.
         """
         key = (config, cores, beside, costs, traced and traced.trial_id)
         if key not in self.asked:

@@ -38,12 +38,8 @@ def order(view: Evidence) -> Claim | None:
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
     piles = lying >= 1 and fetch is not None and fetch.max_s >= 4 * fetch.median_s
     gain = gain_of(view, free)
-    if (
-        piles
-        and gain is not None
-        and not gain.pays
-        and (gain.estimate.high or gain.value) >= at.PAYS
-    ):
+    high = 0.0 if gain is None or gain.pays else gain.estimate.high or gain.value
+    if piles and high >= at.PAYS:
         # Slow batches are few: a trial too short to rule out that it pays has its luck.
         gain = predicted_gain(view, free)
     deep = deeper(view)
@@ -684,22 +680,17 @@ def collate(view: Evidence) -> Claim | None:
     rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
     receive, put_s = StageTime(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
-        receive, put_s = (
-            StageTime(min(receive.own_s, at.LEAST_RECEIVE_S)),
-            min(put_s, at.LEAST_PUT_S),
-        )
+        receive = StageTime(min(receive.own_s, at.LEAST_RECEIVE_S))
+        put_s = min(put_s, at.LEAST_PUT_S)
     free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
     name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
     if not is_torchs:
-        advice = (
-            "Stack whole tensors instead of looping in Python, pad once to the longest, and do "
-        )
-        advice += "per-sample work in __getitem__" + (
-            "." if name else "; where collate_fn is torch's own, give it less to stack."
-        )
+        advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
+        advice += "do per-sample work in __getitem__"
+        advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
     return Claim(
         "Collating costs the most",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "

@@ -530,17 +530,12 @@ def link(view: Evidence) -> Claim | None:
     links = {gpu.uuid: gpu.link_bytes_per_s for gpu in gpus if gpu.link_bytes_per_s is not None}
     known = [links[gpu.uuid] for gpu in mine or gpus if gpu.uuid in links]
     theory = min(known, default=None)  # of the slowest, where it isn't known which is used
-    if (
-        copying is None
-        or copying.share < at.NOTABLE
-        or not _is_pinned(view, copying)
-        or theory is None
-    ):
+    if copying is None or theory is None or not _is_pinned(view, copying):
         return None
     speed = (copying.batch_bytes or 0.0) / max(1e-12, copying.copy_s or copying.exposed_s)
     reached = speed / (at.REACHED * theory)
     # Smaller copies are set by their start.
-    if (copying.batch_bytes or 0.0) < 4 << 20 or reached >= 0.5:
+    if copying.share < at.NOTABLE or (copying.batch_bytes or 0.0) < 4 << 20 or reached >= 0.5:
         return None
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:

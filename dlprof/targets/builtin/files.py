@@ -45,8 +45,7 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
     """
     make, _ = FILES[name]
     return make_once(
-        "-".join([name, "v1", *map(str, numbers)]),
-        lambda folder: make(folder, progress, *numbers),
+        "-".join([name, "v1", *map(str, numbers)]), lambda folder: make(folder, progress, *numbers)
     )
 
 
@@ -137,10 +136,8 @@ def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.plat
 def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = None) -> Path:
     """The directory ``name`` of the cache, made by ``make`` unless it is there.
 
-    Args:
-        name: Of the directory; holds a version, so that changed content gets a new name.
-        make: Fills the empty directory that it is given.
-        root: Of the cache; :func:`cache_root` by default.
+    The name holds a version, so that changed content gets a new one. ``make`` fills the empty
+    directory that it is given; ``root`` is that of the cache, by default :func:`cache_root`.
 
     Raises:
         FileError: The cache can't be written, or the disk is full.
@@ -171,12 +168,8 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
 def make_whole(final: Path, make: Callable[[Path], None], *, there: Callable[[], bool]) -> None:
     """Fill a folder that appears under its name when it is complete.
 
-    What is cut off leaves nothing half-made, and of two at once, also on several nodes, one wins.
-
-    Args:
-        final: The folder; where it exists, it is empty.
-        make: Fills the one that it is given.
-        there: Whether what another has made is there.
+    What is cut off leaves nothing half-made, and of two at once, also on several nodes, one wins:
+    ``there`` says whether what another has made is there. A folder that exists is empty.
 
     Raises:
         OSError: It can't be written.
