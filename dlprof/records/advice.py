@@ -107,7 +107,8 @@ class RuleOfThumb:
 
     Attributes:
         name: The rule, as people know it.
-        config: What it says for this machine.
+        config: What it says for this machine; where only others of as many workers were measured,
+            the cheapest of these.
         expected_samples_per_s: What that gave when measured, or would give where it is predicted;
             ``None`` where it is neither.
         unavailable: Why ``expected_samples_per_s`` is ``None``; empty otherwise.
