@@ -234,10 +234,12 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     shown_by = {"trials": trials} if measured else {"configs": configs}
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
     if ratio.is_wide:
-        low, high = ratio.low or 0.0, ratio.high or math.inf
+        low, high, why = ratio.low or 0.0, ratio.high or math.inf, ""
         others = (each for each in (one, two) if each is not choice.pick)
-        if any([trial.noisy for trial in each.trials] == [True] for each in others):
-            low, high = 1.0, 1.0  # one trial that others disturbed shows no bound
+        for each in others:
+            if [trial.noisy for trial in each.trials] == [True]:
+                low, high = 1.0, 1.0  # one trial that others disturbed shows no bound
+                why = f", as {each.name} was measured once, and disturbed"
         is_, unsure = "is" if measured else "would be", f"How {one.name} compares with {two.name}"
         if low > 1 or high < 1:
             faster = "faster" if low > 1 else "slower"
@@ -250,7 +252,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         more = "measure both"
         if measured:
             more = "rerun with a larger --budget or on a quieter machine"
-        return Reason(claim=f"{lead}{colon}{unsure} is too uncertain: {more}", evidence=evidence)
+        claim = f"{lead}{colon}{unsure} is too uncertain{why}: {more}"
+        return Reason(claim=claim, evidence=evidence)
     claim = claim.format(
         be="is" if measured else "would be", fast=as_fast(ratio), ci=between(ratio)
     )

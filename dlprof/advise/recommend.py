@@ -345,10 +345,10 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
             yield RuleOfThumb(name=name, config=config or Config(), unavailable=why)
             continue
         same = [each for each in seen if each.config.num_workers == config.num_workers]
-        measured = [each for each in same if each.trials and not by_model]
-        known = [each.key for each in sorted(measured, key=lambda each: each.config != config)]
+        measured = [each.config for each in same if each.trials and not by_model]
+        known = sorted(measured, key=lambda each: each != config)
         if config.key in speeds.belief.log_rates and (by_model or not same):
-            known.append(config.key)
+            known.append(config)
         failed = [t for each in same for t in each.failures if t.failure is not None and not known]
         why = "" if known else f"num_workers={config.num_workers} was not measured"
         for trial, failure in [(trial, trial.failure) for trial in failed[:1]]:
@@ -356,8 +356,8 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
             why = f"num_workers={config.num_workers} {what}: {failure.message if failure else ''}"
         yield RuleOfThumb(
             name=name,
-            config=config,
-            expected_samples_per_s=speeds.rate(known[0]).value if known else None,
+            config=known[0] if known else config,
+            expected_samples_per_s=speeds.rate(known[0].key).value if known else None,
             predicted=bool(known) and not measured,
             unavailable=why,
         )

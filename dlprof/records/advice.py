@@ -81,7 +81,9 @@ class RuleOfThumb:
     """What a common rule would have given."""
 
     name: str  # the rule, as people know it
-    config: Config  # what it says for this machine
+    # What it says for this machine; where only others of as many workers were measured, the
+    # cheapest of these.
+    config: Config
     # What that gave when measured, or would give where it is predicted; ``None`` where it is
     # neither.
     expected_samples_per_s: float | None = None

@@ -38,6 +38,9 @@ from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
 _MOST_LOOKS = 150  # of each line over time
 
+_AS_PREDICTED = "by the model, before anything was measured"
+"""Not the one rate that the run has for such a configuration, which trials of others correct."""
+
 _OF_THE_LOOP = frozenset({"wait", "step"})
 """Stages of the consumer, whose CPU time is not what they last."""
 
@@ -112,7 +115,7 @@ def _lines(run: Run) -> Iterator[doc.Series]:
                 continue
             rate = cell.epoch_samples_per_s or cell.samples_per_s.value
             if workers not in best or rate > best[workers].y.value:
-                said = f"{cell.config.text}: {format_rate(rate)} samples/s, predicted"
+                said = f"{cell.config.text}: {format_rate(rate)} samples/s {_AS_PREDICTED}"
                 best[workers] = doc.Point(workers, Estimate(value=rate), said)
         points = tuple(best[workers] for workers in sorted(best))
         if prefetch and len(points) > 1:

@@ -228,7 +228,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
         # More of what others disturb is no surer.
         again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
-        return f"{gains}; {again if 'too noisy' in gains else f'too noisy for more ({again})'}"
+        known = "not known" not in gains and "too noisy" not in gains
+        return f"{gains}; {f'too noisy for more ({again})' if known else again}"
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
@@ -272,7 +273,7 @@ def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accele
 
 
 YOURS = "your settings"
-_UNCLEAR = "not known over {}: too noisy to say"
+_UNCLEAR = "not known over {}: measured once, and disturbed"
 
 
 def gains_text(
@@ -437,12 +438,15 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     if not rows:
         return
     seen, roles = [row.seen for row in rows], [row.role for row in rows]
-    unclear = [row.relative is not None and row.relative.is_wide for row in rows]
-    ratios = [ratio_text(row.relative.value if row.relative else None) for row in rows]
-    relative = ["unclear" if wide else each for each, wide in zip(ratios, unclear, strict=True)]
+    relative = [_relative(row) for row in rows]
     against = PICK if PICK in roles else "fastest"
     whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
-    noisy = "; unclear: too noisy to say." if any(unclear) else "."
+    words = {
+        "slower": "slower, faster: surely, by an unknown factor",
+        "unclear": "unclear: too noisy to say",
+    }
+    words["faster"] = words["slower"]
+    noisy = "".join(f"; {each}" for each in dict.fromkeys(filter(None, map(words.get, relative))))
     tie = f"tie: likely {WITHIN} of the best." if TIE in roles else ""
     predicted = [value_text(row.predicted) for row in rows]
     startup = [format_duration(each.startup_s) for each in seen]
@@ -460,7 +464,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("samples/s", [value_text(row.rate) for row in rows]),
         doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
         doc.Column("predicted", predicted, 11, note=before),
-        doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}"),
+        doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}."),
         doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9, note=waited),
         doc.Column("copy", [format_duration(each.copy_s) for each in seen], 9),
         doc.Column("1st batch", startup, 6, note="time to the first batch."),
@@ -474,6 +478,16 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     yield doc.Table(columns, tuple(_ROLES.get(role, "") for role in roles))
     if run.header.target.notes:
         yield doc.Items(run.header.target.notes)
+
+
+def _relative(row: ConfigSummary) -> str:
+    """A speed against another's; one that is known to no better than a factor of two in words."""
+    ratio = row.relative
+    if ratio is None or not ratio.is_wide:
+        return ratio_text(ratio and ratio.value)
+    lone = [trial.noisy for trial in row.seen.trials] == [True]  # as ``gains_text`` has it
+    low, high = (1.0, 1.0) if lone else ratio.ends
+    return "slower" if high < 1 else "faster" if low > 1 else "unclear"
 
 
 def expected_of(advice: Recommendation) -> Iterator[doc.Row]:

@@ -349,8 +349,10 @@ def test_a_rule_takes_the_plainest_of_as_many_workers() -> None:
     exact, deep = config(8), config(8, 4)
     both = run(blocks({deep: [500, 500], exact: [300, 300]}))
     assert rule("= cores", both).expected_samples_per_s == pytest.approx(300, rel=1e-3)
+    assert rule("= cores", both).config == exact
     other = run(blocks({deep: [500, 500]}))
     assert rule("= cores", other).expected_samples_per_s == pytest.approx(500, rel=1e-3)
+    assert rule("= cores", other).config == deep  # whose rate it is in every view
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 4), (None, 8)])
