@@ -10,7 +10,7 @@ from dlprof.cli import options, streams
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
 from dlprof.cli.measuring import listening
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError, UsageError, read_fault
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
 
@@ -103,9 +103,10 @@ def _taken(document: Path) -> BaselineEntry:
     try:
         check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
-        why = why or "is no document of a check: it isn't text"
+    except OSError as error:
+        raise read_fault(document, error, GIVE_DOCUMENT) from None
+    except UnicodeDecodeError:
+        why = "is no document of a check: it isn't text"
         raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
     check = read_check(text, str(document))
     entry = check.target.recordable

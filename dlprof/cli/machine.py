@@ -53,4 +53,4 @@ def machine(
         )
     else:
         overview = api.machine(seconds=1.0 if seconds is None else seconds, save=save)
-        asked.show(lambda: views.machine_document(overview), lambda: views.machine_report(overview))
+        asked.show(lambda: json_document(overview), lambda: views.machine_report(overview))
