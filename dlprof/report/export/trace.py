@@ -179,19 +179,15 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _without_timeline(run: Run) -> UsageError:
-    name = run.path or "The run"
-    what, hint = (
-        "which only a traced trial records",
-        "Measure one with dlprof profile, and give its run file.",
-    )
-    if run.script is not None or run.watched:
-        what = "no batch of the script's loaders was followed"
+    what = ", which only a traced trial records"
+    hint = "Measure one with dlprof profile, and give its run file."
+    if run.is_script and run.end is None:
+        what = ": the script was cut off before there was one to write"
+        hint = "Run it again, without --no-follow, and let it end by itself."
+    elif run.is_script:
+        what = ": no batch of the script's loaders was followed"
         hint = "Run the script with dlprof run, without --no-follow, and give that run file."
-        if run.end is None:
-            what = "the script was cut off before there was one to write"
-            hint = "Run it again, without --no-follow, and let it end by itself."
-        return UsageError(f"{name} holds no timeline: {what}", hint=hint)
-    return UsageError(f"{name} holds no timeline, {what}", hint=hint)
+    return UsageError(f"{run.path or 'The run'} holds no timeline{what}", hint=hint)
 
 
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:
