@@ -28,7 +28,7 @@ _FILE: Any = options.argument("The baseline, JSON lines.", "FILE")
     BUDGET,
     *("seed", "timeout"),
     once=True,
-    short=("--from", "--num-workers", "--budget", "--arg", "--json"),
+    short="--from --num-workers --budget --arg --json",
     examples=("dlprof baseline update loading.jsonl my_data.py:make_loader",),
 )
 def update(
@@ -76,7 +76,7 @@ def update(
         streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
 
 
-@options.command(short=("--json",), examples=("dlprof baseline show loading.jsonl",))
+@options.command(short="--json", examples=("dlprof baseline show loading.jsonl",))
 def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     """Show the runs of a baseline.
 

@@ -37,10 +37,8 @@ _file = functools.partial(options.option, panel="Files for CI")
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="CI",
-    short=(
-        *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
-        *("--inconclusive", "--allow-regression", "--output", "--junit", "--json"),
-    ),
+    short="--against --baseline --num-workers --budget --fail-above --inconclusive "
+    "--allow-regression --output --junit --json",
     examples=("dlprof check my_data.py:make_loader --against main", "dlprof check --self-test"),
 )
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own

@@ -9,7 +9,7 @@ from dlprof.cli import options
 
 @options.command(
     kind="Machine",
-    short=("--seconds", "--machine", "--list", "--save", "--json", "--verbose"),
+    short="--seconds --machine --list --save --json --verbose",
     examples=("dlprof machine", "dlprof machine --save this-machine.toml"),
 )
 def machine(
