@@ -11,7 +11,7 @@ from dlprof.units import quoted
 
 @options.command(
     kind="Measure",
-    short=("--seconds", "--json", "--verbose"),
+    short="--seconds --json --verbose",
     examples=("dlprof attach 12345", "dlprof attach 12345 --seconds 60"),
 )
 def attach(

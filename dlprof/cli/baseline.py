@@ -10,7 +10,7 @@ from dlprof.cli import options, streams
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
 from dlprof.cli.measuring import listening
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError, UsageError, read_fault
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
 
@@ -28,7 +28,7 @@ _FILE: Any = options.argument("The baseline, JSON lines.", "FILE")
     BUDGET,
     *("seed", "timeout"),
     once=True,
-    short=("--from", "--num-workers", "--budget", "--arg", "--json"),
+    short="--from --num-workers --budget --arg --json",
     examples=("dlprof baseline update loading.jsonl my_data.py:make_loader",),
 )
 def update(
@@ -76,7 +76,7 @@ def update(
         streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
 
 
-@options.command(short=("--json",), examples=("dlprof baseline show loading.jsonl",))
+@options.command(short="--json", examples=("dlprof baseline show loading.jsonl",))
 def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     """Show the runs of a baseline.
 
@@ -103,9 +103,10 @@ def _taken(document: Path) -> BaselineEntry:
     try:
         check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = f"can't be read: {error.strerror}" if isinstance(error, OSError) else ""
-        why = why or "is no document of a check: it isn't text"
+    except OSError as error:
+        raise read_fault(document, error, GIVE_DOCUMENT) from None
+    except UnicodeDecodeError:
+        why = "is no document of a check: it isn't text"
         raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
     check = read_check(text, str(document))
     entry = check.target.recordable

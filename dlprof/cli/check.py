@@ -7,15 +7,14 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dlprof.cli import options, streams
-from dlprof.cli.commands import Command
-from dlprof.cli.entry import describe, show
+from dlprof.cli.entry import show
 from dlprof.cli.measuring import listening
 from dlprof.errors import DlprofError, ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
@@ -30,32 +29,6 @@ _COMPARED = "Comparison"
 _file = functools.partial(options.option, panel="Files for CI")
 
 
-@contextlib.contextmanager
-def _faults_on_github() -> Iterator[None]:
-    """Have GitHub say why a check ended without a verdict, too."""
-    try:
-        yield
-    except (click.exceptions.Exit, BrokenPipeError):
-        raise
-    except Exception as error:
-        tell_github(describe(error, verbose=False), os.environ, fails=True)
-        raise
-
-
-class _Check(Command):
-    """Whose faults GitHub says, those of its options included."""
-
-    def make_context(self, *words: Any, **more: Any) -> click.Context:
-        """Read the options."""
-        with _faults_on_github():
-            return super().make_context(*words, **more)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Check."""
-        with _faults_on_github():
-            return super().invoke(ctx)
-
-
 @options.command(
     *options.LOADED,
     *SWEPT,
@@ -63,12 +36,9 @@ class _Check(Command):
     *("seed", "timeout", *CHECKED),
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
-    cls=_Check,
     kind="CI",
-    short=(
-        *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
-        *("--inconclusive", "--allow-regression", "--output", "--junit", "--json"),
-    ),
+    short="--against --baseline --num-workers --budget --fail-above --inconclusive "
+    "--allow-regression --output --junit --json",
     examples=("dlprof check my_data.py:make_loader --against main", "dlprof check --self-test"),
 )
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own

@@ -99,13 +99,13 @@ class Command(click.Command):
         name: str,
         *,
         kind: str = "",
-        short: Sequence[str] = (),
+        short: str = "",
         examples: Sequence[str] = (),
         params: Sequence[click.Parameter] = (),
         **rest: Any,
     ) -> None:
         super().__init__(name, params=[*params, _help_all()], context_settings=_SETTINGS, **rest)
-        self.kind, self.short, self.examples = kind, short, examples
+        self.kind, self.short, self.examples = kind, short.split(), examples
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what it does, the options that matter and examples; or all options."""

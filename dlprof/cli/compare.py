@@ -11,7 +11,7 @@ from dlprof.units import parse_ints, quoted
 
 @options.command(
     kind="Ask a saved run",
-    short=("--num-workers", "--best", "--output", "--json", "--verbose"),
+    short="--num-workers --best --output --json --verbose",
     examples=(
         "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl",
         "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl -o compared.html",

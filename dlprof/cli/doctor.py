@@ -7,7 +7,7 @@ import platform
 from dlprof.cli import options
 
 
-@options.command(kind="Machine", short=("--json",), examples=("dlprof doctor",))
+@options.command(kind="Machine", short="--json", examples=("dlprof doctor",))
 def doctor(asked: options.Asked) -> None:
     """Check what commonly breaks data loading here.
 

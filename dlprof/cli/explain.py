@@ -6,7 +6,7 @@ from dlprof.cli import options, streams
 
 
 @options.command(
-    kind="Machine", short=("--json",), examples=("dlprof explain fetch.io", "dlprof explain")
+    kind="Machine", short="--json", examples=("dlprof explain fetch.io", "dlprof explain")
 )
 def explain(
     asked: options.Asked,

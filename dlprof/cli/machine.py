@@ -9,7 +9,7 @@ from dlprof.cli import options
 
 @options.command(
     kind="Machine",
-    short=("--seconds", "--machine", "--list", "--save", "--json", "--verbose"),
+    short="--seconds --machine --list --save --json --verbose",
     examples=("dlprof machine", "dlprof machine --save this-machine.toml"),
 )
 def machine(
@@ -53,4 +53,4 @@ def machine(
         )
     else:
         overview = api.machine(seconds=1.0 if seconds is None else seconds, save=save)
-        asked.show(lambda: views.machine_document(overview), lambda: views.machine_report(overview))
+        asked.show(lambda: json_document(overview), lambda: views.machine_report(overview))

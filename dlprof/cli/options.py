@@ -102,10 +102,14 @@ class Asked:
 
     def show(self, document: Callable[[], str], report: Callable[[], Document]) -> None:
         """Show a result as it is wanted."""
-        if self.as_json:
-            streams.write_document(document(), brief=self.brief)
-        else:
+        if not self.as_json:
             streams.print_result(report(), verbose=self.verbose)
+        elif self.brief:
+            from dlprof.report.documents import brief_document  # rarely wanted
+
+            streams.write_result(brief_document(document()))
+        else:
+            streams.write_result(document())
 
 
 def command(
@@ -134,8 +138,8 @@ def command(
         def parsed(**values: Any) -> None:
             texts = {row.key: values.pop(row.key) for row in rows}
             shown = {key: values.pop(key, False) for key in _SCREEN}
-            as_json = shown["as_json"] or values.get("written_as") == "json"
-            if shown["brief"] and not as_json:
+            shown["as_json"] |= values.get("written_as") == "json"
+            if shown["brief"] and not shown["as_json"]:
                 raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
             # Click has an empty tuple where an option that may be repeated was not given.
             given = {key: text for key, text in texts.items() if text not in {None, ()}}

@@ -22,10 +22,8 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
     *("storage_limit", "max_wait"),
     options.varied("au", panel=option_named("max_wait").panel),
     kind="Ask a saved run",
-    short=(
-        *("--num-workers", "--cores", "--ranks", "--step-time", "--assume-background"),
-        *("--machine", "--feed", "--json", "--verbose"),
-    ),
+    short="--num-workers --cores --ranks --step-time --assume-background --machine --feed --json "
+    "--verbose",
     examples=(
         "dlprof predict RUN --cores 16 --ranks 2",
         "dlprof predict RUN --feed --step-time 12ms",

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     once=True,
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
-    short=(
-        *("--num-workers", "--batch-size", "--step-time", "--cold-cache", "--arg"),
-        *("--budget", "--output", "--json", "--verbose"),
-    ),
+    short="--num-workers --batch-size --step-time --cold-cache --arg --budget --output --json "
+    "--verbose",
     examples=(
         "dlprof profile my_data.py:make_loader --step-time 12ms",
         "dlprof profile images --num-workers 4",

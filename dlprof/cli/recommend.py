@@ -28,10 +28,8 @@ FORMATS = ("text", "python", "toml", "json", "lightning", "torchrun", "sbatch", 
     ),
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Ask a saved run",
-    short=(
-        *("--machine", "--cores", "--ranks", "--step-time", "--max-workers", "--max-ram"),
-        *("--save", "--format", "--json", "--verbose"),
-    ),
+    short="--machine --cores --ranks --step-time --max-workers --max-ram --save --format --json "
+    "--verbose",
     examples=(
         "dlprof recommend RUN --save dlprof.toml",
         "dlprof recommend RUN --ranks 8 --max-ram 64GiB",
@@ -68,6 +66,8 @@ def recommend(
             )
     from dlprof import api
     from dlprof.report import snippets
+    from dlprof.report.documents import json_document
+    from dlprof.report.sweep import recommendation_report
     from dlprof.store import read_run
 
     measured = read_run(run)
@@ -76,26 +76,20 @@ def recommend(
         saved = _keep(save, measured, answer)
         if not asked.quiet:
             sys.stderr.write(f"{saved}\n")
-    if asked.as_json or written_as == "json":
-        from dlprof.report.documents import json_document
-
-        document = json_document(answer, run_file=measured.path)
-        streams.write_document(document, brief=asked.brief)
-    elif written_as in {None, "text"}:
-        from dlprof.report.sweep import recommendation_report
-
-        again = " ".join(  # the options as they were given, to be put into another command
-            f"--{key.replace('_', '-')} {shlex.quote(str(value))}"
-            for key, value in given.items()
-            # Of this machine's own profile the answer is the same, and kept without it.
-            if value is not None and (key != "machine" or answer.constraints.machine)
-        )
-        streams.print_result(
-            recommendation_report(measured, answer, again=again), verbose=asked.verbose
-        )
-    else:
+    if written_as not in {None, "text", "json"}:
         render = getattr(snippets, f"render_{written_as}")
         streams.write_result(render(measured, answer))
+        return
+    again = " ".join(  # the options as they were given, to be put into another command
+        f"--{key.replace('_', '-')} {shlex.quote(str(value))}"
+        for key, value in given.items()
+        # Of this machine's own profile the answer is the same, and kept without it.
+        if value is not None and (key != "machine" or answer.constraints.machine)
+    )
+    asked.show(
+        lambda: json_document(answer, run_file=measured.path),
+        lambda: recommendation_report(measured, answer, again=again),
+    )
 
 
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:

@@ -13,7 +13,7 @@ from dlprof.report.export.formats import FORMATS, READ, format_for, refuse_exist
 
 @options.command(
     kind="Ask a saved run",
-    short=("--output", "--format", "--force", "--json", "--verbose"),
+    short="--output --format --force --json --verbose",
     examples=(
         "dlprof report RUN -o report.html",
         "dlprof report RUN -o trials.csv",

@@ -45,7 +45,7 @@ def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]
     cls=_ScriptCommand,
     screen=("quiet", "verbose"),
     kind="Measure",
-    short=("--module", "--output", "--json", "--follow", "--headroom", "--tune", "--force"),
+    short="--module --output --json --follow --headroom --tune --force",
     examples=(
         "dlprof run train.py --epochs 1",
         "dlprof run --tune train.py",

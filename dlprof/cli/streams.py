@@ -51,15 +51,6 @@ def write_result(text: str) -> None:
         ) from None
 
 
-def write_document(text: str, *, brief: bool) -> None:
-    """Write a JSON document to stdout."""
-    if brief:
-        from dlprof.report.documents import brief_document  # rarely wanted
-
-        text = brief_document(text)
-    write_result(text)
-
-
 def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
     """Write a result to a file, and say so on stderr.
 

@@ -27,11 +27,8 @@ from dlprof.settings.options import SWEPT
     "make_load",
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Measure",
-    short=(
-        *("--num-workers", "--prefetch-factor", "--pin-memory", "--batch-size"),
-        *("--step-time", "--arg", "--budget", "--launch-ranks", "--max-ram"),
-        *("--output", "--json", "--verbose"),
-    ),
+    short="--num-workers --prefetch-factor --pin-memory --batch-size --step-time --arg --budget "
+    "--launch-ranks --max-ram --output --json --verbose",
     examples=(
         "dlprof sweep my_data.py:make_loader --step-time 12ms",
         "dlprof sweep images --num-workers 0,2,4 --budget 30s",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @options.command(
-    kind="Measure", short=("--seconds", "--json"), examples=("dlprof top", "dlprof top --json")
+    kind="Measure", short="--seconds --json", examples=("dlprof top", "dlprof top --json")
 )
 def top(
     asked: options.Asked,

@@ -20,7 +20,7 @@ from dlprof.settings.options import BUDGET, DATA
     ),
     "seed",
     kind="Measure",
-    short=("--target", "--batch-size", "--device", "--all-devices", "--budget", "--json"),
+    short="--target --batch-size --device --all-devices --budget --json",
     examples=("dlprof transfer", "dlprof transfer --target my_data.py:make_loader"),
 )
 def transfer(

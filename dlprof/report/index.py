@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import summarize
-from dlprof.records import Config, Estimate, Run
+from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, FactList, Table, spans
 from dlprof.report.export.formats import run_report
 from dlprof.report.labels import interval_text, value_text
@@ -57,10 +57,10 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
     lists = (each for each in run_report(run).answer if isinstance(each, FactList))
     said = dict(row for each in lists for row in each.rows)
     found = said.get("Data wait" if run.watched else "Bottleneck", said.get("Recommended", MISSING))
-    rates: dict[Config, Estimate | None] = {}
+    rate = None
     if run.diagnosis is not None and not run.watched:
         rates = {each.config: each.rate for each in summarize(run)}
-    rate = None if run.diagnosis is None else rates.get(run.diagnosis.config)
+        rate = rates.get(run.diagnosis.config)
     return spans(found)[0].text, rate
 
 

@@ -1,4 +1,4 @@
-"""What ``dlprof machine`` shows: the machine, its limits and its users, for people and as JSON."""
+"""What ``dlprof machine`` shows: the machine, its limits and its users, or a profile of one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,8 @@ from dlprof.machine.neighbours import Neighbours, Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
-from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
-
-
-def machine_document(found: Overview) -> str:
-    """What ``dlprof machine --json`` prints."""
-    keys = ("machine", "quota_cgroup", "memory_limit_cgroup", "neighbours")
-    return json_document(**{key: getattr(found, key) for key in keys})
 
 
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:

@@ -46,11 +46,11 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 
 def profile_report(run: Run) -> doc.Document:
     """What a profile found."""
-    diagnosis = run.diagnosis
-    found = diagnosis.findings if diagnosis is not None else ()
-    wrong = any(each.code.startswith("data.") for each in found)
-    unknown = "the run holds no diagnosis" if diagnosis is None else ""
-    if not unknown and not run.completed and not run.explanations and not wrong:
+    diagnosis, unknown = run.diagnosis, ""
+    wrong = any(each.code.startswith("data.") for each in run.findings)
+    if diagnosis is None:
+        unknown = "the run holds no diagnosis"
+    elif not (run.completed or run.explanations or wrong):
         # Findings need figures: that there are none must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
@@ -59,25 +59,23 @@ def profile_report(run: Run) -> doc.Document:
             rows.append(("Cut off", "the profile did not end; run it once more"))
         row = doc.FactList(tuple(rows))
         return doc.Document(title=title_of(run), answer=(row,), hints=_last(run))
-    traced = run.traced
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     tried = (each for each in (*plain, *run.trials[:1]) if each.outcome == "completed")
     measured = next(tried, None)
     return doc.Document(
         title=title_of(run),
         answer=(
-            *(first(run) if traced else ()),  # else findings are all that there is
-            doc.FactList(tuple(_answer(run, diagnosis, traced, measured))),
-            *doc.known(_lanes(traced)),
+            *(first(run) if run.traced else ()),  # else findings are all that there is
+            doc.FactList(tuple(_answer(run, diagnosis, measured))),
+            *doc.known(_lanes(run.traced)),
         ),
         hints=_last(run),
-        details=lambda: _details(run, diagnosis, traced, measured),
+        details=lambda: _details(run, diagnosis, measured),
     )
 
 
-def _answer(
-    run: Run, diagnosis: Diagnosis, traced: Explanation | None, measured: Trial | None
-) -> Iterator[doc.Row]:
+def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[doc.Row]:
+    traced = run.traced
     row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
@@ -150,17 +148,15 @@ def _last(run: Run) -> tuple[doc.Block, ...]:
     return about_file(run, more_findings(run.findings), timeline)
 
 
-def _details(
-    run: Run, diagnosis: Diagnosis, traced: Explanation | None, measured: Trial | None
-) -> Iterator[doc.Section]:
+def _details(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[doc.Section]:
     yield from doc.section("Findings", *cards(diagnosis.findings))
     yield from ranks_sections(run, diagnosis.config)
     _, rate, unit = _rate(run, diagnosis, measured)
     if diagnosis.without and rate is not None:
         yield doc.Section("Without one part", tuple(_without(diagnosis.without, rate, unit)))
     yield from doc.section("Use of the machine", doc.facts(_usage(measured, diagnosis.stalls)))
-    if traced is not None:
-        yield from stage_sections(traced)
+    if run.traced is not None:
+        yield from stage_sections(run.traced)
     yield from doc.section("Notes", doc.items(diagnosis.notes))
     if run.end is not None:
         took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"

@@ -70,14 +70,16 @@ def _kinds(names: Iterable[str]) -> dict[str, str]:
 def draw(block: Chart | Plot) -> Element:
     """A figure with its caption, and the picture in it, once for each kind of window."""
     figure = Element("figure")
-    if isinstance(block, Plot):
-        title = block.title
-    else:
-        title = ", by ".join(filter(None, (block.unit, block.label)))
+    named = (block.title,) if isinstance(block, Plot) else (block.unit, block.label)
+    title = ", by ".join(filter(None, named))
     if title:
         SubElement(figure, "figcaption").text = clean(title)
     for kind, width in reversed(_WIDTHS.items()):
-        svg = _draw_plot(block, width) if isinstance(block, Plot) else _draw_bars(block, width)
+        svg = SubElement(figure, "svg")
+        if isinstance(block, Plot):
+            _draw_plot(svg, block, width)
+        else:
+            _draw_bars(svg, block, width)
         svg.set("class", kind)
         if kind == "narrow":  # on phones nothing hovers
             for each in list(svg.iter()):
@@ -86,13 +88,12 @@ def draw(block: Chart | Plot) -> Element:
         name = Element("title")
         name.text = clean(title) or "chart"
         svg.insert(0, name)
-        figure.append(svg)
     return figure
 
 
-def _picture(width: float, height: float) -> Element:
+def _resize(svg: Element, width: float, height: float) -> None:
     box = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
-    return Element("svg", {**box, "role": "img"})
+    svg.attrib.update(box, role="img")
 
 
 def _label(
@@ -125,20 +126,20 @@ def ticks(low: float, high: float) -> list[float]:
     return [place * step for place in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _legend(kinds: dict[str, str], left: float, width: float) -> tuple[list[Element], float]:
-    made = Element("g")
+def _legend(svg: Element, kinds: dict[str, str], left: float, width: float) -> float:
+    """Draw it above all else, and say where that is."""
     at, top = left, _TOP
     for name, kind in kinds.items():
         room = 22 + _LETTER * len(name) + 14
         if at + room > width and at > left:
             at, top = left, top + 20
-        _rectangle(made, at, top + 1, 11.0, kind, height=11.0)
-        _label(made, name, at + 16, top + 11)
+        _rectangle(svg, at, top + 1, 11.0, kind, height=11.0)
+        _label(svg, name, at + 16, top + 11)
         at += room
-    return list(made), top + 20 if kinds else _TOP
+    return top + 20 if kinds else _TOP
 
 
-def _draw_bars(chart: Chart, width: float) -> Element:
+def _draw_bars(svg: Element, chart: Chart, width: float) -> None:
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     rows = _ROW * len(chart.bars)
     labels = [shortened(bar.label, round(width / 20)) for bar in chart.bars]
@@ -149,9 +150,8 @@ def _draw_bars(chart: Chart, width: float) -> Element:
     if right - left < 0.3 * width:
         behind = [bar.figure for bar in chart.bars]
         right = width - 16 - _LETTER * max(map(len, behind), default=0)
-    legend, top = _legend(kinds, left, width)
-    svg = _picture(width, top + _TOP + rows + _ROW)
-    svg.extend(legend)
+    top = _legend(svg, kinds, left, width)
+    _resize(svg, width, top + _TOP + rows + _ROW)
     shares = chart.kind == "share"  # whose bars are all of one length
     ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
     ends = [0.0, 1.0] if shares else ends
@@ -173,7 +173,6 @@ def _draw_bars(chart: Chart, width: float) -> Element:
         by = scale / (bar.length or 1.0) if shares else scale
         _bar(svg, dataclasses.replace(bar, tone=tone), kinds, zero, by, middle)
         _label(svg, behind[place], right + 10, middle + 4)
-    return svg
 
 
 def _bar(
@@ -197,12 +196,10 @@ def _bar(
         _path(svg, f"M{left:.1f} {middle:.1f}H{end:.1f}{caps}", "whisker")
 
 
-def _draw_plot(plot: Plot, width: float) -> Element:
+def _draw_plot(svg: Element, plot: Plot, width: float) -> None:
     kinds = _kinds(each.name for each in plot.series)
-    legend, top = _legend(kinds, _LEFT, width)
-    top += 16
-    svg = _picture(width, top + _HEIGHT + 44)
-    svg.extend(legend)
+    top = _legend(svg, kinds, _LEFT, width) + 16
+    _resize(svg, width, top + _HEIGHT + 44)
     points = [point for each in plot.series for point in each.points]
     rates = [point.y for point in points]
     ends = [end for y in rates for end in (y.value, y.low, y.high) if end is not None]
@@ -237,7 +234,6 @@ def _draw_plot(plot: Plot, width: float) -> Element:
                 continue
         for point in each.points:
             _point(svg, point, at, kinds[each.name], small=each.line)
-    return svg
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -96,12 +96,12 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
         yield "step_time and step exclude each other", "Give one of them."
     if settings.step_on == "device" and settings.step_s is None:
         yield "step_on = device says where step_time passes", "Give step_time too."
-    for key, values in swept.items() if settings.num_workers == (0,) else ():
-        if needs_workers(key, values):
-            yield (
-                f"{key} needs worker processes, but num_workers is only 0",
-                f"Leave {key} out, or add a num_workers above 0.",
-            )
+    alone = settings.num_workers == (0,)
+    for key in [key for key, values in swept.items() if alone and needs_workers(key, values)]:
+        yield (
+            f"{key} needs worker processes, but num_workers is only 0",
+            f"Leave {key} out, or add a num_workers above 0.",
+        )
     limit = settings.max_workers
     if limit is not None and settings.num_workers and min(settings.num_workers) > limit:
         yield (
@@ -115,21 +115,17 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
                 f"trial_time = {trial} doesn't fit into {key} = {longest}",
                 f"Give a shorter trial_time or a longer {key}.",
             )
-    yield from _between_ranks(settings)
-    count = math.prod(len(values) for values in swept.values())
-    if count > MAX_CONFIGS:
-        yield (
-            f"The values given make {count:,} configurations, more than {MAX_CONFIGS:,}",
-            "Give fewer values for num_workers, prefetch_factor and the other swept settings.",
-        )
-
-
-def _between_ranks(settings: SweepSettings) -> Iterator[tuple[str, str]]:
     launched = max(settings.launch_ranks or (settings.ranks,))
     if settings.ranks not in (1, launched):
         yield (
             f"ranks = {settings.ranks} assumes what launch_ranks = {launched} measures",
             "Leave ranks out.",
+        )
+    count = math.prod(len(values) for values in swept.values())
+    if count > MAX_CONFIGS:
+        yield (
+            f"The values given make {count:,} configurations, more than {MAX_CONFIGS:,}",
+            "Give fewer values for num_workers, prefetch_factor and the other swept settings.",
         )
 
 

@@ -49,9 +49,7 @@ class Batch(NamedTuple):
     number: int  # within its epoch
     epoch: int
     slices: tuple[Slice, ...]
-    # The slices that an arrow follows it over: the worker's, the receiving one, the consumer's
-    # step.
-    stops: tuple[Slice, ...]
+    is_from_worker: bool
     yielded_s: float | None  # when the consumer got it
 
 
@@ -79,14 +77,11 @@ def batches(timeline: Timeline) -> Iterator[Batch]:
         at = {name: column[place] for name, column in columns.items() if column}
         worker = timeline.worker[place] if timeline.worker else -1
         step_ends = _next_after(asked, at.get("yielded_s"))
-        slices = tuple(_slices(at, worker, step_ends, pinned=pinned))
-        found = {each.name: each for each in slices}
-        stops = [found[name] for name in ("fetch", "rebuild", "step") if name in found]
         yield Batch(
             number=number,
             epoch=timeline.epoch[place] if timeline.epoch else 0,
-            slices=slices,
-            stops=tuple(stops) if worker >= 0 else (),
+            slices=tuple(_slices(at, worker, step_ends, pinned=pinned)),
+            is_from_worker=worker >= 0,
             yielded_s=at.get("yielded_s"),
         )
 
@@ -182,19 +177,15 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _without_timeline(run: Run) -> UsageError:
-    name = run.path or "The run"
-    what, hint = (
-        "which only a traced trial records",
-        "Measure one with dlprof profile, and give its run file.",
-    )
-    if run.script is not None or run.watched:
-        what = "no batch of the script's loaders was followed"
+    what = ", which only a traced trial records"
+    hint = "Measure one with dlprof profile, and give its run file."
+    if run.is_script and run.end is None:
+        what = ": the script was cut off before there was one to write"
+        hint = "Run it again, without --no-follow, and let it end by itself."
+    elif run.is_script:
+        what = ": no batch of the script's loaders was followed"
         hint = "Run the script with dlprof run, without --no-follow, and give that run file."
-        if run.end is None:
-            what = "the script was cut off before there was one to write"
-            hint = "Run it again, without --no-follow, and let it end by itself."
-        return UsageError(f"{name} holds no timeline: {what}", hint=hint)
-    return UsageError(f"{name} holds no timeline, {what}", hint=hint)
+    return UsageError(f"{run.path or 'The run'} holds no timeline{what}", hint=hint)
 
 
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:
@@ -257,8 +248,10 @@ def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator
             lane = f'"cat":"{stage}","name":"{stage}",{key}'
             yield f'{{"ph":"b",{lane},"ts":{begin:.1f},{args}}}'
             yield f'{{"ph":"e",{lane},"ts":{end:.1f}}}'
-    last = len(batch.stops) - 1
-    for number, stop in enumerate(batch.stops):
+    # An arrow follows it from the worker over where it is received to the consumer's step.
+    stops = [each for each in batch.slices if each.name in {"fetch", "rebuild", "step"}]
+    last = len(stops) - 1
+    for number, stop in enumerate(stops if batch.is_from_worker else ()):
         kind = '"s"' if number == 0 else '"f","bp":"e"' if number == last else '"t"'
         track = 0 if stop.track is None else stop.track[0]
         at = f'"tid":{track},"ts":{stop.begin_s * _US:.1f}'

@@ -21,7 +21,7 @@ from dlprof.machine.nvidia import GpuReader
 from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
 from dlprof.records import CoreSpeeds
 from dlprof.report.documents import json_document
-from dlprof.report.machine import machine_document, machine_report, profile_report
+from dlprof.report.machine import machine_report, profile_report
 
 _DATA = Path(__file__).parents[2] / "data" / "machine"
 _SPEED = CoreSpeeds(
@@ -185,7 +185,7 @@ def test_names_of_others_are_text_and_never_act() -> None:
 
 
 def test_one_json_document() -> None:
-    document = json.loads(machine_document(_shared_server()))
+    document = json.loads(json_document(_shared_server()))
     assert document["schema_version"] == 1
     assert document["machine"]["usable_cores"] == 24
     assert document["machine"]["core_speed"] == {
