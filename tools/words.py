@@ -42,6 +42,10 @@ class Rule(NamedTuple):
     better: str
 
 
+_FIELDS = re.compile(r"(?:^ +# .*\n)+|(?<=  )# .*$", flags=re.MULTILINE)
+"""What is said of fields, above them or behind."""
+
+
 class Text(NamedTuple):
     """Something that people read, and the lines that hold it, counted from 1."""
 
@@ -115,6 +119,11 @@ def _texts(path: Path, content: str) -> Iterator[Text]:
     pieces = [Text(1, content.count("\n") + 1, content)]
     if path.suffix == ".py":
         pieces = list(_of_python(ast.parse(content), documented=_is_documented(path)))
+        if path.parent.name == "records":  # whose fields the reference says in these words
+            for found in _FIELDS.finditer(content):
+                first = 1 + content.count("\n", 0, found.start())
+                words = found[0].replace("#", " ")
+                pieces.append(Text(first, first + words.strip("\n").count("\n"), words))
     elif path.name == "CHANGELOG.md":  # what was released stays as it was written
         pieces = [Text(1, content.count("\n") + 1, "\n## ".join(content.split("\n## ")[:2]))]
     names = re.compile(_NAMES[path.suffix], flags=re.DOTALL | re.MULTILINE)

@@ -119,19 +119,6 @@ class MachineProfile:
             read_on=read_on.isoformat(),
         )
 
-    def to_toml(self, text: str = "") -> str:
-        """The profile as the file that ``read_profile`` reads; what is not known is left out.
-
-        Args:
-            text: The file as it is, whose comments and order are kept.
-
-        Raises:
-            ValueError: The file can't be changed without losing some of it.
-        """
-        from dlprof.tomledit import revised_toml  # few profiles are written
-
-        return revised_toml(text, _known(dataclasses.asdict(self)), {})
-
     def to_machine(self) -> Machine:
         """The profile as a ``Machine`` that one job has to itself.
 
@@ -205,17 +192,20 @@ def read_profile(named: Path) -> MachineProfile:
 
 
 def save_profile(path: Path, profile: MachineProfile) -> None:
-    """Write a profile to a file; comments in one that is there stay.
+    """Write what is known of a profile to a file; comments and order of one that is there stay.
 
     Raises:
         FileError: The file can't be written, or holds something that is no TOML.
     """
+    from dlprof.tomledit import revised_toml  # few profiles are written
+
     text = ""
     if is_there(path):
         read_toml(path)
         text = read_text(path)
     try:
-        replace_file(path, profile.to_toml(text).encode())
+        revised = revised_toml(text, _known(dataclasses.asdict(profile)), {})
+        replace_file(path, revised.encode())
     except ValueError:
         raise FileError(
             f"{path} can't be changed without losing some of it", hint="Give another path."

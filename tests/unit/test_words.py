@@ -119,3 +119,9 @@ def test_files_of_a_folder_are_named_and_the_exit_code_says_so(
         capsys.readouterr().out
         == f"{tmp_path / 'inner.py'}:1: reckoned: better estimate, compute\n"
     )
+
+
+def test_what_is_said_of_a_records_fields_is_read(words: Any, tmp_path: Path) -> None:
+    text = 'class A:\n    # Its\n    # colour.\n    a: int\n    b: str = ""  # what was told\n'
+    assert in_python(words, tmp_path / "records", text) == [3, 5]
+    assert in_python(words, tmp_path, text) == []

@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import json
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from dlprof.machine.core_speed import UNPINNED, SpeedProbe
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, Overview, UserCpu, survey
 from dlprof.machine.nvidia import GpuReader
-from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
+from dlprof.machine.profiles import MachineProfile, read_profile, save_profile
 from dlprof.records import CoreSpeeds
 from dlprof.report.documents import json_document
 from dlprof.report.machine import machine_report, profile_report
@@ -211,10 +210,11 @@ def test_a_profile_as_json() -> None:
     assert document["machine"]["logical_cpus"] == 16
 
 
-def test_what_was_found_is_a_profile_that_is_read_again() -> None:
+def test_what_was_found_is_a_profile_that_is_read_again(tmp_path: Path) -> None:
     machine = _shared_server().machine
     profile = MachineProfile.of(machine, dt.date(2026, 11, 23))
-    read = parse_profile(tomllib.loads(profile.to_toml()), "saved.toml")
+    save_profile(tmp_path / "saved.toml", profile)
+    read = read_profile(tmp_path / "saved.toml")
     assert read == profile
     again = read.to_machine()
     assert again.core_speed == machine.core_speed
@@ -224,10 +224,11 @@ def test_what_was_found_is_a_profile_that_is_read_again() -> None:
     assert "16,310 thousand steps/s of Python 3.12" in drawn(profile_report(read), 120)
 
 
-def test_a_machine_that_tells_little_makes_a_profile_too() -> None:
+def test_a_machine_that_tells_little_makes_a_profile_too(tmp_path: Path) -> None:
     machine = dataclasses.replace(_silent_machine().machine, hostname="", cpu_model="")
     profile = MachineProfile.of(machine, dt.date(2026, 11, 23))
-    assert parse_profile(tomllib.loads(profile.to_toml()), "saved.toml") == profile
+    save_profile(tmp_path / "saved.toml", profile)
+    assert read_profile(tmp_path / "saved.toml") == profile
 
 
 def test_where_the_speed_is_not_known_is_why(monkeypatch: pytest.MonkeyPatch) -> None:
