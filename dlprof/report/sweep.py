@@ -484,7 +484,7 @@ def _relative(row: ConfigSummary) -> str:
     """A speed against another's; one that is known to no better than a factor of two in words."""
     ratio = row.relative
     if ratio is None or not ratio.is_wide:
-        return ratio_text(ratio and ratio.value)
+        return ratio_text(None if ratio is None else ratio.value)
     lone = [trial.noisy for trial in row.seen.trials] == [True]  # as ``gains_text`` has it
     low, high = (1.0, 1.0) if lone else ratio.ends
     return "slower" if high < 1 else "faster" if low > 1 else "unclear"
