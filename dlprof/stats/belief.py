@@ -689,7 +689,8 @@ class _Fit:
         )
 
     def _scatter(self, group: str, found: Sequence[float]) -> tuple[float, float]:
-        """Variances of a group's trial and of their mean, where these are ``_APART_LOG`` apart.
+        """Variance of one of a group's trials, and of their mean, where they are ``_APART_LOG``
+        apart.
 
         Undisturbed ones, and 0 for others: neither drift nor a core's speed explains that, nor
         three times what two of their sort differ by. There are two states then, as with a page
