@@ -665,12 +665,8 @@ class _Fit:
     def belief(self) -> Belief:
         """What follows for all of them."""
         levels, common, found = self._solve(self._by_group)
-        apart = {group: self._scatter(group, found) for group in levels}
-        # A lone trial may have been in either of two states as well, where another one's trials
-        # show that there are two.
-        either = max((one for one, _ in apart.values()), default=0.0)
         for group, level in levels.items():
-            least = either if len(self._by_group[group]) == 1 else apart[group][1]
+            least = self._scatter(group, found)
             if least > level.variance:
                 levels[group] = dataclasses.replace(level, variance=least)
         mean = {group: _at(level, found) for group, level in levels.items()}
@@ -688,9 +684,8 @@ class _Fit:
             _common=common,
         )
 
-    def _scatter(self, group: str, found: Sequence[float]) -> tuple[float, float]:
-        """Variance of one of a group's trials, and of their mean, where they are ``_APART_LOG``
-        apart.
+    def _scatter(self, group: str, found: Sequence[float]) -> float:
+        """Variance of the mean of a group's trials where these are ``_APART_LOG`` apart.
 
         Undisturbed ones, and 0 for others: neither drift nor a core's speed explains that, nor
         three times what two of their sort differ by. There are two states then, as with a page
@@ -707,12 +702,10 @@ class _Fit:
             middle = statistics.median(log for log, _ in own)
             own.remove(max(own, key=lambda each: abs(each[0] - middle)))
         if len(own) < 2:
-            return 0.0, 0.0
+            return 0.0
         (low, low_sd), *_, (high, high_sd) = own
-        if high - low <= max(_APART_LOG, 3 * math.hypot(low_sd, high_sd)):
-            return 0.0, 0.0
-        one = statistics.variance(log for log, _ in own)
-        return one, one / len(own)
+        apart = high - low > max(_APART_LOG, 3 * math.hypot(low_sd, high_sd))
+        return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
         """What was predicted of a group: its log rate, its part of the common, its precision."""

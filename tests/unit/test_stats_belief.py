@@ -572,16 +572,6 @@ def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() ->
     assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
 
 
-def test_where_one_was_in_two_states_a_lone_trial_of_another_may_have_been_in_either() -> None:
-    """The page cache fills within the first block: who came first looks half as fast."""
-    model = expected(a=305, b=305, c=305)
-    for own, open_ in (([150, 300, 302], True), ([299, 300, 302], False)):
-        belief = believe(seen({"a": [*own], "b": [150], "c": [302]}, 0.03), model)
-        assert belief.ratio("b", "c").is_wide is open_
-        low, high = ends(belief.ratio("b", "c"))
-        assert (low < 1 < high) is open_
-
-
 @pytest.mark.parametrize(("others", "less"), [(1.0, True), (0.1, False)])
 def test_a_lone_trial_far_below_all_else_is_known_no_better_than_that(
     others: float, *, less: bool
