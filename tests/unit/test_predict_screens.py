@@ -211,7 +211,7 @@ def test_one_disturbed_trial_bounds_a_gain_in_no_view(*, noisy: bool) -> None:
     advice = dataclasses.replace(advice, rates=tuple(rates))
     screens = forecast_report(run, found), recommendation_report(run, advice)
     for text in (" ".join(drawn(each, 80).split()) for each in screens):
-        assert ("not known over PyTorch's default: too noisy to say" in text) is noisy
+        assert ("not known over PyTorch's default: measured once, and disturbed" in text) is noisy
         assert ("at least 2.0x over PyTorch's default" in text) is not noisy
 
 

@@ -78,7 +78,7 @@ def test_of_a_long_label_its_number_and_its_end_are_shown() -> None:
         Chart(bars=tuple(Bar(label=each, pieces=(Piece(1),)) for each in labels)), width=60
     )
     assert "  16 ...not persistent" in text
-    assert "  ...to/a/place.py:12" in text
+    assert "  .../to/a/place.py:12" in text
 
 
 def test_a_note_goes_where_there_is_no_room_for_it() -> None:
