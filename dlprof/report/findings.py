@@ -12,7 +12,7 @@ from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
-_SOURCES = {"measured": "measured here", "model": "predicted", "bound": "an estimate"}
+_SOURCES = {"measured": "measured in this run", "model": "predicted", "bound": "an estimate"}
 
 _USED_UP = {
     **dict.fromkeys(("step", "main"), "the main process"),  # which also receives batches
@@ -110,7 +110,7 @@ def _where(finding: Finding, workers: int | None) -> str:
     rank, asked = finding.evidence.get("rank"), finding.fix and finding.fix.dataloader_kwargs
     if rank is None or workers is None or "num_workers" not in (asked or {}):
         return ""
-    return f" on rank {rank} (now num_workers={workers})"
+    return f" on rank {rank}, or on all ranks (now num_workers={workers})"
 
 
 def _to_measure(finding: Finding, other: Finding) -> str:
@@ -121,8 +121,8 @@ def _to_measure(finding: Finding, other: Finding) -> str:
     one, two = (
         each.predicted_gain.value if each.predicted_gain else 0.0 for each in (finding, other)
     )
-    unlike = ", unlike Fix" if measured and two > one else ""
-    return f"{unlike} (dlprof sweep measures it)"
+    more = ": Fix is smaller but measured" if measured and two > one else ""
+    return f" (dlprof sweep measures it{more})"
 
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
@@ -136,7 +136,7 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
-    return "more may gain more: dlprof sweep"
+    return "the most predicted here; dlprof sweep tries more"
 
 
 def _change(finding: Finding) -> str:

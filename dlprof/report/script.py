@@ -32,7 +32,7 @@ _HARDLY = 0.05
 _TUNING = "dlprof.tune: "
 """What notes begin with that the answer shows."""
 
-_ONCE = "the script ran once: run-to-run variation is unknown"
+_ONCE = "the script ran once"
 
 _ENDINGS = {
     "exit": "ended by sys.exit",
@@ -63,12 +63,14 @@ def script_document(run: Run) -> str:
 
 def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
+    script = run.script
+    rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     bars = (
-        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
+        _loop(each, each.name + rank, "wait", "" if each.config is None else each.config.text)
         for each in _by_wait(run)[:4]
         if each.batches and each.wait_fraction is not None
     )
-    script, shortfall = run.script, list[doc.Block]()
+    shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
         none = "" if run.watched else " No loader had been seen by then."
         shortfall.append(doc.Text(f"{_CUT_OFF}{none}"))
@@ -92,7 +94,7 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     if run.watched:
         slowest, said = _slowest(run.watched), _data_wait(run)
         if (found := slowest.headroom) is not None:
-            said = said.removesuffix(".") + _wait_in_rounds(found, slowest.wait_fraction)
+            said = _wait_in_rounds(said, found, slowest.wait_fraction)
         yield "Data wait", doc.Styled(said, "strong")
         if found is not None:
             yield "Headroom", headroom_text(found)
@@ -106,9 +108,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         wait = _slowest(run.watched).wait_fraction if run.watched else None
         wait = wait if late is None else waits_for_late(run, late)
         yield from answer(shown, wait, workers=diagnosis.config.num_workers)
-        # How sure it is where the headroom was measured, its rounds say.
-        if shown[0].fix is not None and not (run.watched and _slowest(run.watched).headroom):
-            yield "Certainty", _ONCE
+        if shown[0].fix is not None:
+            yield _certainty(shown[0])
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -121,6 +122,16 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
         yield "Tuning", f"{len(tuned) - 1} more results: -v"
+
+
+def _certainty(first: Finding | None = None) -> doc.Row:
+    """How sure the gain is: it is predicted from one run, or known by no more than a bound."""
+    gain = None if first is None else first.predicted_gain
+    bare = first is not None and (gain is None or gain.low is None or bool(first.doubtful))
+    level = doc.Styled("low", "bad") if bare else doc.Styled("medium", "warn")
+    ci = gain is not None and gain.low is not None
+    more = "the CI leaves out how runs vary" if ci else "run-to-run variation is unknown"
+    return "Certainty", (level, f": {_ONCE}; {more}")
 
 
 def _data_wait(run: Run) -> str:
@@ -143,12 +154,13 @@ def _data_wait(run: Run) -> str:
     return said
 
 
-def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
+def _wait_in_rounds(said: str, found: Headroom, wait: float | None) -> str:
     """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
     share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
     if wait is None or least is None or wait >= least or share == percent_text(wait):
-        return "."
-    return f", {share} without the pauses of --headroom, which fill queues."
+        return said
+    paused = f"({percent_text(wait)} with the pauses of --headroom, which fill queues)"
+    return f"{said.removesuffix('.').replace(percent_text(wait), share, 1)} {paused}."
 
 
 def _to_gain(run: Run) -> Iterator[doc.Row]:
@@ -162,7 +174,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
         return
     most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
     yield "Speed-up", most
-    yield "Certainty", _ONCE
+    yield _certainty()
 
 
 def headroom_text(found: Headroom) -> str:
@@ -294,15 +306,15 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         of_all = whole is not None and whole < _HARDLY
         who, wait = ("the script", whole) if of_all else (name, share)
         return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
-    sentence = f"{name} spends {percent_text(share)} of its time waiting for data"
+    sentence = f"{name}'s loop spends {percent_text(share)} of its time waiting for data"
     begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     whole_s = slowest.waited_s + slowest.stepped_s
     begun = begun_s / whole_s if whole_s > 0 else 0.0
     if begun >= NOTABLE:
         within, config = max(0, round(100 * share) - round(100 * begun)), slowest.config
-        sentence += f": {within}% in epochs, {percent_text(begun)} starting them"
+        sentence += f": {within}% in epochs, {percent_text(begun)} at epoch starts"
         if slowest.epochs == 1:
-            sentence += " (less in longer ones)"
+            sentence += " (less in longer epochs)"
         elif config and config.num_workers and not config.persistent_workers and slowest.made == 1:
             once = not slowest.against_persisting
             sentence += " (persistent_workers=True starts workers once)" if once else ""

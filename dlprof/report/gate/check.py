@@ -409,8 +409,13 @@ def self_test_report(test: SelfTest) -> doc.Document:
     rows: list[doc.Row] = [("Verdict", (word, ": checks on this machine"))]
     rows.append(("Why", sentence(test.explanation)))
     for last in test.sights[-1:]:
-        after = f"{last.quads} ABBA blocks (base, change, change, base)"
-        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"))
+        plan, took = test.same.plan, format_duration(test.same.measured_s)
+        limits = [rule.limit for rule in plan.rules if rule.name == "service"] if plan else []
+        of = "".join(f": the limit of {percent(each, signed=False)} and noise" for each in limits)
+        after = f"{last.quads} ABBA blocks (base, change, change, base; {took})"
+        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more{of}; after {after}"))
+    if test.trusted:
+        rows.append(("To do", "use dlprof check here as it is"))
     return doc.Document(
         title="Self-test of dlprof check",
         answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),
