@@ -177,7 +177,7 @@ def _quota(side: Figures) -> str:
     return f"a quota of {quota:g} cores{back}"
 
 
-_MEANS = " (ready to run, but not running)"
+_MEANS = " (ready, but not running)"
 
 
 def _neighbours(side: Figures, means: str = "") -> str:
@@ -186,8 +186,9 @@ def _neighbours(side: Figures, means: str = "") -> str:
     if available is not None:
         known.append(f"could use {available:.1f} of {side['usable_cores']:g} cores")
     if waiting is not None:
-        known.append(f"{percent(waiting)} of its threads' time was run-queue delay{means}")
-    return ", and ".join(known) or "has no record of the cores"
+        has = "with" if known else "had"
+        known.append(f"{has} {percent(waiting)} run-queue delay{means}")
+    return ", ".join(known) or "has no record of the cores"
 
 
 def _storage(a: Figures, b: Figures) -> str:
@@ -403,7 +404,8 @@ def _verdict(
     share = biggest.log_ratio.value / total
     most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
     factor = f"{biggest.factor.value:.2f}x"
-    if factor == f"{ratio.value:.2f}x":  # which was said
+    rest = {f"{part.factor.value:.2f}" for part in parts if part is not biggest}
+    if factor == f"{ratio.value:.2f}x" and rest <= {"1.00"}:  # which was said
         return f"{text} All of it is {biggest.title}. {biggest.explanation}"
     named = f"{biggest.title} ({factor})"
     for part in others[:1]:
@@ -494,7 +496,7 @@ def _cause(part: Part, slow: Config, fast: Config, own: Figures) -> tuple[Findin
         text = f"Set what the faster run has: {wanted.text}"
         if any(settings.get(name) != value for name, value in own.items()):
             others = ", ".join(f"{name}={value!r}" for name, value in own.items())
-            text += f", which is measured (the slower run's own report predicts {others})"
+            text += f" (measured; the slower run's own report predicts {others})"
         return code and (code, Fix(text=f"{text}.", dataloader_kwargs=settings))
     if part.code == "receive":
         pin, receive = (

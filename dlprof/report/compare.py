@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison
+from dlprof.advise.thresholds import SAME_RATE
 from dlprof.advise.wording import disturbed_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
@@ -65,8 +66,8 @@ def _certainty(comparison: Comparison) -> doc.Row:
     sides = {"A": comparison.a, "B": comparison.b}
     counts = {name: len(side.trials) for name, side in sides.items()}
     noisy = {n: disturbed_text(side.noisy, counts[n]) for n, side in sides.items() if side.noisy}
-    said = [f"trials of {name}: {text}" for name, text in noisy.items()]
-    said = [f"{', '.join(said)} (by other processes, a quota or drift)"] if said else []
+    said = [f"{name}'s trials: {text}" for name, text in noisy.items()]
+    said = [f"{', '.join(said)} (by others, a quota or drift)"] if said else []
     said = [*comparison.doubts, *said]
     more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
     low = comparison.ratio.low is None or comparison.ratio.is_wide
@@ -82,8 +83,11 @@ def _fix(comparison: Comparison) -> Iterator[doc.Row]:
     if first is None or first.fix is None or first.doubtful:
         return
     unclear = any(part.title == first.title and part.factor.is_wide for part in comparison.parts)
-    slow = "B" if comparison.ratio.value < 1 else "A"
+    ratio = comparison.ratio.value
+    slow = "B" if ratio < 1 else "A"
     gain = None if unclear else first.predicted_gain
+    if gain is not None and abs(math.log(gain.value * min(ratio, 1 / ratio))) < SAME_RATE:
+        gain = None  # the difference says it
     worth = "" if gain is None else f" Predicted for {slow}: {gain_text(gain)}."
     yield "Fix", f"{first.fix.text}{worth}"
 

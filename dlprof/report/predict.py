@@ -265,7 +265,7 @@ def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
 def _of_all(rows: Sequence[ForecastRow], forecast: Forecast) -> str:
     """How many of the settings the table has."""
     whole = counted(len(forecast.rows), "setting")
-    return f"all {whole}" if len(rows) == len(forecast.rows) else f"{len(rows):,} of the {whole}"
+    return f"all {whole}" if len(rows) == len(forecast.rows) else f"{len(rows):,} of {whole}"
 
 
 def _rate(row: ForecastRow) -> Estimate:
@@ -379,6 +379,8 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     yield "Workers", f"{whole_text(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
+    share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
+    wait += " in epochs" if share is not None and wait_parts(share, restarts)[1] else ""
     verdict = "enough" if feed.enough else f"too few, data wait would be {wait} there"
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
@@ -387,8 +389,8 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     if read is None:
         yield "Storage", "not known: what batches read was not measured"
     elif read < 1:
-        memory = "the traced batches came from memory (page cache), or from no file"
-        yield "Storage", f"not known: {memory}; what doesn't fit in RAM there is read as well"
+        memory = "traced batches came from the page cache (memory), or from no file"
+        yield "Storage", f"not known: {memory}; data beyond the RAM there is read as well"
     else:
         yield "Storage", f"{format_bytes(read)}/s{everyone}"
     if feed.samples_per_s is not None:

@@ -66,7 +66,12 @@ def script_report(run: Run) -> doc.Document:
     script = run.script
     rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     bars = (
-        _loop(each, each.name + rank, "wait", "" if each.config is None else each.config.text)
+        _loop(
+            _in_rounds(each),
+            each.name + rank,
+            "wait",
+            "" if each.config is None else each.config.text,
+        )
         for each in _by_wait(run)[:4]
         if each.batches and each.wait_fraction is not None
     )
@@ -92,11 +97,9 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[doc.Row]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        slowest, said = _slowest(run.watched), _data_wait(run)
+        slowest = _slowest(run.watched)
+        yield "Data wait", doc.Styled(_data_wait(run), "strong")
         if (found := slowest.headroom) is not None:
-            said = _wait_in_rounds(said, found, slowest.wait_fraction)
-        yield "Data wait", doc.Styled(said, "strong")
-        if found is not None:
             yield "Headroom", headroom_text(found)
         elif "headroom" in slowest.unavailable:  # where it was asked for
             yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
@@ -137,7 +140,8 @@ def _certainty(first: Finding | None = None) -> doc.Row:
 def _data_wait(run: Run) -> str:
     """The wait of this rank's own, and that in its steps for batches of others."""
     script = run.script
-    said = verdict(run.watched, script)
+    harmless = is_harmless(run.watched, script)
+    said = verdict(run.watched if harmless else [*map(_in_rounds, run.watched)], script)
     if script is None:
         return said
     for each in script.ranks:
@@ -154,13 +158,12 @@ def _data_wait(run: Run) -> str:
     return said
 
 
-def _wait_in_rounds(said: str, found: Headroom, wait: float | None) -> str:
-    """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
-    share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
-    if wait is None or least is None or wait >= least or share == percent_text(wait):
-        return said
-    paused = f"({percent_text(wait)} with the pauses of --headroom, which fill queues)"
-    return f"{said.removesuffix('.').replace(percent_text(wait), share, 1)} {paused}."
+def _in_rounds(loader: WatchedLoader) -> WatchedLoader:
+    """With the wait in its rounds, where pauses, which fill queues, surely hide a part of it."""
+    found, wait = loader.headroom, loader.wait_fraction
+    if found is None or wait is None or wait >= (found.waiting_fraction.low or 0.0):
+        return loader
+    return dataclasses.replace(loader, wait_fraction=found.waiting_fraction.value)
 
 
 def _to_gain(run: Run) -> Iterator[doc.Row]:
@@ -255,12 +258,15 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 
 def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc.Bar:
-    share = loader.wait_fraction
+    share, found = loader.wait_fraction, loader.headroom
+    waited_s, stepped_s = loader.waited_s, loader.stepped_s
+    if found is not None and share == found.waiting_fraction.value:  # of a batch, then
+        waited_s, stepped_s = share * found.period_s, (1 - share) * found.period_s
     return doc.Bar(
         label=label,
         pieces=(
-            doc.Piece(max(0.0, loader.waited_s), "wait", format_duration(loader.waited_s)),
-            doc.Piece(max(0.0, loader.stepped_s), "step", format_duration(loader.stepped_s)),
+            doc.Piece(max(0.0, waited_s), "wait", format_duration(waited_s)),
+            doc.Piece(max(0.0, stepped_s), "step", format_duration(stepped_s)),
         ),
         figure=f"{percent_text(share)} {waited}",
         note=note,
@@ -393,7 +399,8 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
             f"{found.rounds} rounds of {found.live_batches} batches as they came and "
             f"{found.replayed_batches} given again; {found.extra_steps} steps more, "
             f"{format_duration(found.extra_s)}; in these rounds "
-            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting"
+            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting, "
+            "without the pauses, which fill queues"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
