@@ -100,7 +100,10 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         slowest = _slowest(run.watched)
         yield "Data wait", doc.Styled(_data_wait(run), "strong")
         if (found := slowest.headroom) is not None:
-            yield "Headroom", headroom_text(found)
+            # A step that loading hardly changes is of the details.
+            slower = found.slowed_fraction.ends
+            hardly = max(map(abs, slower)) < _HARDLY
+            yield "Headroom", headroom_text(found).partition("; " if hardly else "\n")[0]
         elif "headroom" in slowest.unavailable:  # where it was asked for
             yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
