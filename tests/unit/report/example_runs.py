@@ -66,7 +66,7 @@ def example_trials() -> list[Trial]:
     fault = Failure(
         kind="worker_signal",
         message="A worker was killed by signal SIGBUS.",
-        hint="/dev/shm is full, or a file that the dataset maps (memmap) was cut off.",
+        hint="Either /dev/shm is full, or a file that is mapped (memmap) was cut off.",
     )
     return [*marked, failed(SIXTEEN, failure=fault)]
 
