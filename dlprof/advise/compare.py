@@ -38,6 +38,7 @@ from dlprof.records import (
     StageName,
     Trial,
     WatchedLoader,
+    own_s,
 )
 from dlprof.stats.belief import LARGEST_LOG
 from dlprof.stats.intervals import t_quantile
@@ -135,17 +136,18 @@ def _quota(side: Figures) -> str:
     return f"a quota of {quota:g} cores{back}"
 
 
-_MEANS = " (ready to run, but not running)"
+_MEANS = " (ready, but not running)"
 
 
 def _neighbours(side: Figures, means: str = "") -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
     known = []
     if available is not None:
-        known.append(f"had {available:.1f} of {side['usable_cores']:g} cores")
+        known.append(f"could use {available:.1f} of {side['usable_cores']:g} cores")
     if waiting is not None:
-        known.append(f"{percent(waiting)} of its threads' time was run-queue delay{means}")
-    return ", and ".join(known) or "has no record of the cores"
+        has = "with" if known else "had"
+        known.append(f"{has} {percent(waiting)} run-queue delay{means}")
+    return ", ".join(known) or "has no record of the cores"
 
 
 def _storage(a: Figures, b: Figures) -> str:
@@ -286,13 +288,16 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     known = ratio.low is not None and ratio.high is not None  # not of scripts, which ran once
     alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf) if known else close
     unclear = alike or close
+    whole = [_whole_scripts(one, two)] if a.watched and not unclear else []
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
         a=info_a,
         b=info_b,
         pairing=how,
         ratio=ratio,
-        verdict=" ".join([*wrong, _verdict(ratio, parts, (info_a, info_b), alike=alike)]),
+        verdict=" ".join(
+            [*wrong, *filter(None, whole), _verdict(ratio, parts, (info_a, info_b), alike=alike)]
+        ),
         parts=tuple(parts),
         unknown={  # with the first reason of either side
             KINDS[code].title: f"{name} has no record of it: {why}."
@@ -343,6 +348,8 @@ def _verdict(
     ratio: Estimate, parts: Sequence[Part], sides: tuple[SideInfo, SideInfo], *, alike: bool
 ) -> str:
     text = _difference(ratio, sides, alike=alike)
+    if {part.code for part in parts} & {"wait"} and not alike:
+        text = f"In the loop, {text}"
     total = math.log(ratio.value)
     towards = [part for part in parts if part.log_ratio.value * total > 0]
     towards.sort(key=lambda part: -abs(part.log_ratio.value))
@@ -355,7 +362,11 @@ def _verdict(
         )
     share = biggest.log_ratio.value / total
     most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
-    named = f"{biggest.title} ({biggest.factor.value:.2f}x)"
+    factor = f"{biggest.factor.value:.2f}x"
+    rest = {f"{part.factor.value:.2f}" for part in parts if part is not biggest}
+    if factor == f"{ratio.value:.2f}x" and rest <= {"1.00"}:  # which was said
+        return f"{text} All of it is {biggest.title}. {biggest.explanation}"
+    named = f"{biggest.title} ({factor})"
     for part in others[:1]:
         if 2 * part.log_ratio.value / biggest.log_ratio.value >= 1 and part.code != "remainder":
             named += f", then {part.title} ({part.factor.value:.2f}x)"
@@ -381,6 +392,18 @@ def _difference(ratio: Estimate, sides: tuple[SideInfo, SideInfo], *, alike: boo
     if ratio.value >= 2:
         return f"B is {ratio.value:.2f}x as fast as A ({figures.partition(', ')[2]})."
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
+
+
+def _whole_scripts(a: Chosen, b: Chosen) -> str:
+    """How long the scripts took; empty where one didn't end by itself, or loaded other batches."""
+    scripts = [each.run.script for each in (a, b)]
+    ended = all(s is not None and s.ending == "returned" and not s.exit_code for s in scripts)
+    loaded = [sum(each.batches for each in side.run.watched) for side in (a, b)]
+    if not ended or loaded[0] != loaded[1]:
+        return ""
+    one, two = (own_s(s.wall_s, c.run.watched) for s, c in zip(scripts, (a, b), strict=True) if s)
+    times = f"{format_duration(two)} in B, {format_duration(one)} in A"
+    return f"The whole script takes {times} ({one / two:.2f}x as fast)."
 
 
 def _findings(
@@ -432,7 +455,7 @@ def _cause(part: Part, slow: Config, fast: Config, own: Figures) -> tuple[Findin
         text = f"Set what the faster run has: {wanted.text}"
         if any(settings.get(name) != value for name, value in own.items()):
             others = ", ".join(f"{name}={value!r}" for name, value in own.items())
-            text += f" (the slower one's own report suggests {others})"
+            text += f" (measured; the slower run's own report predicts {others})"
         return code and (code, Fix(text=f"{text}.", dataloader_kwargs=settings))
     if part.code == "receive":
         pin, receive = (

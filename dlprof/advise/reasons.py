@@ -688,7 +688,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         f"{_loaders(there.launched)} measured, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was measured, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
-        "no trial ran under such conditions": there.by_model,
+        "nothing was measured under such conditions": there.by_model,
         "no trial measured settings like these": agreed is None,
         "the model agrees with the trials, but these settings were not measured": True,
     }

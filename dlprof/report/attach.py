@@ -18,7 +18,7 @@ _STATES = {
     "running": "running",
     "queue": "queue empty",
     "handover": "tensor hand-over",
-    "sleep": "sleep",
+    "sleep": "in sleep()",
     "disk": "disk",
     "network": "network",
     "lock": "shared lock",

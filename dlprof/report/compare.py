@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison
+from dlprof.advise.thresholds import SAME_RATE
 from dlprof.advise.wording import disturbed_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
@@ -18,7 +19,7 @@ from dlprof.units import counted
 
 def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
-    doubts, parts = comparison.doubts, comparison.parts
+    parts = comparison.parts
     # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
     # unexplained last; what reads as no factor has no bar, however small the others are.
     factors = [_factor_text(part.factor) for part in parts]
@@ -26,7 +27,6 @@ def comparison_report(comparison: Comparison) -> doc.Document:
         doc.Bar.of(part.title, 0.0 if factor == "1.00x" else part.log_ratio, factor)
         for part, factor in zip(parts, factors, strict=True)
     ]
-    more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     whole = _factor_text(comparison.ratio)
     product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
     return doc.Document(
@@ -35,7 +35,6 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             doc.Text(doc.Styled(comparison.verdict, "strong")),
             doc.FactList(tuple(_sides(comparison))),
             *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
-            *(doc.Text(doc.Styled(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
         hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')}{product})"),
         details=lambda: _details(comparison),
@@ -53,20 +52,42 @@ def _names(comparison: Comparison) -> list[str]:
 def _sides(comparison: Comparison) -> Iterator[doc.Row]:
     sides = (comparison.a, comparison.b)
     alike = sides[0].config == sides[1].config
+    yield from _fix(comparison)
     for name, side, about in zip("AB", sides, _names(comparison), strict=True):
         settings = "" if alike else f", {side.config.text}"
-        noisy = disturbed_text(side.noisy, len(side.trials))
-        noisy = noisy and f"trials: {noisy}"
-        rate = ", ".join(filter(None, (rate_text(side.samples_per_s), noisy)))
-        yield name, f"{about}{settings}: {rate}"
+        yield name, f"{about}{settings}: {rate_text(side.samples_per_s)}"
     if alike:
         yield "Both", sides[0].config.text
+    yield _certainty(comparison)
+
+
+def _certainty(comparison: Comparison) -> doc.Row:
+    """How sure the difference is: what is against it, else what it rests on."""
+    sides = {"A": comparison.a, "B": comparison.b}
+    counts = {name: len(side.trials) for name, side in sides.items()}
+    noisy = {n: disturbed_text(side.noisy, counts[n]) for n, side in sides.items() if side.noisy}
+    said = [f"{name}'s trials: {text}" for name, text in noisy.items()]
+    said = [f"{', '.join(said)} (by others, a quota or drift)"] if said else []
+    said = [*comparison.doubts, *said]
+    more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+    low = comparison.ratio.low is None or comparison.ratio.is_wide
+    level: tuple[str, doc.Tone] = ("low", "bad") if low else ("medium", "warn")
+    if not said and not low:
+        level = "high", "good"
+    trials = " and ".join(f"{counted(n, 'trial')} of {name}" for name, n in counts.items())
+    return "Certainty", (doc.Styled(*level), f": {said[0] + more if said else trials}")
+
+
+def _fix(comparison: Comparison) -> Iterator[doc.Row]:
     first = next((each for each in comparison.findings if each.fix is not None), None)
     if first is None or first.fix is None or first.doubtful:
         return
     unclear = any(part.title == first.title and part.factor.is_wide for part in comparison.parts)
-    slow = "B" if comparison.ratio.value < 1 else "A"
+    ratio = comparison.ratio.value
+    slow = "B" if ratio < 1 else "A"
     gain = None if unclear else first.predicted_gain
+    if gain is not None and abs(math.log(gain.value * min(ratio, 1 / ratio))) < SAME_RATE:
+        gain = None  # the difference says it
     worth = "" if gain is None else f" Predicted for {slow}: {gain_text(gain)}."
     yield "Fix", f"{first.fix.text}{worth}"
 

@@ -12,7 +12,7 @@ from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
-_SOURCES = {"measured": "measured here", "model": "predicted", "bound": "an estimate"}
+_SOURCES = {"measured": "measured", "model": "predicted", "bound": "an estimate"}
 
 _USED_UP = {
     **dict.fromkeys(("step", "main"), "the main process"),  # which also receives batches
@@ -79,6 +79,8 @@ def answer(
     if finding.fix is not None:
         change = _change(finding) or finding.fix.text
         change += _where(finding, workers)
+        if finding.fix.dataloader_kwargs.get("in_order") is False:
+            change += " (changes the order of batches)"
         known = wait is not None and workers is not None and not finding.evidence.get("gain_if")
         more = _more_may_pay(finding, wait or 0.0, workers or 0) if known else ""
         yield "Fix", f"{change} ({more})" if more else change
@@ -93,7 +95,9 @@ def answer(
     yield from _worth(finding, gain)
     if (other := _next_best(findings)) is not None:
         # Each gain is that of one change alone, whichever of them brings more.
-        worth = ", ".join(filter(None, (_change(other), _gain(other, names_step=False))))
+        said = str(finding.evidence.get("gain_at") or "")  # which the gain of the first has
+        gain = _gain(other, names_step=False).replace(f" {said}" if said else "", "", 1)
+        worth = ", ".join(filter(None, (_change(other), gain)))
         worth += _to_measure(finding, other)
         one, two = (
             {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
@@ -110,7 +114,7 @@ def _where(finding: Finding, workers: int | None) -> str:
     rank, asked = finding.evidence.get("rank"), finding.fix and finding.fix.dataloader_kwargs
     if rank is None or workers is None or "num_workers" not in (asked or {}):
         return ""
-    return f" on rank {rank} (now num_workers={workers})"
+    return f" on rank {rank}, or on all ranks (now num_workers={workers})"
 
 
 def _to_measure(finding: Finding, other: Finding) -> str:
@@ -121,8 +125,9 @@ def _to_measure(finding: Finding, other: Finding) -> str:
     one, two = (
         each.predicted_gain.value if each.predicted_gain else 0.0 for each in (finding, other)
     )
-    unlike = ", unlike Fix" if measured and two > one else ""
-    return f"{unlike} (dlprof sweep measures it)"
+    if measured and two > one:
+        return " (bigger than Fix, but not measured: dlprof sweep)"
+    return " (dlprof sweep measures it)"
 
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
@@ -136,7 +141,7 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
-    return "more may gain more: dlprof sweep"
+    return "the most predicted here; dlprof sweep tries more"
 
 
 def _change(finding: Finding) -> str:

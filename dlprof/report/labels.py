@@ -205,7 +205,7 @@ def about_file(run: Run, *notes: str) -> tuple[Block, ...]:
         return hint("Details: -v")
     said = "; ".join(filter(None, notes))
     return hint(
-        f"All of it, from the run file{said and f' ({said})'}:",
+        f"Full report{said and f' ({said})'}:",
         f"dlprof report {shlex.quote(run.path)} -v",
     )
 

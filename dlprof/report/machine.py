@@ -143,7 +143,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[doc.Row]:
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
-        yield "Free cores", (few, f": {busy} of {allowed} CPUs{by} are busy")
+        yield "Free cores", (few, f", as {busy} of the {allowed} CPUs{by} are busy")
         some = f"plan for {cores_text(free)} cores, or wait" if free >= 1 else "wait"
         to_do = f"{some}: others slow what you measure"
     yield "To do", to_do

@@ -9,7 +9,7 @@ from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import Config, ConfigRate, Estimate, Run
+from dlprof.records import Config, ConfigRate, Estimate, Prediction, Run
 from dlprof.report import document as doc
 from dlprof.report import sweep
 from dlprof.report.documents import json_document
@@ -88,9 +88,10 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         others = named and (best is None or best.config != forecast.pick)
         depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
         # Which multiply what was asked for by num_workers.
-        by = f" with prefetch_factor={','.join(map(str, sorted(filter(None, depths))))}"
+        by = f", prefetch_factor {' or '.join(map(str, sorted(filter(None, depths))))}"
         by = by if len(depths) > 1 else ""
-        among = f"  (of those asked for{by}; of all: dlprof recommend)" if others else ""
+        among = f"  (of what was asked for{by}; of all settings: dlprof recommend)"
+        among = among if others else ""
         name = picked.name if others and len(depths) > 1 else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
@@ -109,7 +110,8 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         yield "Speed-up", _speed_up(run, forecast, picked, named=named)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
-            text = wait_text(wait, _restarts(picked), in_trials=in_trials, step=step)
+            restarts = _restarts(picked.prediction)
+            text = wait_text(wait, restarts, in_trials=in_trials, step=step)
             yield "Data wait", text
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
@@ -148,11 +150,12 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     if not picked.config.num_workers and (waits or bound == "main"):
         return "the main process loads each batch itself"
     if waits and wait is not None:
-        within, restarting = wait_parts(wait, _restarts(picked))
+        within, restarting = wait_parts(wait, _restarts(picked.prediction))
         parts = {"the training step": 100 - within - restarting}
         parts["receiving batches"] = within
         (most, share), (rest, less) = sorted(parts.items(), key=lambda part: -part[1])
-        return f"{most} ({share}% of the time), then {rest} ({less}%)"
+        then = "not loading (receiving: " if most == "the training step" else f"then {rest} ("
+        return f"{most} ({share}% of the time), {then}{less}%)"
     text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
     return text.replace(" is the limit", "").replace(" are the limit", "")
 
@@ -276,9 +279,10 @@ def _wait(row: ForecastRow) -> float | None:
     return row.prediction.wait_fraction if seen is None else seen
 
 
-def _restarts(row: ForecastRow) -> float:
+def _restarts(found: Prediction) -> float:
     """Share of all time that restarting epochs takes, which the rate counts."""
-    return max(0.0, 1.0 - row.speed / row.rate)
+    steady = found.batches_per_s.value
+    return max(0.0, 1.0 - (found.epoch_batches_per_s or steady) / steady)
 
 
 def _unit(rows: Sequence[ForecastRow]) -> str:
@@ -375,15 +379,18 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     yield "Workers", f"{whole_text(feed.workers)}{each}"
     busy = f"{cores_text(feed.busy_cores)} busy on average{everyone}"
     wait = percent_text(feed.machine_wait_fraction)
+    share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
+    wait += " in epochs" if share is not None and wait_parts(share, restarts)[1] else ""
     verdict = "enough" if feed.enough else f"too few, data wait would be {wait} there"
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
-    yield "Cores", f"{whole_text(feed.cores)}; {busy}; {there}"
+    yield "Cores", f"{whole_text(feed.cores)} for peaks; {busy}; {there}"
     read = feed.storage_bytes_per_s
     if read is None:
         yield "Storage", "not known: what batches read was not measured"
     elif read < 1:
-        yield "Storage", "nothing: the traced batches came from the page cache, or from no file"
+        memory = "traced batches came from the page cache (memory), or from no file"
+        yield "Storage", f"not known: {memory}; data beyond the RAM there is read as well"
     else:
         yield "Storage", f"{format_bytes(read)}/s{everyone}"
     if feed.samples_per_s is not None:
@@ -400,10 +407,13 @@ def _is_fed(feed: Feed) -> bool:
 
 def _fed(feed: Feed) -> str:
     asked = percent_text(feed.asked_wait_fraction)
-    wait = f"{percent_text(feed.prediction.wait_fraction)} of the time"
+    share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
+    wait = MISSING if share is None else wait_text(share, restarts)
+    # Restarts are shown apart, which no number of workers avoids.
+    wait += "; in epochs" if share is not None and wait_parts(share, restarts)[1] else ":"
     if _is_fed(feed):
-        return f"{wait}: fed, as at most {asked} is asked for"
+        return f"{wait} the step is fed, as at most {asked} is asked for"
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
-    return f"{wait}: {loaders} it below {asked}, as receiving batches alone takes {least}"
+    return f"{wait} {loaders} it below {asked}, as receiving batches alone takes {least}"

@@ -30,7 +30,7 @@ _HARDLY = 0.05  # below this share of its loop a loader is not worth a change
 
 _TUNING = "dlprof.tune: "  # what notes begin with that the answer shows
 
-_ONCE = "the script ran once: run-to-run variation is unknown"
+_ONCE = "the script ran once"
 
 _ENDINGS = {
     "exit": "ended by sys.exit",
@@ -61,12 +61,19 @@ def script_document(run: Run) -> str:
 
 def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
+    script = run.script
+    rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     bars = (
-        _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
+        _loop(
+            _in_rounds(each),
+            each.name + rank,
+            "wait",
+            "" if each.config is None else each.config.text,
+        )
         for each in _by_wait(run)[:4]
         if each.batches and each.wait_fraction is not None
     )
-    script, shortfall = run.script, list[doc.Block]()
+    shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
         none = "" if run.watched else " No loader had been seen by then."
         shortfall.append(doc.Text(f"{_CUT_OFF}{none}"))
@@ -88,12 +95,13 @@ def script_report(run: Run) -> doc.Document:
 def _answer(run: Run) -> Iterator[doc.Row]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        slowest, said = _slowest(run.watched), _data_wait(run)
+        slowest = _slowest(run.watched)
+        yield "Data wait", doc.Styled(_data_wait(run), "strong")
         if (found := slowest.headroom) is not None:
-            said = said.removesuffix(".") + _wait_in_rounds(found, slowest.wait_fraction)
-        yield "Data wait", doc.Styled(said, "strong")
-        if found is not None:
-            yield "Headroom", headroom_text(found)
+            # A step that loading hardly changes is of the details.
+            slower = found.slowed_fraction.ends
+            hardly = max(map(abs, slower)) < _HARDLY
+            yield "Headroom", headroom_text(found).partition("; " if hardly else "\n")[0]
         elif "headroom" in slowest.unavailable:  # where it was asked for
             yield "Headroom", f"not measured: {slowest.unavailable['headroom']}"
     diagnosis = run.diagnosis
@@ -104,9 +112,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         wait = _slowest(run.watched).wait_fraction if run.watched else None
         wait = wait if late is None else waits_for_late(run, late)
         yield from answer(shown, wait, workers=diagnosis.config.num_workers)
-        # How sure it is where the headroom was measured, its rounds say.
-        if shown[0].fix is not None and not (run.watched and _slowest(run.watched).headroom):
-            yield "Certainty", _ONCE
+        if shown[0].fix is not None:
+            yield _certainty(shown[0])
     elif diagnosis is not None and diagnosis.trials and run.watched:
         yield from answer(())  # looked for, and not found
         yield from _to_gain(run)
@@ -121,10 +128,21 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         yield "Tuning", f"{len(tuned) - 1} more results: -v"
 
 
+def _certainty(first: Finding | None = None) -> doc.Row:
+    """How sure the gain is: it is predicted from one run, or known by no more than a bound."""
+    gain = None if first is None else first.predicted_gain
+    bare = first is not None and (gain is None or gain.low is None or bool(first.doubtful))
+    level = doc.Styled("low", "bad") if bare else doc.Styled("medium", "warn")
+    ci = gain is not None and gain.low is not None
+    more = "the CI leaves out how runs vary" if ci else "run-to-run variation is unknown"
+    return "Certainty", (level, f": {_ONCE}; {more}")
+
+
 def _data_wait(run: Run) -> str:
     """The wait of this rank's own, and that in its steps for batches of others."""
     script = run.script
-    said = verdict(run.watched, script)
+    harmless = is_harmless(run.watched, script)
+    said = verdict(run.watched if harmless else [*map(_in_rounds, run.watched)], script)
     if script is None:
         return said
     for each in script.ranks:
@@ -141,12 +159,12 @@ def _data_wait(run: Run) -> str:
     return said
 
 
-def _wait_in_rounds(found: Headroom, wait: float | None) -> str:
-    """The wait in the rounds, where that of the whole loop, with the pauses, is surely less."""
-    share, least = percent_text(found.waiting_fraction.value), found.waiting_fraction.low
-    if wait is None or least is None or wait >= least or share == percent_text(wait):
-        return "."
-    return f", {share} without the pauses of --headroom, which fill queues."
+def _in_rounds(loader: WatchedLoader) -> WatchedLoader:
+    """With the wait in its rounds, where pauses, which fill queues, surely hide a part of it."""
+    found, wait = loader.headroom, loader.wait_fraction
+    if found is None or wait is None or wait >= (found.waiting_fraction.low or 0.0):
+        return loader
+    return dataclasses.replace(loader, wait_fraction=found.waiting_fraction.value)
 
 
 def _to_gain(run: Run) -> Iterator[doc.Row]:
@@ -160,7 +178,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
         return
     most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
     yield "Speed-up", most
-    yield "Certainty", _ONCE
+    yield _certainty()
 
 
 def headroom_text(found: Headroom) -> str:
@@ -241,12 +259,15 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
 
 
 def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc.Bar:
-    share = loader.wait_fraction
+    share, found = loader.wait_fraction, loader.headroom
+    waited_s, stepped_s = loader.waited_s, loader.stepped_s
+    if found is not None and share == found.waiting_fraction.value:  # of a batch, then
+        waited_s, stepped_s = share * found.period_s, (1 - share) * found.period_s
     return doc.Bar(
         label=label,
         pieces=(
-            doc.Piece(max(0.0, loader.waited_s), "wait", format_duration(loader.waited_s)),
-            doc.Piece(max(0.0, loader.stepped_s), "step", format_duration(loader.stepped_s)),
+            doc.Piece(max(0.0, waited_s), "wait", format_duration(waited_s)),
+            doc.Piece(max(0.0, stepped_s), "step", format_duration(stepped_s)),
         ),
         figure=f"{percent_text(share)} {waited}",
         note=note,
@@ -292,15 +313,15 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         of_all = whole is not None and whole < _HARDLY
         who, wait = ("the script", whole) if of_all else (name, share)
         return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
-    sentence = f"{name} spends {percent_text(share)} of its time waiting for data"
+    sentence = f"{name}'s loop spends {percent_text(share)} of its time waiting for data"
     begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     whole_s = slowest.waited_s + slowest.stepped_s
     begun = begun_s / whole_s if whole_s > 0 else 0.0
     if begun >= NOTABLE:
         within, config = max(0, round(100 * share) - round(100 * begun)), slowest.config
-        sentence += f": {within}% in epochs, {percent_text(begun)} starting them"
+        sentence += f": {within}% in epochs, {percent_text(begun)} at epoch starts"
         if slowest.epochs == 1:
-            sentence += " (less in longer ones)"
+            sentence += " (less in longer epochs)"
         elif config and config.num_workers and not config.persistent_workers and slowest.made == 1:
             once = not slowest.against_persisting
             sentence += " (persistent_workers=True starts workers once)" if once else ""
@@ -379,7 +400,8 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
             f"{found.rounds} rounds of {found.live_batches} batches as they came and "
             f"{found.replayed_batches} given again; {found.extra_steps} steps more, "
             f"{format_duration(found.extra_s)}; in these rounds "
-            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting"
+            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting, "
+            "without the pauses, which fill queues"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"

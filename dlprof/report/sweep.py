@@ -320,9 +320,9 @@ def _wait(advice: Recommendation, wait: float) -> str:
     if wait > PERHAPS_FED_WAIT_FRACTION:
         used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
         cause = "CPU cores are the bottleneck" if used else ""
-        fed = ", ".join(filter(None, (fed and "not fully fed", cause)))
+        fed = ", ".join(filter(None, (fed and "the loader doesn't keep up", cause)))
     elif wait > FED_WAIT_FRACTION:
-        fed = fed and "nearly fed"
+        fed = fed and "the loader almost keeps up"
     text = wait_text(
         wait,
         restarts,
@@ -355,7 +355,7 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next, unless that is to continue it."""
     if advice is not None and advice.measure_there:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
-        said = f"Details: -v · {'check it there' if there else 'measure it'}:"
+        said = f"Details: -v · {'check it on that machine' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
     return () if _cut_off(run) else about_file(run, "as a page: -o report.html")
 

@@ -76,7 +76,8 @@ def _pinning(found: Transfers) -> Iterator[doc.Row]:
     copy = " and .to(device, non_blocking=True)" if pinning.pays else ""
     yield "Recommended", (doc.Styled(f"pin_memory={pinning.pays}", "strong"), copy)
     size = format_bytes(pinning.bytes)
-    what = f"a batch of {size}" if pinning.of_batch else f"{size} at a time"
+    of = f"{found.batch.target} ({size})" if found.batch and found.batch.target else size
+    what = f"a batch of {of}" if pinning.of_batch else f"{size} at a time"
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"
     sure = "low" if pinning.speedup.low is None or pinning.speedup.is_wide else "high"
@@ -112,7 +113,7 @@ def _link(link: LinkState, theory_bytes_per_s: float) -> str:
     now, most = f"PCIe {link.generation} x{link.width}", ""
     if link.max_generation is not None and link.max_width is not None:
         most = f"PCIe {link.max_generation} x{link.max_width}"
-    can = f" (can do {most})" if most not in {"", now} else ""
+    can = f" (the card can do {most})" if most not in {"", now} else ""
     reached = percent_text(link.reached_fraction)
     return f"{now}{can}, {reached} of {_speed(theory_bytes_per_s)} reached"
 

@@ -64,8 +64,7 @@ ENDED = "The dataset, or a library that it uses, ended its own process."
 CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
     "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers.",
-    "SIGBUS": "A file that the dataset maps (a memmap) was cut off during the trial, or "
-    "/dev/shm is full.",
+    "SIGBUS": "Either /dev/shm is full, or a file that is mapped (memmap) was cut off.",
     "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
     "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",
     "SIGALRM": "The dataset, or a library that it uses, set an alarm and does not catch it.",

@@ -60,8 +60,8 @@ def test_parts_of_several_causes_add_up_and_multiply(ranks: int) -> None:
     assert {"cpu", "cores", "neighbours"} <= set(_parts(found))
     assert abs(_parts(found)["remainder"]) < 0.01
     (crowd,) = (each for each in found.findings if each.code == "cpu.neighbours")
-    assert crowd.explanation.startswith("A had 16.0 of 16 cores")
-    assert " B had 2.0 of 4 cores" in crowd.explanation
+    assert crowd.explanation.startswith("A could use 16.0 of 16 cores")
+    assert " B could use 2.0 of 4 cores" in crowd.explanation
 
 
 def test_a_comparison_the_other_way_round_is_the_mirror() -> None:

@@ -490,7 +490,7 @@ def test_a_gain_of_more_workers_says_what_an_epochs_end_may_take_of_it(
     assert more.fix is not None
     assert more.fix.dataloader_kwargs == {"num_workers": 16}
     assert more.evidence.get("gain_if") == needs
-    assert (f", if {needs}, measured here" in known_gain(more)) is (needs is not None)
+    assert (f", if {needs}, measured" in known_gain(more)) is (needs is not None)
     unknown = dataclasses.replace(more, predicted_gain=None)
     (fix,) = (said for name, said in answer([unknown]) if name == "Fix")
     assert fix == "num_workers=16" + (f", if {needs}" if needs else "")

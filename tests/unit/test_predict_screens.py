@@ -246,7 +246,7 @@ def test_workers_that_persist_are_what_may_be_faster_where_restarts_take_long() 
 def test_the_bottleneck_is_what_the_step_waits_for() -> None:
     waits = calibrated(calibration(cpu=0.001, receive=0.02))
     text = screen(waits, 80, step_s=0.03, workers="4")
-    assert "the training step (60% of the time), then receiving batches (40%)" in text
+    assert "the training step (60% of the time), not loading (receiving: 40%)" in text
     alone = screen(waits, 80, step_s=0.03, workers="0")
     assert "the main process loads each batch itself" in alone
     fed = screen(calibrated(calibration(cpu=0.001)), 80, step_s=0.03, workers="4")

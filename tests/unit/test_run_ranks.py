@@ -249,7 +249,8 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     ) in text
     assert "Bottleneck Rank 1: Blocking I/O" in text
     # Not 1.11x, by its own wait of 10%.
-    assert "Fix num_workers=4 on rank 1 (now num_workers=1) Speed-up not known; at most" in text
+    fix = "Fix num_workers=4 on rank 1, or on all ranks (now num_workers=1)"
+    assert f"{fix} Speed-up not known; at most" in text
     assert "at most 1.67x, without any " in text
 
 
@@ -282,7 +283,7 @@ def test_the_file_of_a_rank_says_where_those_are_that_wait_for_it() -> None:
     text = " ".join(plain_text(script_report(late), width=100).split())
     where = "Ranks rank 1 by itself; ranks of one machine are compared in the file of the first"
     assert where in text
-    assert "Certainty the script ran once: run-to-run variation is unknown" in text
+    assert "Certainty low: the script ran once; run-to-run variation is unknown" in text
     assert "by itself" not in plain_text(script_report(rank_run(0, came(0.5))), width=100)
 
 
@@ -290,11 +291,11 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
     late = rank_run(0, came(0.5), io_s=0.4, diagnosis=found)
     _, text = shown({0: late, 1: rank_run(1, came(0.1))})
-    assert "train.py:7 spends 50% of its time waiting for data." in text
+    assert "train.py:7's loop spends 50% of its time waiting for data." in text
     assert "rank 0's batches come last" in text
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.
-    assert "Fix num_workers=4 on rank 0 (now num_workers=1) Speed-up 1.67x for the whole" in text
+    assert "Fix num_workers=4 on rank 0, or on all ranks (now num_workers=1)" in text
     assert "1.67x for the whole job at most, an" in text
 
 

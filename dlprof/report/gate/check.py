@@ -189,7 +189,9 @@ def advice(check: CheckReport) -> str:
         left = any(len(readings_of(each, quads)) < each.looks[-1] for each in rules)
         if left and "cores_differ" not in reasons:
             return "Give it more time with --budget, or use a quieter machine"
-        other = "use a quieter machine, or accept more with --fail-above"
+        highs = [view.high for view in _slower_undecided(check) if view.high is not None]
+        enough = f" {math.ceil(100 * max(highs))}%" if highs else ""
+        other = f"use a quieter machine, or accept more with --fail-above{enough}"
         if "cores_differ" in reasons:
             other = "leave out --no-pin, or run it on one core with taskset -c 0"
         return f"More time won't help: {other}"
@@ -409,8 +411,13 @@ def self_test_report(test: SelfTest) -> doc.Document:
     rows: list[doc.Row] = [("Verdict", (word, ": checks on this machine"))]
     rows.append(("Why", sentence(test.explanation)))
     for last in test.sights[-1:]:
-        after = f"{last.quads} ABBA blocks (base, change, change, base)"
-        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more, after {after}"))
+        plan, took = test.same.plan, format_duration(test.same.measured_s)
+        limits = [rule.threshold for rule in plan.rules if rule.name == "service"] if plan else []
+        of = "".join(f": the limit of {percent(each, signed=False)} and noise" for each in limits)
+        after = f"{last.quads} ABBA blocks (base, change, change, base; {took})"
+        rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more{of}; after {after}"))
+    if test.trusted:
+        rows.append(("To do", "use dlprof check here as it is"))
     return doc.Document(
         title="Self-test of dlprof check",
         answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),

@@ -117,7 +117,7 @@ def test_two_runs_are_compared(
 ) -> None:
     assert run(["compare", run_file, slower_file], {}) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Most of it is available cores" in out
+    assert "All of it is available cores" in out
     assert "available cores 0.50x" in out
 
 

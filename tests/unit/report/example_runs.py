@@ -13,6 +13,7 @@ from dlprof.records import (
     Constraints,
     Cost,
     Expected,
+    Failure,
     LeftOut,
     NumaBinding,
     Reason,
@@ -62,7 +63,12 @@ def example_trials() -> list[Trial]:
         dataclasses.replace(trial, noisy=trial.config == EIGHT and trial.repetition == 1)
         for trial in trials
     ]
-    return [*marked, failed(SIXTEEN, "A worker was killed by signal SIGBUS.")]
+    fault = Failure(
+        kind="worker_signal",
+        message="A worker was killed by signal SIGBUS.",
+        hint="Either /dev/shm is full, or a file that is mapped (memmap) was cut off.",
+    )
+    return [*marked, failed(SIXTEEN, failure=fault)]
 
 
 def example_recommendation() -> Recommendation:

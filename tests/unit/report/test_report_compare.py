@@ -80,7 +80,9 @@ def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
     quiet = compare(a, dataclasses.replace(b, trials=few)).verdict
     assert "too noisy for one figure (measure both with a longer --budget). " in quiet
     one = dataclasses.replace(found, b=dataclasses.replace(found.b, noisy=3))
-    assert "trials: 3 of 5 disturbed" in " ".join(drawn(comparison_report(one), 80).split())
+    assert "Certainty low: B's trials: 3 of 5 disturbed" in " ".join(
+        drawn(comparison_report(one), 80).split()
+    )
 
 
 def test_the_document_says_what_the_screen_says() -> None:
@@ -118,10 +120,17 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     assert f"{two:,.0f} samples/s" in screen
     assert "A has num_workers=2" in " ".join(screen.split())
     words = " ".join(screen.split())
-    own = "the slower one's own report suggests num_workers=6"
-    assert f"Set what the faster run has: num_workers=8 ({own}). Predicted for A: 2.73x" in words
+    own = "measured; the slower run's own report predicts num_workers=6"
+    assert f"Set what the faster run has: num_workers=8 ({own}). A training-before" in words
+    whole = [each.script.wall_s for each in (before, after) if each.script]
+    assert f"3.6 s in B, 7.9 s in A ({whole[0] / whole[1]:.2f}x as fast). In the loop, B" in words
+    assert "All of it is waiting for data. The loop waits 1.5 ms" in words
+    assert "Certainty low: Each script ran once" in words
+    shorter = dataclasses.replace(after.watched[0], batches=after.watched[0].batches - 1)
+    part = compare(before, dataclasses.replace(after, watched=(shorter,)))
+    assert part.verdict.startswith("In the loop, B is")  # the scripts did other work
     agrees = dataclasses.replace(before, diagnosis=None)
-    assert "has: num_workers=8. Pred" in drawn(comparison_report(compare(agrees, after)), 200)
+    assert "has: num_workers=8.\n" in drawn(comparison_report(compare(agrees, after)), 200)
     assert "each measured once" in words
     assert len(screen.splitlines()) <= 16
 
@@ -137,7 +146,8 @@ def test_what_a_script_s_report_doubts_its_comparison_doubts() -> None:
     doubtful = dataclasses.replace(before, diagnosis=diagnosis)
     found = compare(doubtful, after)
     assert [each for each in found.doubts if each.startswith("A: ")] == [f"A: {doubt}"]
-    assert f"  A: {doubt}" in drawn(comparison_report(found), 100)  # the answer, without details
+    said = " ".join(drawn(comparison_report(found), 100).split())
+    assert f" Certainty low: A: {doubt}" in said  # the answer, without details
     again = compare(after, doubtful).doubts
     assert [each for each in again if each.startswith("B: ")] == [f"B: {doubt}"]
 
@@ -259,8 +269,9 @@ def test_a_script_does_not_differ_from_itself() -> None:
 
 def test_the_answer_names_the_settings_and_the_fix() -> None:
     text = drawn(comparison_report(_comparison()), 80)
-    assert "  Both  num_workers=8\n" in text
-    assert "  Fix   Move the other processes" in text
+    assert "  Both       num_workers=8\n" in text
+    assert "  Fix        Move the other processes" in text
+    assert "  Certainty  high: 3 trials of A and 3 trials of B\n" in text
     assert "Predicted for B: 2.00x" in " ".join(text.split())
     same = made_run(Costs())
     alike = drawn(comparison_report(compare(same, same)), 80)
