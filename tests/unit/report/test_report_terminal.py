@@ -74,9 +74,8 @@ def test_of_a_note_that_does_not_fit_what_is_said_last_goes() -> None:
 
 def test_of_a_long_label_its_number_and_its_end_are_shown() -> None:
     labels = ["16 prefetch 8, not persistent", "/a/very/long/way/to/a/place.py:12"]
-    text = shown(
-        Chart(bars=tuple(Bar(label=each, pieces=(Piece(1),)) for each in labels)), width=60
-    )
+    made = tuple(Bar(label=each, pieces=(Piece(1),)) for each in labels)
+    text = shown(Chart(bars=made), width=60)
     assert "  16 ...not persistent" in text
     assert "  .../to/a/place.py:12" in text
 
