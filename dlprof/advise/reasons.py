@@ -592,7 +592,7 @@ def _untried(choice: Choice) -> str:
     """That more workers than were predicted may be faster, in words; empty where they aren't.
 
     A sweep looks at so many only, unless the user names more. Of an iterable dataset nobody knows
-    how many its shards feed.
+    how many its shards feed, and a loader of one's own may be fixed to its number.
     """
     situation, pick = choice.situation, choice.pick.config
     run, limits = situation.run, situation.constraints
@@ -601,7 +601,8 @@ def _untried(choice: Choice) -> str:
     tried = max((cell.config.num_workers for cell in cells), default=math.inf)
     if asked or choice.fed or not situation.as_measured or pick.num_workers < tried:
         return ""
-    if run.header.target.kind == "iterable" or not situation.is_calibrated:
+    target = run.header.target
+    if target.kind == "iterable" or "num_workers" in target.fixed or not situation.is_calibrated:
         return ""
     if pick.batch_size not in {None, situation.calibration.batch_size}:
         return ""

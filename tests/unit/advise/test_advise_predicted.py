@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from builders import WAITING, around, blocks, config, failed, machine, run, trial
+from builders import WAITING, around, blocks, config, failed, machine, run, target, trial
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.choice import Candidate, Speeds, perhaps_faster
@@ -101,6 +101,8 @@ def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> Non
     assert said not in recommend(_of_waiting(cpu=0.2)).confidence_reason
     assert said not in recommend(_of_waiting(settings={"num_workers": [0, 32]})).confidence_reason
     assert said not in recommend(_of_waiting(), Constraints(max_workers=32)).confidence_reason
+    fixed = target(fixed={"num_workers": "The loader starts its own"})  # and no option changes it
+    assert said not in recommend(_of_waiting(target=fixed)).confidence_reason
 
 
 def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
