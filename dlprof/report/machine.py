@@ -135,7 +135,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[doc.Row]:
         yield "Free cores", f"not known: {why}"
         return
     usable, allowed = machine.usable_cores, machine.affinity_cpus
-    by = " that affinity allows" if allowed < machine.logical_cpus else ""
+    by = "allowed " if allowed < machine.logical_cpus else ""
     free = min(neighbours.free_cores, usable)
     to_do = f"plan for {usable:g} cores: dlprof sweep finds num_workers"
     if free >= (1 - SHARED) * usable:
@@ -143,7 +143,7 @@ def _free(machine: Machine, neighbours: Neighbours) -> Iterator[doc.Row]:
     else:
         busy = cores_text(max(0.0, allowed - neighbours.free_cores))
         few = doc.Styled(f"{cores_text(free)} of {usable:g} usable", "warn")
-        yield "Free cores", (few, f", as {busy} of the {allowed} CPUs{by} are busy")
+        yield "Free cores", (few, f", as {busy} of {allowed} {by}CPUs are busy")
         some = f"plan for {cores_text(free)} cores, or wait" if free >= 1 else "wait"
         to_do = f"{some}: others slow what you measure"
     yield "To do", to_do

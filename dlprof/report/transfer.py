@@ -113,7 +113,7 @@ def _link(link: LinkState, theory_bytes_per_s: float) -> str:
     now, most = f"PCIe {link.generation} x{link.width}", ""
     if link.max_generation is not None and link.max_width is not None:
         most = f"PCIe {link.max_generation} x{link.max_width}"
-    can = f" (the card can do {most})" if most not in {"", now} else ""
+    can = f" (can do {most})" if most not in {"", now} else ""
     reached = percent_text(link.reached_fraction)
     return f"{now}{can}, {reached} of {_speed(theory_bytes_per_s)} reached"
 

@@ -409,7 +409,8 @@ def test_the_screen_shows_the_figures_and_what_limits_them() -> None:
     text = _text(_transfers(2))
     assert "PCIe 3 x16 (can do PCIe 4 x16), 76% of 15.8 GB/s reached" in text
     assert "3.00 ms + 2.00 ms" in text
-    assert "3.00x over pageable copies (95% CI 2.5-3.6); a batch of 23.0 MiB" in text
+    assert "3.00x over pageable copies (95% CI 2.5-3.6); a batch of" in text
+    assert "data.py:train (23.0 MiB) in 2.00 ms" in " ".join(text.split())
     assert "near" in text
     assert "100%" in text
     assert _SHARED in text

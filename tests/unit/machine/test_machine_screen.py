@@ -106,7 +106,7 @@ def test_a_machine_that_says_little() -> None:
 def test_what_the_usable_cores_follow_from_is_said() -> None:
     overview = _shared_server()
     text = " ".join(drawn(machine_report(overview), 80).split())
-    assert "Free cores 12 of 24 usable: 36 of 48 CPUs that affinity allows are busy" in text
+    assert "Free cores 12 of 24 usable, as 36 of 48 allowed CPUs are busy" in text
     quota = "CPU quota of cgroup /user.slice/user-1004.slice: 24"
     assert f"Usable 24 cores of 96 CPUs ({quota}, CPU affinity: 48)" in text
     free = dataclasses.replace(
