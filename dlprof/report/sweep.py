@@ -241,7 +241,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
 
 def if_needed(gain_if: str, pick: Config, other: Config, gains: str) -> str:
     """What gains over fewer workers take for granted, where there are any."""
-    more = pick.num_workers > other.num_workers and not gains.startswith("none")
+    unknown = gains.startswith("not known") and "x over" not in gains  # then nothing is claimed
+    more = pick.num_workers > other.num_workers and not (unknown or gains.startswith("none"))
     return f", if {gain_if}" if gain_if and more else ""
 
 

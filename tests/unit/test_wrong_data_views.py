@@ -35,7 +35,7 @@ from dlprof.report.export.rows import render_csv
 from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.profile import profile_report
 from dlprof.report.snippets import render_lightning, render_python, render_toml
-from dlprof.report.sweep import recommendation_report, sweep_report
+from dlprof.report.sweep import if_needed, recommendation_report, sweep_report
 
 SAME = "Workers yield the same samples."
 YOURS = "Your settings (num_workers=2) are wrong: workers yield the same samples."
@@ -87,6 +87,20 @@ def test_a_recommendation_says_what_unequal_shards_may_take_of_it(
         needs = json.loads(shown)["expected"]["gain_if"]
         assert needs == ("its shards feed all workers alike" if says else "")
     assert not any(each.expected.gain_if for each in advice.alternatives)  # of one worker
+
+
+@pytest.mark.parametrize(
+    ("gains", "says"),
+    [
+        ("2x over your settings", True),
+        ("not known over your settings: measured once, and disturbed", False),
+        ("not known over your settings: measured once, and disturbed, 3x over all", True),
+    ],
+)
+def test_a_gain_that_is_not_known_has_no_condition(gains: str, *, says: bool) -> None:
+    assert if_needed("shards are even", config(2), config(1), gains) == (
+        ", if shards are even" if says else ""
+    )
 
 
 def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
