@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher, wrap_collating
-from dlprof.targets.open_files import OpenFile, have_own_positions, open_files
+from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
 PLACES = 5
 """Figures of each worker that it shares with the main process."""
@@ -31,7 +31,7 @@ class ClockedInit:
 
     The ``clock`` is shared with the main process: the figures of each worker, one after another.
     ``parent`` is the process that starts workers; 0 where a server does. Of ``files`` each worker
-    gets positions of its own, one for those in each of ``groups``.
+    gets positions of its own.
     """
 
     def __init__(
@@ -42,10 +42,13 @@ class ClockedInit:
         seeds: bool,
         parent: int,
         files: Sequence[OpenFile] = (),
-        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
-        self._files, self._groups = files, groups
+        self.open_again(files)
+
+    def open_again(self, files: Sequence[OpenFile]) -> None:
+        """Have workers that are started from now on share no positions in these."""
+        self._files, self._groups = files, by_position(files)
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
