@@ -98,21 +98,15 @@ def _clocked(clock: Any, at: int, collate: Callable[..., Any]) -> Callable[..., 
     return clocked
 
 
-_NONE_DREW = 16
-"""Batches that draw no random numbers, after which the next are taken not to."""
-
-
 class SeededFetcher:
     """A fetcher of torch's that is sent a seed with the indices of each batch.
 
     With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
-    in the main process they are the training's. Seeding takes longer than a small batch's tensors:
-    where batches draw nothing it is left out, and one that does after all is made again.
+    in the main process they are the training's.
     """
 
     def __init__(self, fetcher: Any, *, keep: bool = False) -> None:
         self._dlprof_fetcher, self._dlprof_kept = fetcher, _Kept() if keep else None
-        self._dlprof_idle = 0  # batches in a row that drew nothing; -1 once one has
 
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
@@ -122,32 +116,11 @@ class SeededFetcher:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
         kept.keep()
-        if self._dlprof_idle == _NONE_DREW:
-            try:
-                batch = self._dlprof_fetcher.fetch(indices)
-                if kept.is_untouched():
-                    return batch
-            except BaseException as error:
-                if kept.is_untouched() or not isinstance(error, Exception):
-                    kept.back()
-                    raise
-            kept.back()
-            self._dlprof_idle = -1
         try:
             _seed_all(seed)
-            return self._watched(indices)
+            return self._dlprof_fetcher.fetch(indices)
         finally:
             kept.back()
-
-    def _watched(self, indices: Any) -> Any:
-        """Fetch a batch, and see whether it draws random numbers, until one has."""
-        if self._dlprof_idle < 0:
-            return self._dlprof_fetcher.fetch(indices)
-        seeded = _Kept()
-        seeded.keep()
-        batch = self._dlprof_fetcher.fetch(indices)
-        self._dlprof_idle = self._dlprof_idle + 1 if seeded.is_untouched() else -1
-        return batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)
@@ -237,16 +210,6 @@ class _Kept:
         slow = self._numpy is not None and self._bits is None
         self._state: Any = self._numpy.random.get_state(legacy=False) if slow else None
         self._bytes = [(at, ctypes.string_at(at, size)) for at, size in (*places, *of_numpy)]
-
-    def is_untouched(self) -> bool:
-        """Whether they are surely where they were."""
-        if not self._known or self._state is not None or self._python.gauss_next is not self._rest:
-            return False
-        if self._bits is not None and self._numpy.random.get_bit_generator() is not self._bits:
-            return False
-        if any(ctypes.string_at(at, len(kept)) != kept for at, kept in self._bytes):
-            return False
-        return torch.equal(torch.get_rng_state(), self._torch)
 
     def back(self) -> None:
         """They go on."""

@@ -37,13 +37,10 @@ class _Drawing:
         return [str(_DRAWS[name]()) for name in indices]
 
 
-@pytest.mark.parametrize("none_drew", [16, 1])
 @pytest.mark.parametrize("known", [True, False])
 def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
-    monkeypatch: pytest.MonkeyPatch, none_drew: int, *, known: bool
+    monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    """Also where the first batches drew nothing, and others do."""
-    monkeypatch.setattr(seeding, "_NONE_DREW", none_drew)
     if not known:  # a Python and a numpy that have their bytes elsewhere
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
         monkeypatch.setattr(seeding, "_half_of", lambda: 0)
@@ -90,47 +87,6 @@ def test_a_dataset_may_take_another_generator_of_numpy_and_raise() -> None:
         SeededFetcher(Taking(), keep=True).fetch((1, ["nothing"]))
     assert numpy.get_bit_generator() is mine
     assert streams() == before
-
-
-def test_batches_that_draw_nothing_are_not_seeded_and_one_that_does_is_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seeded: list[int] = []
-    seed_all = seeding._seed_all
-
-    def seed(number: int) -> None:
-        seeded.append(number)
-        seed_all(number)
-
-    monkeypatch.setattr(seeding, "_seed_all", seed)
-
-    class Failing(_Drawing):
-        def fetch(self, indices: Sequence[str]) -> list[str]:
-            fetched.append(len(fetched))
-            drawn = super().fetch(indices)
-            if "nothing" not in indices:
-                raise LookupError(drawn)
-            return drawn
-
-    fetched: list[int] = []
-    fetcher = SeededFetcher(Failing(), keep=True)
-    for number in range(20):
-        _begin()
-        before = streams()
-        fetcher.fetch((number, ["nothing"]))
-        with pytest.raises(LookupError):  # it draws nothing, and fails once
-            fetcher.fetch((number, []))
-        assert streams() == before
-    assert seeded == [number for number in range(16) for _ in range(2)][:-1]
-    assert len(fetched) == 40
-    with pytest.raises(LookupError) as caught:
-        fetcher.fetch((77, ["python"]))
-    random.seed(77)
-    assert caught.value.args[0] == [str(random.random())]
-    assert (seeded[-1], len(fetched)) == (77, 42)
-    assert streams() == before
-    fetcher.fetch((78, ["nothing"]))
-    assert (seeded[-1], len(fetched)) == (78, 43)
 
 
 def test_a_function_in_place_of_one_of_pythons_is_no_generator(
