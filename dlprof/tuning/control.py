@@ -505,9 +505,9 @@ class Control:
         """Whether the main process may load a batch in less time than it has one from a worker."""
         if not (self._spares_workers and self.kept.workers):
             return False
-        gains = self._of(NO_WORKERS)
-        if judged(gains, cheaper=True, last=len(gains) >= _ENOUGH) is False:
-            return False  # it was tried, and nothing has changed since
+        tried = [gains for (_, each), gains in self._gains.items() if each == NO_WORKERS]
+        if any(judged(each, cheaper=True, last=len(each) >= _ENOUGH) is False for each in tried):
+            return False  # what was kept then was faster, and nothing has changed since
         # More workers may share what handing over costs, while there are cores; never receiving.
         full = self.kept.workers >= self._cores and self._is_crowded(seen)
         no_more = (
