@@ -41,6 +41,7 @@ from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
+    ASKED,
     BATCHES,
     CPU_SECONDS,
     PLACES,
@@ -481,7 +482,8 @@ class _Tuner:
             name, others = named(files, self._loader())[0], "the main process" if alone else "more"
             return f"a worker moves the position of {name}, which {others} would share"
         if alone:
-            return ""
+            asked = any(self._clock[ASKED::PLACES])
+            return "the dataset asks get_worker_info() for more than None" if asked else ""
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.

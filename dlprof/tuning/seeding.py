@@ -18,12 +18,13 @@ from torch.utils.data import get_worker_info
 from dlprof.internals import set_create_fetcher, wrap_collating
 from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 5
+PLACES = 6
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS = range(PLACES)
-"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, and
-the CPU time in which torch collated tensors: in workers into shared memory."""
+SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
+"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, the
+CPU time in which torch collated tensors: in workers into shared memory, and 1 once the dataset or
+``collate_fn`` has asked which worker it is in: the main process has no answer to that."""
 
 
 class ClockedInit:
@@ -82,6 +83,20 @@ class ClockedInit:
         before = set_create_fetcher(create)
         if known:
             wrap_collating(functools.partial(_clocked, self._clock, place + SHARED_SECONDS))
+            _notice_asking(info, self._clock, place + ASKED)
+
+
+def _notice_asking(info: Any, clock: Any, at: int) -> None:
+    """Note when something of what ``get_worker_info()`` gives is read, in this worker."""
+    plain = type(info)
+    read = plain.__getattribute__
+
+    def noticed(self: Any, name: str) -> Any:
+        if not name.startswith("__"):
+            clock[at] = 1.0
+        return read(self, name)
+
+    plain.__getattribute__ = noticed
 
 
 def _clocked(clock: Any, at: int, collate: Callable[..., Any]) -> Callable[..., Any]:

@@ -963,6 +963,36 @@ def test_the_main_process_shares_no_file_that_workers_move(
     assert "moves the position of file (a.bin), which the main process" in Wanting.refusals[0]
 
 
+class Asking(Dataset[torch.Tensor]):
+    """Samples that say which worker made them."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info: Any = get_worker_info()
+        return torch.tensor([index, info.id])  # which there isn't in the main process
+
+
+@pytest.mark.parametrize("edge", [False, True])
+def test_workers_that_are_asked_who_they_are_stay(
+    monkeypatch: pytest.MonkeyPatch, *, edge: bool
+) -> None:
+    class Wanting(Alone):
+        refusals: ClassVar[list[str]] = []
+
+        def look(self, window: Window) -> Ask:
+            self.refusals.extend([window.refused] if window.refused else [])
+            return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Wanting)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
+    changing = dlprof.tune(loader(Asking()), max_workers=4)
+    for _ in range(3):
+        assert len(list(changing)) == LENGTH // 4
+    assert Wanting.refusals[0] == "the dataset asks get_worker_info() for more than None"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
 def test_workers_that_come_while_an_epoch_goes_on_share_no_file_that_was_opened_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
