@@ -319,9 +319,13 @@ class _Run:
     def _edge(self) -> None:
         self._loader.now_s += self._training.restart_s
         self._loader.restart()
-        if self._ask.setting != self._setting:
-            self._set(self._ask.setting)
-        if self._control is not None:
+        asked, control = self._ask.setting, self._control
+        if control is not None and control.live and not asked.workers:
+            asked = control.kept
+        if asked != self._setting:
+            self._set(asked)
+        self._started = asked.workers
+        if control is not None:
             self._begin(max(self._ask.skip, self._setting.in_flight + self._setting.workers))
 
     def _set(self, setting: Setting) -> None:
@@ -354,7 +358,7 @@ class _Run:
         self._ask = control.look(window._replace(cpu_s=cpu_s, stocked=stocked))
         wanted = self._ask.within or self._ask.setting
         deeper = wanted.workers == workers
-        if wanted != self._setting and (deeper or (control.live and wanted.workers and workers)):
+        if wanted != self._setting and self._started and (deeper or self._live):
             self._set(wanted)
         control.live = self._live and control.kept.workers > 0
         self._begin(self._ask.skip)

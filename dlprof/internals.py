@@ -229,7 +229,7 @@ _WORKER_LOOP = "torch.utils.data._utils.worker", "_worker_loop"
 _TUNED = (
     *(
         (_BATCH_ITERATOR[0], f"{_BATCH_ITERATOR[1]}.{name}")
-        for name in ("_try_put_index", "_reset", "_next_index", "__next__")
+        for name in ("_try_put_index", "_reset", "_next_index", "_next_data", "__next__")
     ),
     (_BATCH_ITERATOR[0], "_SingleProcessDataLoaderIter._next_index"),
     _WORKER_LOOP,
@@ -241,7 +241,8 @@ _TUNED = (
 _TUNED_PARTS = (
     *("_index_queues", "_workers", "_workers_status", "_workers_done_event"),
     *("_worker_result_queue", "_worker_queue_idx_cycle", "_worker_init_fn", "_worker_pids_set"),
-    *("_task_info", "_tasks_outstanding", "_send_idx", "_prefetch_factor", "_num_workers"),
+    *("_task_info", "_tasks_outstanding", "_send_idx", "_rcvd_idx", "_prefetch_factor"),
+    *("_num_workers", "_pin_memory", "_pin_memory_device"),
     *("_dataset_kind", "_dataset", "_auto_collation", "_collate_fn", "_drop_last", "_base_seed"),
     *("_persistent_workers", "_shared_seed", "_sampler_iter", "_index_sampler"),
 )
@@ -294,15 +295,20 @@ class _Live:
     After the first ``freely`` batches of an epoch the sampler is asked for one no sooner than
     without tuning, with ``own`` batches in flight: what it draws at its end comes when it came.
     Where queues are shallower than the loader's own it comes as many batches later.
+
+    To no workers none are handed out. As soon as those have come that were, batches are made here
+    by the ``fetcher``, from indices that are ``held`` until then.
     """
 
-    __slots__ = ("cycle", "freely", "in_flight", "own", "workers")
+    __slots__ = ("cycle", "fetcher", "freely", "held", "in_flight", "own", "workers")
 
     def __init__(
         self, workers: int, in_flight: int, *, own: int = 1, freely: float = math.inf
     ) -> None:
         self.workers, self.in_flight = workers, in_flight
         self.own, self.freely = own, freely
+        self.fetcher: Any = None
+        self.held: list[Any] = []
         self.restart()
 
     def restart(self) -> None:
@@ -333,6 +339,42 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
                 return
 
     return _try_put_index
+
+
+def _fetching(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Torch's method that waits for a batch, as one that makes it here while there are no workers.
+
+    As torch does without workers, but for one thing: indices of a batch that Ctrl-C, or the news of
+    a worker's death, kept from being made stay the next ones.
+    """
+
+    def _next_data(self: Any) -> Any:
+        live = getattr(self, _LIVE)
+        held = live.held
+        if not held:
+            if not self._task_info:
+                self._try_put_index()
+            if live.workers or self._task_info:
+                return get(self)
+            self._rcvd_idx = self._send_idx  # batches that came in any order are behind
+            try:
+                held.append(self._next_index())
+            except StopIteration:
+                return get(self)  # which ends the workers
+            self._send_idx = self._rcvd_idx = self._send_idx + 1
+        try:
+            data = live.fetcher.fetch(held[0])
+            if self._pin_memory:
+                pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
+                data = pin(data, self._pin_memory_device)
+        except Exception as error:
+            if not reports_death(error):
+                held.clear()
+            raise
+        held.clear()
+        return data
+
+    return _next_data
 
 
 def _freeing(end: Callable[..., None]) -> Callable[..., None]:
@@ -390,9 +432,9 @@ def _tuned_class(kind: Any) -> Any:
 
     def _next_index(self: Any) -> Any:
         index = draw(self)
-        if getattr(self, _SEEDED):
-            number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
-            setattr(self, _DRAWN, number + 1)
+        number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
+        setattr(self, _DRAWN, number + 1)
+        if getattr(self, _SEEDED) or (put is not None and not getattr(self, _LIVE).workers):
             return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
         return index
 
@@ -411,6 +453,7 @@ def _tuned_class(kind: Any) -> Any:
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
     if put is not None:
         methods["_try_put_index"] = _filling(put)
+        methods["_next_data"] = _fetching(kind._next_data)
     for name in ("_shutdown_workers", "_mark_worker_as_unavailable"):
         if hasattr(kind, name):
             methods[name] = _freeing(getattr(kind, name))
@@ -500,14 +543,23 @@ def persists(iterator: Any) -> bool:
     return bool(getattr(iterator, "_persistent_workers", False))
 
 
-def steer(iterator: Any, workers: int, ahead: int) -> None:
+def steer(
+    iterator: Any, workers: int, ahead: int, wrap: Callable[[Any], Any] | None = None
+) -> None:
     """Hand out indices to the first so many workers only, and so many batches ahead for each.
 
     Others finish what they have and stay: they are parked. Never marked as dead, which would make
     torch drop their batches. Called in the consumer's thread, between two batches; the next one
     fills the queues, so that what a sampler raises comes in ``next()``, as ever.
+
+    With no workers ``next()`` makes batches of a map-style dataset, by what ``wrap`` makes of a
+    fetcher: it takes a seed with the indices.
     """
     live = getattr(iterator, _LIVE)
+    if not workers and live.fetcher is None and wrap is not None:
+        parts = ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")
+        create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
+        live.fetcher = wrap(create(*(getattr(iterator, f"_{part}") for part in parts)))
     if workers != live.workers:  # workers of an iterable dataset keep their turn
         live.workers, live.cycle = workers, None
     live.in_flight = workers * ahead
@@ -517,6 +569,11 @@ def steer(iterator: Any, workers: int, ahead: int) -> None:
 def reports_death(error: Exception) -> bool:
     """Whether torch raised this because a worker died: it may do so at any line of anybody's."""
     return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+
+
+def init_of(iterator: Any) -> Any:
+    """What each worker of an iterator calls first."""
+    return iterator._worker_init_fn
 
 
 def started_workers(iterator: Any) -> int:

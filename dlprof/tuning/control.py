@@ -216,6 +216,8 @@ class Control:
         seen = yield from self._windows(self.kept, _IN_A_ROW, skip=2 * self.kept.in_flight)
         while self.live:
             share = self.wait_share = _whole(seen).wait_share
+            if (yield from self._spare(_whole(seen))):
+                return
             if share > WORTH:
                 self._given_back = None
                 yield from self._improve(_whole(seen))
@@ -459,6 +461,8 @@ class Control:
                 self._receive_s = self._handed_s(with_workers) or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False
+            else:
+                self._gains.clear()  # workers are missed: something has changed
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
@@ -487,7 +491,7 @@ class Control:
         asked = [*(later if self._may_lose() else ()), *now]
         if asked:
             deeper = now[0][0] if now and stays.now == self.kept else self.kept
-            return *asked[0], None if asked[0] in now else deeper
+            return *asked[0], None if asked[0] in now or not self.kept.workers else deeper
         if self.resting and self.total_s - self._rested_from_s > self._again_s:
             stays.seen = {
                 each: windows
@@ -499,9 +503,11 @@ class Control:
 
     def _spares(self, seen: Window) -> bool:
         """Whether the main process may load a batch in less time than it has one from a worker."""
-        # Workers alone are never given back here: they would be missed for an epoch.
         if not (self._spares_workers and self.kept.workers):
             return False
+        tried = [gains for (_, each), gains in self._gains.items() if each == NO_WORKERS]
+        if any(judged(each, cheaper=True, last=len(each) >= _ENOUGH) is False for each in tried):
+            return False  # what was kept then was faster, and nothing has changed since
         # More workers may share what handing over costs, while there are cores; never receiving.
         full = self.kept.workers >= self._cores and self._is_crowded(seen)
         no_more = (
@@ -596,14 +602,17 @@ class Control:
             else:
                 self._floor = fewer.workers
 
-    def _spare(self, before: Sequence[Window]) -> _Plan:
-        """Do without workers where that is as fast; else never again."""
-        seen = yield from self._windows(NO_WORKERS, _FEWEST, seconds=_REST_S)
-        gain, error = self._gain(before, seen)
-        self._spares_workers = gain > -_EQUAL
-        if self._spares_workers:
-            self._receive_s = self._handed_s(_whole(before)) or self._receive_s
-        self._note(NO_WORKERS, _SPARED, kept=self._spares_workers, speedup=_speedup(gain, error))
+    def _spare(self, seen: Window) -> Generator[Ask, Window, bool]:
+        """Do without workers where that may be as fast, and is; the next epoch starts none then."""
+        if not (self._spares(seen) and self._may_lose()):
+            return False
+        step_s, handed_s = seen.stepped_s / seen.batches + seen.receive_s, self._handed_s(seen)
+        self._until_s = self.total_s + _AGAIN_S
+        spared = yield from self._compare(NO_WORKERS, _SPARED, step_s=step_s)
+        if spared:
+            self._receive_s, self.live = handed_s or self._receive_s, False
+        self._spares_workers = not self.changes[-1].refused
+        return spared
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
@@ -628,13 +637,10 @@ class Control:
         while True:
             # What is compared is seen first.
             enough = len(lately) >= _FEWEST
-            spared = enough and self._spares(_whole([*lately][-_ENOUGH:]))
-            asked = NO_WORKERS if spared else self.kept  # from the next epoch on
-            window = yield Ask(asked, 0, max(_FEWEST, self.kept.workers), _REST_S)
+            if enough and (yield from self._spare(_whole([*lately][-_ENOUGH:]))):
+                return
+            window = yield Ask(self.kept, 0, max(_FEWEST, self.kept.workers), _REST_S)
             if window.setting != self.kept:
-                if window.setting == NO_WORKERS and lately:
-                    yield from self._spare(lately)
-                    return
                 continue
             self._last = window
             lately.append(window)

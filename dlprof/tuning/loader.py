@@ -31,7 +31,6 @@ from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.open_files import (
     OpenFile,
-    by_position,
     holders,
     moved,
     named,
@@ -42,6 +41,7 @@ from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
+    ASKED,
     BATCHES,
     CPU_SECONDS,
     PLACES,
@@ -297,9 +297,10 @@ class _Tuner:
         self._copy_s = 0.0  # CPU time of copying a batch in this process; 0 where it isn't known
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
         self._own_workers: int = loader.num_workers
-        # What the only worker has from here, and where it was: more of them would share that.
+        # What so many workers have from here, and where it was: another reader would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
+        self._readers = 0
         # Before the main process fetched: what it opens or moves since, workers would share.
         self._before: frozenset[OpenFile] | None = None
         self._asked = asked
@@ -464,17 +465,25 @@ class _Tuner:
     def _allowed(self) -> Setting:
         if self.tuning.off or not self._has_turn(self._ask.setting):
             return self._control.kept
-        while self._ask.setting.takes_more_than(self._control.kept):
-            why = self._refusal(self._control.kept, self._ask.setting, pids=())
+        while (asked := self._ask.setting) != (kept := self._control.kept):
+            if not asked.workers and self._control.live:
+                return kept  # whose workers are there to go back to, within the epoch
+            takes_more = asked.takes_more_than(kept) or not asked.workers
+            why = self._refusal(kept, asked, pids=()) if takes_more else ""
             if not why:
                 break
-            self._look(Window(self._ask.setting, 0, 0.0, 0.0, refused=why))
+            self._look(Window(asked, 0, 0.0, 0.0, refused=why))
         return self._ask.setting
 
     def _refusal(self, before: Setting, after: Setting, *, pids: Sequence[int]) -> str:
-        if before.workers < 2 <= after.workers and (files := moved(self._files, self._places)):
-            name = named(files, self._loader())[0]
-            return f"its worker moves the position of {name}, which more of them would share"
+        alone = not after.workers
+        shares = alone or (self._readers == 1 and before.workers < 2 <= after.workers)
+        if shares and (files := moved(self._files, self._places)):
+            name, others = named(files, self._loader())[0], "the main process" if alone else "more"
+            return f"a worker moves the position of {name}, which {others} would share"
+        if alone:
+            asked = any(self._clock[ASKED::PLACES])
+            return "the dataset asks get_worker_info() for more than None" if asked else ""
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.
@@ -494,15 +503,22 @@ class _Tuner:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
         alone = not setting.workers and own_in_flight > 0
-        if setting.workers == 1 and self._context.get_start_method() == "fork":
-            held = holders(loader)
-            self._files = tuple(each for each in open_files() if each.descriptor in held)
+        watches = setting.workers == 1 or (setting.workers and self._spares_workers)
+        if watches and self._context.get_start_method() == "fork":
+            opened, self._readers = open_files(), setting.workers
+            held = holders(loader) if opened else {}
+            self._files = tuple(each for each in opened if each.descriptor in held)
             self._places = positions(self._files)
         if not setting.workers and self._before is None:
             self._before = frozenset(open_files())
         wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+
+    def _opened_here(self) -> tuple[OpenFile, ...]:
+        """Files that the main process opened, or moved, since it first fetched a batch."""
+        before = self._before
+        return () if before is None else tuple(each for each in open_files() if each not in before)
 
     @contextlib.contextmanager
     def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
@@ -514,15 +530,12 @@ class _Tuner:
         if setting.workers:
             method = self._context.get_start_method()
             parent = 0 if method == "forkserver" else os.getpid()
-            files = open_files() if method == "fork" and self._before is not None else ()
-            files = tuple(each for each in files if each not in (self._before or ()))
             given["worker_init_fn"] = ClockedInit(
                 loader.worker_init_fn,
                 self._clock,
                 seeds=self.reseeds,
                 parent=parent,
-                files=files,
-                groups=by_position(files),
+                files=self._opened_here() if method == "fork" else (),
             )
         before = {name: getattr(loader, name) for name in given}
         given = {name: value for name, value in given.items() if value is not before[name]}
@@ -615,7 +628,7 @@ class _Tuner:
 
     def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
-        if iterator is None or before == after or not before.workers or not after.workers:
+        if iterator is None or before == after or not internals.started_workers(iterator):
             return False
         return self._steers or before.workers == after.workers
 
@@ -636,7 +649,7 @@ class _Tuner:
         seconds: batches that were ordered from them would hold up all others as long.
         """
         started = internals.started_workers(iterator)
-        if after.takes_more_than(tap.setting):
+        if after.takes_more_than(tap.setting) or not after.workers:
             pids = [each.pid for each in internals.workers_of(iterator)]
             why = self._refusal(tap.setting, after, pids=pids)
             if why:
@@ -645,6 +658,10 @@ class _Tuner:
         try:
             for place in range(len(self._clock))[ready]:
                 self._clock[place] = 0.0
+            if started < after.workers and self._before is not None:
+                internals.init_of(iterator).open_again(self._opened_here())
+            if not after.workers and self._before is None:
+                self._before = frozenset(open_files())
             for _ in range(started, after.workers):
                 internals.start_worker(iterator, self._context)
         except OSError as error:
@@ -654,7 +671,7 @@ class _Tuner:
             tap.pause(NS // 10)
             return None
         with internals.undisturbed():
-            internals.steer(iterator, after.workers, after.ahead)
+            internals.steer(iterator, *after, functools.partial(SeededFetcher, keep=True))
             tap.setting = after
         return ""
 
@@ -805,7 +822,7 @@ class _Tap:
             self._stepped_ns / NS,
             self._skipped,
             self._skipped_ns / NS,
-            receive_s=min(self._receives_ns, default=0) / NS,
+            receive_s=min(self._receives_ns, default=0) / NS if self.setting.workers else 0.0,
             fetch_s=fetch_s,
             cpu_s=cpu_s,
             shared_s=self._tuner.shared_s(),

@@ -16,14 +16,15 @@ import torch
 from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher, wrap_collating
-from dlprof.targets.open_files import OpenFile, have_own_positions, open_files
+from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 5
+PLACES = 6
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS = range(PLACES)
-"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, and
-the CPU time in which torch collated tensors: in workers into shared memory."""
+SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
+"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, the
+CPU time in which torch collated tensors: in workers into shared memory, and 1 once the dataset or
+``collate_fn`` has asked which worker it is in: the main process has no answer to that."""
 
 
 class ClockedInit:
@@ -31,7 +32,7 @@ class ClockedInit:
 
     The ``clock`` is shared with the main process: the figures of each worker, one after another.
     ``parent`` is the process that starts workers; 0 where a server does. Of ``files`` each worker
-    gets positions of its own, one for those in each of ``groups``.
+    gets positions of its own.
     """
 
     def __init__(
@@ -42,10 +43,13 @@ class ClockedInit:
         seeds: bool,
         parent: int,
         files: Sequence[OpenFile] = (),
-        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self._init, self._clock, self._seeds, self._parent = init, clock, seeds, parent
-        self._files, self._groups = files, groups
+        self.open_again(files)
+
+    def open_again(self, files: Sequence[OpenFile]) -> None:
+        """Have workers that are started from now on share no positions in these."""
+        self._files, self._groups = files, by_position(files)
 
     def __call__(self, worker_id: int) -> None:
         """Called in each worker, before it makes its fetcher."""
@@ -79,6 +83,20 @@ class ClockedInit:
         before = set_create_fetcher(create)
         if known:
             wrap_collating(functools.partial(_clocked, self._clock, place + SHARED_SECONDS))
+            _notice_asking(info, self._clock, place + ASKED)
+
+
+def _notice_asking(info: Any, clock: Any, at: int) -> None:
+    """Note when something of what ``get_worker_info()`` gives is read, in this worker."""
+    plain = type(info)
+    read = plain.__getattribute__
+
+    def noticed(self: Any, name: str) -> Any:
+        if not name.startswith("__"):
+            clock[at] = 1.0
+        return read(self, name)
+
+    plain.__getattribute__ = noticed
 
 
 def _clocked(clock: Any, at: int, collate: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import dlprof
 from dlprof.tuning import loader as tuned
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, Ask, Control, Setting, Window
 
 BATCHES, BATCH, EPOCHS = 40, 4, 3
 STRIKES, SHARE = 40, 8  # of each kind: in all, and in one test
@@ -37,7 +37,7 @@ Epoch = list[list[float]]
 
 
 class Restless(Control):
-    """Has another setting after every batch or two."""
+    """Has another setting after every batch or two, and where that may be no workers."""
 
     chance = random.Random(0)
 
@@ -46,7 +46,9 @@ class Restless(Control):
 
     def look(self, window: Window) -> Ask:
         del window
-        setting = Setting(self.chance.randint(1, 6), self.chance.randint(1, 3))
+        some = Setting(self.chance.randint(1, 6), self.chance.randint(1, 3))
+        # Only what is still in flight then comes from workers.
+        setting = NO_WORKERS if self._spares_workers and self.chance.random() < 0.7 else some
         return Ask(setting, self.chance.randint(0, 1), 1, 0.0)
 
 

@@ -22,7 +22,7 @@ from dlprof.records import Config
 from dlprof.trial.copying import make_copier
 from dlprof.trial.protocol import TrialRequest
 from dlprof.tuning import loader as tuned
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, Ask, Control, Setting, Window
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
 
@@ -110,10 +110,11 @@ def test_without_pinning_batches_come_pageable(accelerator: FakeDevice) -> None:
 
 
 class Turning(Control):
-    """Has other workers and queues every three batches."""
+    """Has other workers and queues every three batches, and where that may be no workers."""
 
     def begin(self) -> Ask:
         settings = [Setting(*each) for each in [(3, 2), (1, 1), (4, 3), (2, 1)]]
+        settings += [NO_WORKERS] if self._spares_workers else []
         self._following = itertools.cycle(settings)
         return Ask(self.kept, 0, 2, 0.0)
 

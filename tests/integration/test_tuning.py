@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,7 +47,7 @@ from dlprof.saved import save_kwargs
 from dlprof.tuning import control
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.budget import Budget, Node
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
 
 LENGTH = 96
@@ -177,6 +177,60 @@ def test_the_samples_come_in_the_same_order(scripted: None, mode: str) -> None:
     for _ in range(3 if options.get("persistent_workers") else 2):
         assert numbers(changing) == numbers(plain)
     assert changing.num_workers == plain.num_workers
+
+
+class Restless(Scripted):
+    """Has any setting after every batch or two, most of the time no workers."""
+
+    chance = random.Random(0)
+
+    def look(self, window: Window) -> Ask:
+        super().look(window)
+        some = Setting(self.chance.randint(1, 4), self.chance.randint(1, 2))
+        following = NO_WORKERS if self._spares_workers and self.chance.random() < 0.8 else some
+        return Ask(following, self.chance.randint(0, 1), 1, 0.0)
+
+
+class Counted(Numbers):
+    """Counts the samples that are read in this process."""
+
+    alone = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.alone += get_worker_info() is None
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Restless)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(Restless, "chance", random.Random(7))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", [*MODES, "in_order=False"])
+def test_whatever_the_settings_samples_and_random_numbers_are_as_without(
+    restless: None, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int
+) -> None:
+    """Without workers in the midst of an epoch, too: the main process makes batches then."""
+    monkeypatch.setattr(Restless, "chance", random.Random(seed))
+    options = {**MODES.get(mode, {"in_order": False}), "generator": None}
+    options["shuffle"] = "batch_sampler" not in options
+
+    def drawn(made: Any) -> tuple[list[Any], float, float, float]:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - as users draw
+        epochs = [numbers(made) for _ in range(2)]
+        came = epochs if options.get("in_order", True) else [sorted(each) for each in epochs]
+        return came, random.random(), float(torch.rand(())), np.random.rand()  # noqa: NPY002 - the same
+
+    dataset = Counted()
+    changing = dlprof.tune(loader(dataset, **options), max_workers=4)
+    assert drawn(changing) == drawn(loader(Numbers(), **options))
+    assert bool(dataset.alone) is not options.get("persistent_workers", False)
+    assert changing.tuning.off == ""
 
 
 def test_each_epoch_has_the_order_that_its_sampler_was_told(scripted: None) -> None:
@@ -341,9 +395,13 @@ def test_queues_get_deeper_before_workers_of_an_iterable_change(
 
 
 class Sparing(Scripted):
-    """Spares all workers from the second epoch on."""
+    """Spares all workers, and the second epoch starts none."""
 
-    settings = (Setting(0, 0),)
+    settings = (NO_WORKERS,)
+
+    def look(self, window: Window) -> Ask:
+        self.kept = NO_WORKERS
+        return super().look(window)
 
 
 def test_without_workers_samples_and_the_trainings_random_numbers_are_as_with(
@@ -523,12 +581,43 @@ def test_reseeded_batches_are_the_same_at_any_number_of_workers(
 
 
 class Gaps(Numbers):
-    """One of its samples can't be had."""
+    """One of its samples can't be had, or several."""
+
+    failing: Sequence[int] = (41,)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 41:
+        if index in self.failing:
             raise KeyError(index)
         return super().__getitem__(index)
+
+
+def test_reseeded_batches_are_the_same_where_workers_come_and_go(
+    restless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, again = (augmented(num_workers=2) for _ in range(2))
+    assert once == again
+    monkeypatch.setenv("DLPROF_TUNE", "off")
+    assert once == augmented(num_workers=3)
+
+
+def test_a_batch_that_fails_without_workers_is_left_out_as_with_them(restless: None) -> None:
+    def taken(made: Any) -> list[Any]:
+        came: list[Any] = []
+        batches = iter(made)
+        while True:
+            try:
+                came.append(next(batches).tolist())
+            except KeyError:
+                came.append("failed")
+            except StopIteration:
+                return came
+
+    dataset = Gaps(draws=False)
+    dataset.failing = range(0, LENGTH, 9)
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
+    changing = dlprof.tune(DataLoader(dataset, **options), max_workers=4)
+    for _ in range(2):
+        assert taken(changing) == taken(DataLoader(dataset, **options))
 
 
 def test_reseeded_batches_are_the_same_after_one_that_failed(scripted: None) -> None:
@@ -774,6 +863,161 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
     assert came == [float(each) for each in range(0, 400, 4)]
     assert Interrupted.counted == {2}  # no batch is counted twice, or as the next setting's
     assert changing.tuning.off == ""
+
+
+class Alone(Scripted):
+    """Goes from some workers to none, for longer than what is ordered takes, and back."""
+
+    settings = (NO_WORKERS, NO_WORKERS, Setting(3, 1))
+
+
+class Staying(Scripted):
+    """Does without workers soon, for as long as the epoch goes on."""
+
+    settings = (NO_WORKERS,)
+
+
+class Interrupting(Numbers):
+    """Is interrupted by Ctrl-C where the main process reads it, but not twice at one sample."""
+
+    def __init__(self) -> None:
+        super().__init__(draws=False)
+        self.interrupted = set[int]()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info() is None and index % 4 == 2 and index not in self.interrupted:
+            self.interrupted.add(index)
+            signal.raise_signal(signal.SIGINT)
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_a_batch_that_ctrl_c_keeps_from_being_made_is_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Alone)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    dataset = Interrupting()
+    batches, came = iter(dlprof.tune(loader(dataset), max_workers=4)), list[float]()
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            if (batch := next(batches, None)) is None:
+                break
+            came += batch.flatten().tolist()
+    assert came == [float(each) for each in range(LENGTH)]
+    assert len(dataset.interrupted) > 2
+
+
+def test_loops_that_stop_where_workers_are_done_without_leave_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Staying)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(Numbers(400, draws=False), shuffle=False), max_workers=4)
+    for stop in (18, 20, 25):  # four were ordered when it went over, at the twelfth
+        batches = iter(changing)
+        came = numbers(itertools.islice(batches, stop))
+        assert came == [[4.0 * n + k for k in range(4)] for n in range(stop)]
+        assert internals.ordered_batches(batches) == 0
+        assert len(internals.workers_of(batches)) == 2
+        del batches
+
+
+def test_a_parked_worker_that_is_killed_ends_the_epoch_as_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Staying)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(Numbers(4000, draws=False), shuffle=False), max_workers=4)
+    batches, came = iter(changing), list[float]()
+    for _ in range(18):  # four were ordered when it went over, at the twelfth
+        came += next(batches).flatten().tolist()
+    assert internals.ordered_batches(batches) == 0
+
+    def load() -> None:
+        internals.workers_of(batches)[1].kill()
+        for batch in batches:
+            came.extend(batch.flatten().tolist())
+
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        load()
+    assert came == [float(each) for each in range(len(came))]
+    assert len(came) < 4000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
+def test_the_main_process_shares_no_file_that_workers_move(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Wanting(Alone):
+        refusals: ClassVar[list[str]] = []
+
+        def look(self, window: Window) -> Ask:
+            self.refusals.extend([window.refused] if window.refused else [])
+            return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Wanting)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    changing = dlprof.tune(loader(Reading(tmp_path / "a.bin")), max_workers=4)
+    assert len(list(changing)) == LENGTH // 4
+    assert "moves the position of file (a.bin), which the main process" in Wanting.refusals[0]
+
+
+class Asking(Dataset[torch.Tensor]):
+    """Samples that say which worker made them."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info: Any = get_worker_info()
+        return torch.tensor([index, info.id])  # which there isn't in the main process
+
+
+@pytest.mark.parametrize("edge", [False, True])
+def test_workers_that_are_asked_who_they_are_stay(
+    monkeypatch: pytest.MonkeyPatch, *, edge: bool
+) -> None:
+    class Wanting(Alone):
+        refusals: ClassVar[list[str]] = []
+
+        def look(self, window: Window) -> Ask:
+            self.refusals.extend([window.refused] if window.refused else [])
+            return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Wanting)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
+    changing = dlprof.tune(loader(Asking()), max_workers=4)
+    for _ in range(3):
+        assert len(list(changing)) == LENGTH // 4
+    assert Wanting.refusals[0] == "the dataset asks get_worker_info() for more than None"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
+def test_workers_that_come_while_an_epoch_goes_on_share_no_file_that_was_opened_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    places: list[tuple[int, int]] = []
+
+    class Looking(Alone):
+        def look(self, window: Window) -> Ask:
+            place = dataset.file.tell() if dataset.pid else 0
+            places.append((window.setting.workers, place))
+            return super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Looking)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    dataset = Opening(tmp_path / "a.bin")
+    changing = dlprof.tune(loader(dataset, shuffle=False), max_workers=4)
+    for _ in range(4):
+        batches = iter(changing)
+        assert len(list(batches)) == LENGTH // 4
+        assert internals.started_workers(batches) == 3
+    assert dataset.pid == os.getpid()
+    stays = [now == before for (_, before), (had, now) in itertools.pairwise(places) if had == 3]
+    assert len(stays) > 2
+    assert all(stays)
+    dataset.file.close()
 
 
 def test_a_timeout_that_more_workers_may_exceed_is_heeded(
@@ -1483,10 +1727,9 @@ def test_workers_share_no_file_that_was_opened_while_there_were_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Returning(Scripted):
-        settings = (Setting(0, 0), Setting(3, 2))
-
         def look(self, window: Window) -> Ask:
-            return Ask(self.settings[window.setting.workers == 0], 0, 2, 0.0)
+            self.kept = Setting(3, 2) if window.setting == NO_WORKERS else NO_WORKERS
+            return Ask(self.kept, 0, LENGTH // 4, 0.0)  # to the end of the next epoch
 
     monkeypatch.setattr(tuned, "Control", Returning)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)

@@ -139,10 +139,11 @@ class Iterator26:
         self._workers_status = [True] * workers
         self._workers_done_event = self._worker_result_queue = None
         self._worker_queue_idx_cycle = itertools.cycle(range(workers))
-        self._worker_init_fn = self._collate_fn = self._dataset = self._dataset_kind = None
+        self._worker_init_fn = self._collate_fn = self._dataset = None
         self._worker_pids_set = self._auto_collation = True
         self._task_info: dict[int, tuple[int]] = {}
-        self._tasks_outstanding = self._send_idx = self._base_seed = 0
+        self._tasks_outstanding = self._send_idx = self._rcvd_idx = self._base_seed = 0
+        self._dataset_kind, self._pin_memory, self._pin_memory_device = 0, False, None
         self._prefetch_factor, self._num_workers = 2, workers
         self._drop_last = self._persistent_workers = False
         self._shared_seed = None
@@ -150,10 +151,14 @@ class Iterator26:
         self._sampler_iter = iter(self._index_sampler)
 
     def __next__(self) -> int:
+        return self._next_data()
+
+    def _next_data(self) -> int:
         """The batch that was ordered first comes, and its place is filled."""
         number = min(self._task_info)
         del self._task_info[number]
         self._tasks_outstanding -= 1
+        self._rcvd_idx += 1
         self._try_put_index()
         return number
 
@@ -220,6 +225,7 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     kind: Any = shape
     iterator: Any = object.__new__(internals._tuned_class(kind))
     vars(iterator).update(_dlprof_live=internals._Live(2, 4), _dlprof_epoch=0, _dlprof_seeded=False)
+    vars(iterator)["_dlprof_drawn"] = 0
     vars(iterator)["_dlprof_tap"] = lambda advance, this: advance(this)
     shape.__init__(iterator, 2, 40)
     loader: Any = DataLoader(EIGHT, num_workers=1)
@@ -245,6 +251,15 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     assert {worker for worker, _ in iterator.handed_out[handed_out:]} == {0}
     assert came == list(range(24))
     assert [index for _, index in iterator.handed_out] == list(range(len(iterator.handed_out)))
+    handed_out = len(iterator.handed_out)
+    fetcher = types.SimpleNamespace(fetch=lambda seeded: seeded[1])
+    internals.steer(iterator, 0, 0, lambda _: fetcher)
+    came += [next(iterator) for _ in range(6)]
+    assert len(iterator.handed_out) == handed_out
+    internals.steer(iterator, 2, 1)
+    came += [next(iterator) for _ in range(6)]
+    assert {worker for worker, _ in iterator.handed_out[handed_out:]} == {0, 1}
+    assert came == list(range(36))
 
 
 class Renamed:
@@ -253,7 +268,7 @@ class Renamed:
     def __next__(self) -> int:
         return 0
 
-    _next_index = _try_put_index = __next__
+    _next_index = _try_put_index = _next_data = __next__
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._index_queues: list[Any] = []

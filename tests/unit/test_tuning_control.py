@@ -164,7 +164,9 @@ def test_where_settings_change_with_the_epoch_only_it_still_finds_them(worlds: A
     assert ran.batches > 0.9 * training.run(Setting(5, 2)).batches
 
 
-def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> set[Setting]:
+def fed(
+    control: Control, waited_s: Any, windows: int, refuses: Any = None, **figures: Any
+) -> set[Setting]:
     """Answer a control by a rule; the settings that it asked for."""
     ask, asked = control.begin(), set()
     for _ in range(windows):
@@ -173,7 +175,7 @@ def fed(control: Control, waited_s: Any, windows: int, refuses: Any = None) -> s
         why = refuses(ask.setting) if refuses is not None and ask.setting != control.kept else ""
         count = 0 if why else count
         waited = count * waited_s(ask.setting)
-        ask = control.look(Window(ask.setting, count, waited, count * 0.01, refused=why))
+        ask = control.look(Window(ask.setting, count, waited, count * 0.01, refused=why, **figures))
     return asked
 
 
@@ -188,13 +190,13 @@ def epochs(
     control: Control, waited_s: Any, count: int, windows: int = 12, **figures: Any
 ) -> list[Setting]:
     """The settings of so many epochs; a batch waits as a rule says."""
-    ask, had = control.begin(), []
+    ask, had, live = control.begin(), [], control.live
     for epoch in range(count):
-        setting = ask.setting
+        setting = ask.setting if ask.setting.workers or not control.live else control.kept
         had.append(setting)
         for _ in range(windows):
             wanted = ask.within or ask.setting
-            if wanted.workers == setting.workers:  # a depth comes at once
+            if live or wanted.workers == setting.workers:  # a depth comes at once
                 setting = wanted
             waited = waited_s(setting, epoch)
             batches = max(ask.batches, round(ask.seconds / (waited + 0.01)))
@@ -296,10 +298,12 @@ def test_without_workers_where_fetching_takes_less_than_receiving(
     def waited_s(setting: Setting, _epoch: int) -> float:
         return 0.002 if setting.workers else alone_s
 
-    had = epochs(control, waited_s, 5, fetch_s=0.0005, receive_s=0.002)
+    had = epochs(control, waited_s, 5, windows=40, fetch_s=0.0005, receive_s=0.002)
     assert had[0] == START
-    assert had[1] == Setting(0, 0)
-    assert had[2:] == 3 * [Setting(0, 0) if kept else START]
+    back = live and not kept  # within an epoch it is taken back
+    assert had[1] == (START if back else NO_WORKERS)
+    assert had[2:] == 3 * [NO_WORKERS if kept else START]
+    assert control.kept == had[-1]
     assert control.changes[0].kept is kept
     assert len(control.changes) == 1
 
@@ -423,8 +427,33 @@ def test_what_is_slower_without_workers_is_not_tried_again() -> None:
     assert control.kept.workers == 2
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_within_epochs_what_is_slower_without_workers_is_tried_again_when_something_changes(
+    *, changes: bool
+) -> None:
+    def waited_s(setting: Setting, epoch: int) -> float:
+        return 0.02 if not setting.workers else 0.03 if changes and epoch >= 15 else 0.01
+
+    control = Control(START, 2, spares_workers=True)
+    epochs(control, waited_s, 30, windows=40, fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+    tried = [each for each in control.changes if each.after == NO_WORKERS]
+    assert [each.kept for each in tried] == [False, True][: 1 + changes]
+    assert (control.kept == NO_WORKERS) is changes
+
+
+def test_no_workers_where_that_is_refused_are_not_asked_for_again() -> None:
+    control = Control(START, 2, spares_workers=True)
+    figures = {"fetch_s": 0.0005, "cpu_s": 0.0005, "receive_s": 0.002}
+
+    def refuses(setting: Setting) -> str:
+        return "" if setting.workers else "it would be"
+
+    fed(control, lambda _: 0.01, 500, refuses, **figures)
+    assert [each.refused for each in control.changes if not each.after.workers] == ["it would be"]
+
+
 def test_an_epoch_without_workers_is_judged_if_the_last_one_ended_before_any_was_seen() -> None:
-    control = Control(START, 16, changes_workers=False, spares_workers=True)
+    control = Control(START, 16, live=False, changes_workers=False, spares_workers=True)
     had = epochs(
         control,
         lambda setting, _: 0.002 if setting.workers else 0.02,
