@@ -201,7 +201,8 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
         config: What ran.
         enough_s: Steady time to be content with, in seconds. With less than that, and at least
             one epoch that ended by itself, the epochs are too short to have a steady state: the
-            rate is then that of whole epochs, starts of workers and epoch restarts included.
+            rate is then that of whole epochs, epoch restarts included; the first start of the
+            workers only where one epoch was all.
 
     Returns:
         The rate, or ``None`` if too few batches came to say anything.
