@@ -88,7 +88,7 @@ class ClockedInit:
 
 def _notice_asking(info: Any, clock: Any, at: int) -> None:
     """Note when something of what ``get_worker_info()`` gives is read, in this worker."""
-    plain = type(info)
+    plain: Any = type(info)
     read = plain.__getattribute__
 
     def noticed(self: Any, name: str) -> Any:
