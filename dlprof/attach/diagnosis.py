@@ -166,9 +166,11 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         confidence=sure,
         confidence_reason=why,
         wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
-        # What was sent to workers that ended is counted with threads that are gone.
+        # Where workers were started, a few batches may have passed between two looks: none is no 0.
         batches_per_s=(
-            seen.main.messages / seen.window_s if workers and not seen.started_workers else None
+            seen.main.messages / seen.window_s
+            if workers and (seen.main.messages or not seen.started_workers)
+            else None
         ),
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
@@ -696,7 +698,7 @@ def _certainty(
     if seen.workers and seen.main.messages < 5:
         return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
     if seen.started_workers:
-        return "low", f"{looks}; workers were started, so not all batches were counted"
+        return "low", f"{looks}; workers were started, so a few batches may not be counted"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks

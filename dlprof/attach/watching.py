@@ -179,6 +179,7 @@ class Watcher:
             self._sampler.look()
             self._weigh_shared()
             self._find_pin()
+            self._main.count()
         self._find_workers()
         main = self._main.look()
         if main is None:
@@ -321,6 +322,7 @@ class Watcher:
         self._find_parents()
         self._not_pins.clear()  # one that had no name yet has got it
         self._find_pin()
+        self._main.count(anew=True)
 
     def _weigh_shared(self) -> None:
         shm = read_shared_memory(self._root, self._training.pid)
@@ -364,6 +366,8 @@ class _Process:
         self.pid, self._folder = pid, f"{proc}/{pid}"
         self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
         self._pages: list[int] = []
+        self._fed: dict[str, IoCounters] = {}  # by feeder, also by those that have ended
+        self._not_feeders: set[str] = set()
         self._first = self._last = self._totals() or (Member(start_ticks=0), {})
 
     def look(self) -> Wait | None:
@@ -388,8 +392,8 @@ class _Process:
         def did(name: str, what: str) -> int:
             return getattr(last_io.get(name), what, 0) - getattr(first_io.get(name), what, 0)
 
-        # A queue's feeder thread writes messages and reads nothing.
-        feeders = [n for n, io in last_io.items() if n != leader and io.writes and not io.reads]
+        last_io = self._fed | last_io
+        feeders = [n for n, io in last_io.items() if n != leader and _feeds(io)]
         fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
         run_s, queued_s = ran(leader)
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
@@ -403,10 +407,26 @@ class _Process:
             cpus=len(mask) if mask else None,
             messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
             message_bytes=sum(chars for _, chars in fed),
-            feeding_cpu_s=sum(ran(name)[0] for name in feeders),
+            feeding_cpu_s=sum(ran(name)[0] for name in feeders if name in last.threads),
             reads=did(leader, "reads"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
+
+    def count(self, *, anew: bool = False) -> None:
+        """Note what its feeders have written, which end with the workers that they feed.
+
+        Other threads are read once, or with ``anew`` once more: one may not have written yet.
+        """
+        if anew:
+            self._not_feeders.clear()
+        for name in set(list_names(f"{self._folder}/task")) - self._not_feeders - {str(self.pid)}:
+            io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
+            if io is not None and _feeds(io):
+                self._fed[name] = io
+            else:
+                self._not_feeders.add(name)
+                if io is not None:  # it reads by now, and so feeds no queue
+                    self._fed.pop(name, None)
 
     def weigh(self) -> None:
         """Note its private memory."""
@@ -430,6 +450,11 @@ def _steady(sizes: Sequence[int]) -> int:
         return 0
     middle = sizes[len(sizes) // 2]
     return max(0, 2 * min(middle - sizes[0], sizes[-1] - middle))
+
+
+def _feeds(io: IoCounters) -> bool:
+    """Whether a thread feeds a queue: it writes messages and reads nothing."""
+    return io.writes > 0 and not io.reads
 
 
 def _messages(writes: int, chars: int) -> int:

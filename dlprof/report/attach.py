@@ -44,7 +44,7 @@ def figures_of(found: Attached) -> dict[str, Any]:
             "without workers loading and computing look alike from outside",
         )
     if found.batches_per_s is None:
-        missing.setdefault("batches_per_s", "workers were started: not all were counted")
+        missing.setdefault("batches_per_s", "workers were started, and none was counted yet")
     if found.finished_batches is None:
         missing["finished_batches"] = "the queue's messages can't be counted from outside"
     if not seen.training.user:

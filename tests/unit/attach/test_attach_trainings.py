@@ -317,6 +317,29 @@ def test_workers_that_have_ended_are_let_go(root: Path) -> None:
         watcher.close()
 
 
+def test_what_a_feeder_sent_until_it_ended_counts(root: Path) -> None:
+    feeder = root / f"proc/{MAIN}/task/17400"
+    shutil.copytree(root / f"proc/{MAIN}/task/{MAIN}", feeder)
+    (feeder / "children").write_text("")
+    sent = "rchar: 0\nwchar: {0}\nsyscr: 0\nsyscw: {1}\nread_bytes: 0\nwrite_bytes: 0\n"
+    (feeder / "io").write_text(sent.format(500, 5))
+    now = [0]
+    watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
+    try:
+        assert watcher.look()
+        before = watcher.seen().main.messages
+        (feeder / "io").write_text(sent.format(4500, 45))
+        now[0] += 300_000_000
+        assert watcher.look()
+        shutil.rmtree(feeder)  # as at an epoch's end, with its worker
+        now[0] += 2_000_000_000
+        assert watcher.look()
+        assert watcher.seen().main.messages == before + 40
+        assert watcher.seen().main.feeding_cpu_s == 0
+    finally:
+        watcher.close()
+
+
 PYTHON = "10-20 rw-p 00000000 00:19 11                     /usr/bin/python3.11\n"
 
 
