@@ -40,7 +40,7 @@ def test_a_picture_is_offered_only_where_batches_were_followed() -> None:
             timelines=timelines,
         )
         screen = drawn(profile_report(run), 80)
-        assert "from the run file" in screen
+        assert "Full report" in screen
         assert ("perfetto" in screen) is offered
 
 
