@@ -322,7 +322,7 @@ class Watcher:
         self._find_parents()
         self._not_pins.clear()  # one that had no name yet has got it
         self._find_pin()
-        self._main.count(anew=True)
+        self._main.count(again=True)
 
     def _weigh_shared(self) -> None:
         shm = read_shared_memory(self._root, self._training.pid)
@@ -412,12 +412,12 @@ class _Process:
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
 
-    def count(self, *, anew: bool = False) -> None:
+    def count(self, *, again: bool = False) -> None:
         """Note what its feeders have written, which end with the workers that they feed.
 
-        Other threads are read once, or with ``anew`` once more: one may not have written yet.
+        Other threads are read once, or with ``again`` once more: one may not have written yet.
         """
-        if anew:
+        if again:
             self._not_feeders.clear()
         for name in set(list_names(f"{self._folder}/task")) - self._not_feeders - {str(self.pid)}:
             io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")

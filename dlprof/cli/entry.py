@@ -125,6 +125,11 @@ def _commands(group: click.Group, name: str = "dlprof") -> Iterator[tuple[str, c
             yield f"{name} {word}", command
 
 
+def _there(command: click.Command) -> list[click.Parameter]:
+    """What a command takes, without options that are gone, which only say so."""
+    return [each for each in command.params if not hasattr(each, "hidden") or each.help]
+
+
 class _OwnFaultError(DlprofError):
     """What nobody expected."""
 
@@ -139,10 +144,13 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "dlprof"
         hint = f"See {command} --help."
-        flag = error.option_name if isinstance(error, click.NoSuchOption) else None
-        known = ((name, each.opts) for name, c in _commands(program()) for each in c.params)
-        if flag is not None and (others := [name for name, opts in known if flag in opts]):
-            hint = f"{' and '.join(others[:2])} {'have' if others[1:] else 'has'} it. {hint}"
+        if isinstance(error, click.NoSuchOption) and context is not None:
+            flag = error.option_name
+            mine = [o for p in _there(context.command) for o in (*p.opts, *p.secondary_opts)]
+            error = click.NoSuchOption(flag, possibilities=mine, ctx=context)
+            known = ((name, each.opts) for name, c in _commands(program()) for each in _there(c))
+            if others := [name for name, opts in known if flag in opts]:
+                hint = f"{' and '.join(others[:2])} {'have' if others[1:] else 'has'} it. {hint}"
         return UsageError(error.format_message(), hint=hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return InterruptedSweepError("Interrupted.")

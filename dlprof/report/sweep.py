@@ -443,8 +443,8 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     against = PICK if PICK in roles else "fastest"
     whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
     words = {
-        "slower": "slower, faster: surely, by an unknown factor",
-        "unclear": "unclear: too noisy to say",
+        "slower": "slower, faster: surely; by how much is too noisy to say",
+        "unclear": "unclear: too noisy, or measured once and disturbed",
     }
     words["faster"] = words["slower"]
     noisy = "".join(f"; {each}" for each in dict.fromkeys(filter(None, map(words.get, relative))))

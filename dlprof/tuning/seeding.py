@@ -83,7 +83,8 @@ class ClockedInit:
         before = set_create_fetcher(create)
         if known:
             wrap_collating(functools.partial(_clocked, self._clock, place + SHARED_SECONDS))
-            _notice_asking(info, self._clock, place + ASKED)
+            if info is not None:
+                _notice_asking(info, self._clock, place + ASKED)
 
 
 def _notice_asking(info: Any, clock: Any, at: int) -> None:

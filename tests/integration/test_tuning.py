@@ -97,6 +97,25 @@ class Scripted(Control):
         return Ask(following, 1, 2, 0.0)
 
 
+class Refused(Scripted):
+    """Notes why it got no setting, and stays with what it has then."""
+
+    refusals: ClassVar[list[str]]
+
+    def look(self, window: Window) -> Ask:
+        self.refusals.extend([window.refused] if window.refused else [])
+        return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
+
+
+def refusals_of(monkeypatch: pytest.MonkeyPatch, *wanted: Setting) -> list[str]:
+    """Have loaders tuned by a control that wants these settings; why it didn't get them."""
+    monkeypatch.setattr(Refused, "refusals", said := [], raising=False)
+    monkeypatch.setattr(Refused, "settings", wanted)
+    monkeypatch.setattr(tuned, "Control", Refused)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    return said
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned, "Control", Scripted)
@@ -949,18 +968,10 @@ def test_a_parked_worker_that_is_killed_ends_the_epoch_as_others_do(
 def test_the_main_process_shares_no_file_that_workers_move(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Wanting(Alone):
-        refusals: ClassVar[list[str]] = []
-
-        def look(self, window: Window) -> Ask:
-            self.refusals.extend([window.refused] if window.refused else [])
-            return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
-
-    monkeypatch.setattr(tuned, "Control", Wanting)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    refusals = refusals_of(monkeypatch, *Alone.settings)
     changing = dlprof.tune(loader(Reading(tmp_path / "a.bin")), max_workers=4)
     assert len(list(changing)) == LENGTH // 4
-    assert "moves the position of file (a.bin), which the main process" in Wanting.refusals[0]
+    assert "moves the position of file (a.bin), which the main process" in refusals[0]
 
 
 class Asking(Dataset[torch.Tensor]):
@@ -978,19 +989,12 @@ class Asking(Dataset[torch.Tensor]):
 def test_workers_that_are_asked_who_they_are_stay(
     monkeypatch: pytest.MonkeyPatch, *, edge: bool
 ) -> None:
-    class Wanting(Alone):
-        refusals: ClassVar[list[str]] = []
-
-        def look(self, window: Window) -> Ask:
-            self.refusals.extend([window.refused] if window.refused else [])
-            return Ask(self.kept, 0, 2, 0.0) if window.refused else super().look(window)
-
-    monkeypatch.setattr(tuned, "Control", Wanting)
+    refusals = refusals_of(monkeypatch, *Alone.settings)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
     changing = dlprof.tune(loader(Asking()), max_workers=4)
     for _ in range(3):
         assert len(list(changing)) == LENGTH // 4
-    assert Wanting.refusals[0] == "the dataset asks get_worker_info() for more than None"
+    assert refusals[0] == "the dataset asks get_worker_info() for more than None"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
@@ -1655,21 +1659,12 @@ def test_a_pipe_that_torch_shards_is_not_loaded_without_workers(
 def test_nothing_is_started_that_the_budget_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Wanting(Scripted):
-        settings = (Setting(4, 2),)
-        refusals: ClassVar[list[str]] = []
-
-        def look(self, window: Window) -> Ask:
-            self.refusals.extend([window.refused] if window.refused else [])
-            return Ask(self.kept if window.refused else Setting(4, 2), 0, 2, 0.0)
-
-    monkeypatch.setattr(tuned, "Control", Wanting)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    refusals = refusals_of(monkeypatch, Setting(4, 2))
     changing = dlprof.tune(loader(), max_ram=1_000_000)
     batches = iter(changing)
     assert numbers(batches) == numbers(loader())
     assert internals.started_workers(batches) == 2
-    assert "above max_ram" in Wanting.refusals[0]
+    assert "above max_ram" in refusals[0]
 
 
 class Reading(Numbers):
@@ -1690,22 +1685,14 @@ class Reading(Numbers):
 def test_no_second_worker_shares_the_file_of_the_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Wanting(Scripted):
-        refusals: ClassVar[list[str]] = []
-
-        def look(self, window: Window) -> Ask:
-            self.refusals.extend([window.refused] if window.refused else [])
-            return Ask(self.kept if window.refused else Setting(2, 2), 0, 2, 0.0)
-
-    monkeypatch.setattr(tuned, "Control", Wanting)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    refusals = refusals_of(monkeypatch, Setting(2, 2))
     context = multiprocessing.get_context("fork")
     dataset = Reading(tmp_path / "a.bin")
     changing = loader(dataset, num_workers=1, multiprocessing_context=context)
     batches = iter(dlprof.tune(changing, max_workers=4))
     list(batches)
     assert internals.started_workers(batches) == 1
-    assert "moves the position of file (a.bin), which more" in Wanting.refusals[0]
+    assert "moves the position of file (a.bin), which more" in refusals[0]
 
 
 class Opening(Reading):

@@ -84,6 +84,9 @@ def test_from_python_too() -> None:
     ("words", "hint"),
     [
         (["sweep", "--max-wait", "2%"], "dlprof predict has it. See dlprof sweep --help."),
+        # No command has what is gone, nor is it what was meant.
+        (["recommend", "--method", "maxplus"], "'--method'.\n  See dlprof recommend --help."),
+        (["predict", "--set", "1"], "(Did you mean one of: '--quiet', '--speed'?)\n"),
         (["check", "--step-time", "1ms"], "dlprof sweep and dlprof recommend have it."),
         (["sweep", "--nonsense"], "  See dlprof sweep --help."),
     ],

@@ -303,7 +303,7 @@ def test_one_disturbed_trial_alone_bounds_no_gain(*, disturbed: bool) -> None:
     assert "too uncertain" in claim
     # Nor does the table, whose intervals need not overlap.
     table = " ".join(drawn(sweep_report(found), 80, verbose=True).split())
-    words = "slower, faster: surely, by an unknown factor", "unclear: too noisy to say"
+    words = "slower, faster: surely; by how much", "unclear: too noisy, or measured once"
     assert [each in table for each in words] == [not disturbed, disturbed]
 
 
