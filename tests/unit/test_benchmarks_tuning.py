@@ -237,7 +237,7 @@ def source(live: Any) -> Any:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    due_s = time.monotonic() + 30
+    due_s = time.monotonic() + 120  # which only a hang reaches, on a busy machine, too
     while not is_so():
         assert time.monotonic() < due_s
         time.sleep(0.005)
