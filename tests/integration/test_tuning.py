@@ -109,7 +109,8 @@ class Refused(Scripted):
 
 def refusals_of(monkeypatch: pytest.MonkeyPatch, *wanted: Setting) -> list[str]:
     """Have loaders tuned by a control that wants these settings; why it didn't get them."""
-    monkeypatch.setattr(Refused, "refusals", said := [], raising=False)
+    said = list[str]()
+    monkeypatch.setattr(Refused, "refusals", said, raising=False)
     monkeypatch.setattr(Refused, "settings", wanted)
     monkeypatch.setattr(tuned, "Control", Refused)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
