@@ -35,6 +35,7 @@ _LOOP, _MORE_TRIES = "--train", 2
 UNSEEN: Mapping[str, str] = {
     "collate": "collate_fn and __getitem__ are the same thread's CPU time",
     "data.duplicated": "what samples hold is not looked at",
+    "data.shared_file": "which process moves a position that several share is not seen",
     "data.truncated": "how long an epoch should be is not known",
 }
 """Causes that nothing outside of a process shows, and why."""
@@ -127,7 +128,7 @@ class Answer:
         codes = self.codes[1:] if self.is_crowded else self.codes
         if self.case in HEALTHY:
             return all(code == "consumer" for code in codes[:1])
-        return self.first == self.case.code or codes[:1] == [self.case.code]
+        return any(first in (self.case.code, *self.case.also) for first in (self.first, *codes[:1]))
 
     @property
     def undecided(self) -> bool:

@@ -18,7 +18,14 @@ from typing import Final
 from dlprof.advise.findings.claims import Gain, bound
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS, PAYS
+from dlprof.advise.thresholds import (
+    ENOUGH_BATCHES,
+    FEW_TENSORS,
+    LARGE_SHARE,
+    OTHERS,
+    PAYS,
+    SENT_S,
+)
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
 from dlprof.records import (
@@ -42,6 +49,7 @@ from dlprof.records import (
 )
 from dlprof.records.record import record
 from dlprof.records.stages import StageName
+from dlprof.units import format_bytes
 
 _ID = "attached"
 _BLOCKED: Final = (
@@ -114,6 +122,7 @@ class _Shares:
 
     wait: float  # it waits for the next batch
     handover: float  # it takes tensors from workers, and waits for these
+    sending: float  # it is blocked in sending workers that start what they need
     inside: float  # it computes inside ``next()``, while finished batches are there
     idle: float  # workers that wait for indices, share of all
     idle_meanwhile: float  # the same while main waits
@@ -156,7 +165,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
     elif workers:
         found = _diagnosed(seen, shares, config, machine, usage, about)
     else:
-        found = _without_workers(seen, config, machine)
+        found = _without_workers(seen, shares, config, machine)
     waits = _explanation(seen, shares, config).wait_fraction if seen.workers else None
     sure, why = _certainty(found, seen, usage, machine)
     return Attached(
@@ -221,12 +230,19 @@ def _shares(seen: Seen) -> _Shares:
             for look, flight in flights
         )
         inside = taken / count if held < _HELD else 0.0
+    most = max((look.alive for look in looks), default=0)
+    sent = sum(look.main == "handover" and _starts(seen, look, most) for look in looks)
+    handed = [e for e in looks if e.main == "handover" and not _starts(seen, e, most)]
+    # A worker that makes its next batch hands few tensors over late: that is waiting for it.
+    few = (_tensors(seen) or 1) <= FEW_TENSORS
+    late = sum(1 - look.idle / look.alive for look in handed if look.alive) if few else 0.0
     size = _message_bytes(seen)
     unread = [look.finished_bytes for look in looks if look.finished_bytes is not None]
     small = size is not None and size <= _LONGEST_MESSAGE
     return _Shares(
-        wait=len(waiting) / count,
-        handover=sum(look.main == "handover" for look in looks) / count,
+        wait=(len(waiting) + late) / count,
+        handover=(len(handed) - late) / count,
+        sending=sent / count,
         inside=inside,
         idle=_mean_idle(looks),
         idle_meanwhile=_mean_idle(waiting),
@@ -234,6 +250,11 @@ def _shares(seen: Seen) -> _Shares:
         depth=depth,
         finished=statistics.fmean(unread) / size if unread and size and small else None,
     )
+
+
+def _starts(seen: Seen, look: Look, most: int) -> bool:
+    """Whether workers are being started, and sent what they need."""
+    return not look.alive or (look.alive < most and seen.start_method != "fork")
 
 
 def _waits(look: Look) -> bool:
@@ -311,7 +332,7 @@ def _diagnosed(
         alone = diagnose(_evidence(seen, explained, machine, Usage(), target)).findings
         behind = [each for each in alone if each.code not in {"consumer", *_UNSEEN}][:1]
         rest += [dataclasses.replace(e, doubtful=_BEHIND, predicted_gain=None) for e in behind]
-    restarts = any(each.code == "startup" for each in direct)
+    restarts = any(each.code in {"startup", "dataset.heavy"} for each in direct)
     before = _BEFORE[:3] if restarts else _BEFORE  # of workers that just start little is known
     broken = [each for each in rest if each.code.startswith(before)]
     first = [*broken, *direct]
@@ -470,6 +491,9 @@ def _direct(
     seen: Seen, shares: _Shares, config: Config, explained: Explanation
 ) -> Iterator[Finding]:
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
+    if (heavy := _heavy(seen, shares)) is not None:
+        yield heavy
+        return
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
     most = max((look.alive for look in seen.looks), default=0)
     turning = sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
@@ -533,6 +557,25 @@ def _direct(
                 dataloader_kwargs={"prefetch_factor": min(16, deep)},
             ),
         )
+
+
+def _heavy(seen: Seen, shares: _Shares) -> Finding | None:
+    """That what workers are sent when they start holds the training back."""
+    sent_s, size = shares.sending * seen.window_s, seen.main.written_bytes
+    if shares.sending < LARGE_SHARE or sent_s < SENT_S:
+        return None
+    return _finding(
+        "dataset.heavy",
+        "The dataset is heavy",
+        f"For {percent(shares.sending)} of {seen.window_s:.0f} s the training was blocked in "
+        f"sending the dataset to workers that start: {format_bytes(size)}, pickled.",
+        shares.sending,
+        {"sending_fraction": shares.sending, "sent_bytes": size},
+        Fix(
+            text="Keep what it lists as torch tensors or numpy arrays instead of Python objects, "
+            "or load it in the worker at its first sample. dlprof profile names the attribute."
+        ),
+    )
 
 
 def _finding(
@@ -630,12 +673,31 @@ def _starved(explained: Explanation) -> float:
     return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
 
 
-def _without_workers(seen: Seen, config: Config, machine: Machine) -> Diagnosis:
+def _without_workers(seen: Seen, shares: _Shares, config: Config, machine: Machine) -> Diagnosis:
     """What shows all the same."""
     main = seen.main
+    if (heavy := _heavy(seen, shares)) is not None:
+        return Diagnosis(config=config, findings=(heavy,))
     notes = (
         "No worker loads data: what the main process does by itself can't be seen from outside.",
     )
+    if (gil := main.share("gil")) >= LARGE_SHARE:
+        locked = _finding(
+            "lock",
+            "The main thread waits for the GIL",
+            f"No worker loads data, and the main thread waits {percent(gil)} of the time for the "
+            "GIL: other Python threads of the training compute at the same time.",
+            gil,
+            {"num_workers": 0, "gil_fraction": gil},
+            Fix(
+                text="Set num_workers=1: a worker has a GIL of its own. Or keep other Python "
+                "threads from computing in the process that fetches.",
+                dataloader_kwargs={"num_workers": 1},
+            ),
+        )
+        doubt = "How much of that is loading can't be seen from outside."
+        locked = dataclasses.replace(locked, severity="low", doubtful=doubt)
+        return Diagnosis(config=config, findings=(locked,), notes=notes)
     busy, blocked = main.share("running"), main.share("disk", "network")
     if machine.gpus or max(busy, blocked) < 0.5:
         return Diagnosis(config=config, notes=notes)

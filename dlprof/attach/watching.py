@@ -70,6 +70,7 @@ class ProcessSeen:
     message_bytes: int = 0  # in all of them
     feeding_cpu_s: float = 0.0  # CPU seconds of these threads, which pickle the messages
     reads: int = 0  # calls of ``read`` by its main thread
+    written_bytes: int = 0  # by its main thread
     # By which its private memory has grown steadily: twice what it has in the half of the window in
     # which it has grown less.
     grown_bytes: int = 0
@@ -141,7 +142,7 @@ class Watcher:
         self._started = 0
         self._pipes = _Pipes(self._proc, training.pid)
         self._looks: collections.deque[Look] = collections.deque(maxlen=4000)
-        self._seldom_ns = self._often_ns = 0
+        self._seldom_ns = self._often_ns = self._weighed_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
         self._ended = False
@@ -177,9 +178,12 @@ class Watcher:
         elif now >= self._often_ns:
             self._often_ns = now + 200_000_000
             self._sampler.look()
-            self._weigh_shared()
             self._find_pin()
             self._main.count()
+        # A /dev/shm that is too small for its first batches ends a training within a second.
+        if now >= self._weighed_ns or now < self._began_ns + 2_000_000_000:
+            self._weighed_ns = now + 200_000_000
+            self._weigh_shared()
         self._find_workers()
         main = self._main.look()
         if main is None:
@@ -313,7 +317,6 @@ class Watcher:
 
     def _look_around(self) -> None:
         """What changes slowly: memory, threads of the main process."""
-        self._weigh_shared()
         if self._tensor_bytes is None and self._workers:
             held = map(self._held_tensors, (self._training.pid, *self._workers))
             self._tensor_bytes = next(filter(None, held), None)
@@ -409,6 +412,7 @@ class _Process:
             message_bytes=sum(chars for _, chars in fed),
             feeding_cpu_s=sum(ran(name)[0] for name in feeders if name in last.threads),
             reads=did(leader, "reads"),
+            written_bytes=did(leader, "written_chars"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
 

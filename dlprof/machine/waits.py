@@ -23,7 +23,8 @@ Wait = Literal[
 ]  # fmt: skip
 """``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
 processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
-Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;
+Unix socket, by which tensors change hands, or of a pipe, by which a process that starts is sent its
+dataset; ``sleep``; ``disk``: a file system or a block device;
 ``network``; ``lock``: one that processes share, or of a file; ``gil``: the interpreter's, where its
 place is known; ``threads``: for another thread of the process; ``child``: for a process to end;
 ``other``: all the rest."""
@@ -68,7 +69,10 @@ _CALLS: Mapping[str, Mapping[int, str]] = {
 
 _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
     "queue": ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait"),
-    "handover": ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send"),
+    "handover": (
+        *("unix_", "__skb_wait_for_more_packets", "sock_alloc_send"),
+        *("pipe_write", "anon_pipe_write"),
+    ),
     "sleep": ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep"),
     "threads": ("futex_",),
     "lock": (

@@ -179,6 +179,27 @@ def _lock() -> Seen:
     )
 
 
+def _busy() -> Seen:
+    """One worker computes all the time, and hands each batch over late."""
+    return _seen(
+        _looks((185, _look("handover", alive=1)), (15, _look("running", alive=1))),
+        workers=1,
+        worker={"run_s": 9.2, "queued_s": 0.1},
+        worker_waits={"running": LOOKS},
+        main={"run_s": 0.3},
+    )
+
+
+def _sends(*, alive: int) -> Seen:
+    """Workers are spawned: main is blocked in sending them what the dataset holds."""
+    started = _looks((150, _look("handover", alive=alive)), (50, _look("queue", alive=2)))
+    looks = started if alive else started[:150]
+    sent = {"run_s": 3.0, "written_bytes": 300 << 20}
+    if not alive:
+        return _seen(looks, workers=0, batches=0, main=sent)
+    return _seen(looks, main=sent, started_workers=4, start_method="spawn")
+
+
 def _restarts() -> Seen:
     return _seen(
         _looks((100, _look("running", alive=0)), (100, WAITS)),
@@ -206,7 +227,10 @@ def _growing() -> Seen:
         ("order.blocking", _order()),
         ("prefetch.shallow", _bursts()),
         ("lock", _lock()),
+        ("too_few_workers", _busy()),
         ("startup", _restarts()),
+        ("dataset.heavy", _sends(alive=1)),
+        ("dataset.heavy", _sends(alive=0)),
         ("memory.growth", _growing()),
     ],
 )
@@ -377,6 +401,15 @@ def test_without_workers_it_says_what_it_can_not_see() -> None:
     assert found.confidence == "low"
     idle = [Look(main="threads", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
     assert _first(_seen(idle, workers=0, batches=0, main={"run_s": 0.01})) == "none"
+
+
+def test_without_workers_a_wait_for_the_gil_shows() -> None:
+    looks = [Look(main="gil", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
+    found = _diagnose(_seen(looks, workers=0, batches=0, main={"run_s": 0.5}))
+    assert found.finding is not None
+    assert found.finding.code == "lock"
+    assert "100% of the time for the GIL" in found.finding.explanation
+    assert found.confidence == "low"
 
 
 def test_a_loader_that_hangs_is_distinguished_from_a_slow_one() -> None:
