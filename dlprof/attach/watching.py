@@ -184,6 +184,7 @@ class Watcher:
         if now >= self._weighed_ns or now < self._began_ns + 2_000_000_000:
             self._weighed_ns = now + 200_000_000
             self._weigh_shared()
+            self._weigh_tensors()
         self._find_workers()
         main = self._main.look()
         if main is None:
@@ -317,9 +318,6 @@ class Watcher:
 
     def _look_around(self) -> None:
         """What changes slowly: memory, threads of the main process."""
-        if self._tensor_bytes is None and self._workers:
-            held = map(self._held_tensors, (self._training.pid, *self._workers))
-            self._tensor_bytes = next(filter(None, held), None)
         for each in self._workers.values():
             each.weigh()
         self._find_parents()
@@ -332,6 +330,11 @@ class Watcher:
         if shm is not None and shm.size_bytes:
             used = shm.used_bytes / shm.size_bytes
             self._shm_used = max(used, self._shm_used or 0.0)
+
+    def _weigh_tensors(self) -> None:
+        if self._tensor_bytes is None and self._workers:
+            held = map(self._held_tensors, (self._training.pid, *self._workers))
+            self._tensor_bytes = next(filter(None, held), None)
 
     def _held_tensors(self, pid: int) -> float | None:
         """Mean size of the shared tensors of which a process has descriptors."""
