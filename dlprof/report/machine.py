@@ -70,8 +70,8 @@ _FIGURES = {
     "gpus.model": "GPU model",
     "gpus.count": "number of GPUs",
     "gpus.memory_gib": "GPU memory",
-    "gpus.pcie_generation": "PCIe link",
-    "gpus.pcie_width": "PCIe link",
+    "gpus.pcie_generation": "PCIe generation",
+    "gpus.pcie_width": "PCIe lanes",
 }
 """What of a profile may be assumed, by its key, as people read it."""
 
@@ -99,7 +99,7 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
     if profile.read_on:
         yield "Read on", profile.read_on
     if profile.unsourced:
-        names = dict.fromkeys(_FIGURES.get(key, key) for key in profile.unsourced)
+        names = (_FIGURES.get(key, key) for key in profile.unsourced)
         yield "Assumed", f"as no page that was read states them: {', '.join(names)}"
     yield from (("Note", note) for note in profile.notes)
 

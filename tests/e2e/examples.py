@@ -32,7 +32,7 @@ SMALL_SWEEP = {
 sweeps are led by the model, which so few configurations would not be."""
 
 FIRST = DOCS / "tutorials" / "first-sweep.md"
-LONGER = {"predicting", "profiling", "python", "targets", "transfer"}
+LONGER = {"checking", "comparing", "predicting", "profiling", "python", "targets", "transfer"}
 QUICK = (
     README,
     *(
@@ -48,8 +48,12 @@ TO_RUN = {"python", "sh", "toml"}
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """The environment with this interpreter's programs first and no options of dlprof's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DLPROF_")}
+    """The environment with this interpreter's programs first, and nothing of dlprof or of a CI job.
+
+    Such a job names branches, and files that checks write to.
+    """
+    theirs = ("DLPROF_", "GITHUB_", "CI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
     programs = str(Path(sys.executable).parent)
     return {**kept, "PATH": os.pathsep.join([programs, kept.get("PATH", "")]), **more}
 
@@ -63,7 +67,11 @@ def _run(
 
 
 def _run_commands(text: str, folder: Path, environment: Mapping[str, str], *, code: int) -> None:
-    """Run commands, profiles at first with half of their budget, which may not do here."""
+    """Run commands, profiles at first with half of their budget, which may not do here.
+
+    What they left in the background ends with them.
+    """
+    text = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + text
     sooner = re.sub(
         r"^dlprof profile(?!.*--budget)", r"\g<0> --budget 15s", text, flags=re.MULTILINE
     )
@@ -130,21 +138,37 @@ def _read_toml(block: Block, folder: Path) -> None:
     assert len(read_document(path)) == 1
 
 
-def _prepare(folder: Path) -> None:
-    """What the pages take for granted: my_data.py, a run, and the project's own examples."""
+_CLONE = """
+git init --quiet --initial-branch main before && cd before
+git config user.name you && git config user.email you@example.org
+git add my_data.py && git commit --quiet --message "Load numbers" && git tag v1.4
+cd .. && git clone --quiet before work && cd work && git switch --quiet --create change
+"""
+
+
+def _prepare(folder: Path) -> Path:
+    """What the pages take for granted: a run, the project's own examples, and my_data.py.
+
+    That is in a clone, which is given back, on a branch beside main. Beside the clone are what it
+    is a clone of, and an environment.
+    """
     shown = blocks(FIRST.read_text(encoding="utf-8"))
     data = next(block for block in shown if _file_name(block) == "my_data.py")
-    (folder / "my_data.py").write_text(data.text, encoding="utf-8")
+    (folder / "before").mkdir()
+    (folder / "before" / "my_data.py").write_text(data.text, encoding="utf-8")
+    (folder / "old-env").symlink_to(sys.prefix)
+    _run(["bash", "-euc", _CLONE], folder, _environment())
     golden = ROOT / "tests" / "data" / "runs" / "golden.dlprof.jsonl"
-    (folder / "run.dlprof.jsonl").write_bytes(golden.read_bytes())
+    (folder / "work" / "run.dlprof.jsonl").write_bytes(golden.read_bytes())
     for name in ("configs", "examples"):
-        (folder / name).symlink_to(ROOT / name)
+        (folder / "work" / name).symlink_to(ROOT / name)
+    return folder / "work"
 
 
 def run_examples(page: Path, folder: Path) -> None:
     """Run every example of a page as it is written."""
     faulthandler.cancel_dump_traceback_later()  # commands that sweep have limits of their own
-    _prepare(folder)
+    folder = _prepare(folder)
     environment = _environment(**SMALL_SWEEP, DLPROF_CACHE_DIR=str(folder / "cache"))
     for block in blocks(page.read_text(encoding="utf-8")):
         match block.language:

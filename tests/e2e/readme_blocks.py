@@ -33,8 +33,8 @@ class Block:
         language: What is behind the fence.
         text: What is in it.
         mark: What the comment before it says of it, if any: ``command`` names it for ``.ci/run``,
-            ``exits`` the code that it ends with, ``needs`` a module or program, ``not run`` why it
-            isn't, ``screen`` what printed it.
+            ``exits`` the code that it ends with, ``needs`` a module or program, ``not run`` what
+            it needs or where else it is run, ``screen`` what printed it.
         value: What the comment says.
         line: Of its fence.
     """

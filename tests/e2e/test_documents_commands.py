@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,6 +64,16 @@ def test_workflows_are_yaml(text: str) -> None:
     assert not re.search(r"^(?:  )* \S", text, flags=re.MULTILINE), "indented by two blanks each"
     if importlib.util.find_spec("yaml") is not None:
         assert importlib.import_module("yaml").safe_load(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_is_not_run_says_what_it_needs_or_where_it_is_run(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.mark == "not run":
+            needs = re.match(r"it needs (?:Docker$|two machines; )", block.value)
+            elsewhere = re.findall(r"tests/\S+\.py", block.value)
+            assert needs or elsewhere or block.value == "the command below starts it", block.line
+            assert all((ROOT / name).exists() for name in elsewhere), block.line
 
 
 def test_languages_are_known() -> None:

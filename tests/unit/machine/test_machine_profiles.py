@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
+from dlprof.machine import profiles
 from dlprof.machine.profiles import (
     GpuProfile,
     MachineProfile,
@@ -26,19 +28,32 @@ _SPEED = {"median": 2.0, "low": 1.0, "high": 3.0, "unit": "steps/s"}
 _LEAST = {"name": "box", "description": "A box.", "logical_cpus": 16}
 
 
-def test_profiles_that_come_along_say_where_each_figure_is_from() -> None:
-    for profile in known_profiles():
-        known = {name for name, value in dataclasses.asdict(profile).items() if value}
-        cards = {f"gpus.{name}" for card in profile.gpus for name in dataclasses.asdict(card)}
-        assert profile.source
-        assert all(url.startswith("https://") for url in profile.source_url)
-        assert set(profile.unsourced) <= known | cards, profile.name
-        if profile.source_url:
-            assert dt.date.fromisoformat(profile.read_on or "") <= dt.datetime.now(dt.UTC).date()
-        else:
-            assert known - {"name", "description", "gpus", "notes", "source"} - {"unsourced"} <= (
-                set(profile.unsourced)
-            ), profile.name
+_KNOWN = sorted(Path(profiles.__file__).with_name("known").glob("*.toml"))
+_ABOUT = {"name", "description", "source", "source_url", "read_on", "unsourced", "notes"}
+
+
+@pytest.mark.parametrize("path", _KNOWN, ids=lambda path: path.stem)
+def test_a_profile_that_comes_along_says_where_each_figure_is_from(path: Path) -> None:
+    profile = read_profile(path)
+    assert profile.source
+    assert profile.source_url
+    assert all(url.startswith("https://") for url in profile.source_url)
+    assert dt.date.fromisoformat(profile.read_on or "") <= dt.datetime.now(dt.UTC).date()
+
+    text = path.read_text(encoding="utf-8")
+    figures, _, cards = text.partition("[[gpus]]")
+    line = r"(?m)^(\w+) = (?!\[)[^#\n]+(?:# (.+))?$"
+    beside = {name: why for name, why in re.findall(line, figures) if name not in _ABOUT}
+    beside |= {f"gpus.{name}": why for name, why in re.findall(line, cards)}
+    known = {name for name, value in dataclasses.asdict(profile).items() if value is not None}
+    assert {name for name in beside if "." not in name} == known - _ABOUT - {"gpus"}
+
+    pages = {name: re.match(r"\[(\d(?:, \d)*)\]", why) for name, why in beside.items()}
+    cited = {int(page) for each in pages.values() if each for page in each[1].split(", ")}
+    assert cited == set(range(1, len(profile.source_url) + 1)), "by its place in source_url"
+    assumed = {name for name, each in pages.items() if not each}
+    assert assumed == set(profile.unsourced)
+    assert all(re.match(r"assumed: \w", beside[name]) for name in assumed)
 
 
 def test_a_profile_that_comes_along_is_read_by_its_name() -> None:
