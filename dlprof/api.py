@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError, UsageError, did_you_mean
 from dlprof.units import quoted, spread_of
 
 if TYPE_CHECKING:
@@ -138,10 +137,9 @@ def _spelled(
         def spelled(*args: _Parameters.args, **given: _Parameters.kwargs) -> _Answer:
             for key in given:
                 if key not in known:
-                    near = difflib.get_close_matches(key, known, n=1)
                     raise UsageError(
                         f"dlprof.{function.__name__} has no option {quoted(key)}",
-                        hint=f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}.",
+                        hint=did_you_mean(key, known) or f"Known: {', '.join(known)}.",
                     )
             return function(*args, **given)
 
@@ -237,8 +235,8 @@ def check(
     *,
     against: str | None = None,
     baseline: _Path | None = None,
-    fail_above: float | str = 0.05,
-    confidence: float | str = 0.99,
+    fail_above: float | str | None = None,
+    confidence: float | str | None = None,
     allow_regression: str = "",
     directory: _Path | None = None,
     progress: bool = True,
@@ -253,8 +251,8 @@ def check(
         baseline: A stored history to compare with instead; it only advises, so that the report's
             ``warn_only`` is true.
         fail_above: How much slower loading may get, from 0.1% to 1000%: a fraction below 1, such
-            as 0.05, or a text as on the command line, such as ``"5%"``.
-        confidence: How sure a failing check is, from 0.5 to 0.99999; likewise.
+            as 0.05, or a text as on the command line, such as ``"5%"``, which is the default.
+        confidence: How sure a failing check is, from 0.5 to 0.99999; likewise, by default 0.99.
         allow_regression: Why a failure may pass; it is kept in the report.
         directory: The working directory of the code; that of this process by default.
         progress: Whether to show progress on standard error.
@@ -277,12 +275,12 @@ def check(
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
     settings, origins, _, _ = _resolved(target, options, folder)
+    rule = {"fail_above": fail_above, "confidence": confidence}
     asked = dataclasses.replace(
         for_check(settings, origins),
         against=against,
-        fail_above=parse_option("fail_above", fail_above, "fail_above"),
-        confidence=parse_option("confidence", confidence, "confidence"),
         override=allow_regression,
+        **{key: parse_option(key, raw, key) for key, raw in rule.items() if raw is not None},
     )
     with open_listener(quiet=not progress) as listener:
         if baseline is None:

@@ -23,6 +23,18 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
+def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Asks for the names nearest to what was typed; empty where none is as near as ``cutoff``.
+
+    >>> did_you_mean("num_worker", ["num_workers", "seed"])
+    'Did you mean num_workers?'
+    """
+    from difflib import get_close_matches  # where something is wrong
+
+    close = get_close_matches(typed, known, most, cutoff)
+    return f"Did you mean {' or '.join(close)}?" if close else ""
+
+
 class DlprofError(Exception):
     """A fault with one sentence of what is wrong and one of what to do about it.
 

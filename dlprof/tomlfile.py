@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlprof.errors import FileError, read_fault
+from dlprof.errors import FileError, did_you_mean, read_fault
 from dlprof.units import quoted
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -78,10 +77,8 @@ def check_table(
 
     for key, value in table.items():
         if key not in rules:
-            close = difflib.get_close_matches(key, rules, n=1)
-            known = f"The keys here are {', '.join(rules)}."
-            hint = f"Did you mean {close[0]}? {known}" if close else known
-            raise FileError(f"{named(key)} is not a known key", hint=hint)
+            known = f"{did_you_mean(key, rules)} The keys here are {', '.join(rules)}.".lstrip()
+            raise FileError(f"{named(key)} is not a known key", hint=known)
         if not rules[key].holds(value):
             raise FileError(
                 f"{named(key)} must be {rules[key].words}, not {quoted(value)}", hint=hint

@@ -97,6 +97,20 @@ class StepTime(float):
     __hash__ = float.__hash__
 
 
+def watching_s(seconds: float, least_s: float = 0.01) -> float:
+    """The seconds of ``--seconds``, in which something has to be seen.
+
+    Raises:
+        UsageError: They are less than ``least_s``, or more than a day.
+    """
+    if not least_s <= seconds <= 86_400:
+        raise UsageError(
+            f"--seconds {seconds:g} is not a time to watch for",
+            hint=f"Give {least_s:g} to 86400 seconds.",
+        )
+    return seconds
+
+
 def spread_of(step_s: float | None) -> str:
     """How steps differ, as ``parse_step`` reads it; empty where all are alike."""
     return step_s.spread if isinstance(step_s, StepTime) else ""

@@ -506,7 +506,7 @@ def feed(
     confidence, reason = judge(choose(unfed, endless, speeds), None)
     lower = 1 - (own_rate.low or 0.0) / own_rate.value if own_rate.low is not None else 1.0
     if lower <= USELESS:  # else the reason says it
-        reason += f"; loading is at most {percent(lower)} slower than predicted (95%)"
+        reason += f"; loading may be up to {percent(lower)} slower than predicted (95%)"
     machine_wait = found.wait(workers, prefetch, situation.cores)
     can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
     rate = ranks * prediction.batches_per_s.value

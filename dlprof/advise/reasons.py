@@ -683,13 +683,16 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
     }
+    step_s = there.constraints.step_s
+    step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"
+    asked = "with these cores, storage and background load" if there.step_measured else step
     cores = known.available_cores if known is not None else None
     had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {
         f"{_loaders(there.launched)} measured, not {ranks} at once": there.other_ranks,
         f"{had:.1f} cores were available when it was measured, not {free:.3g}": (free > 2 * had),
         disagrees: bool(disagrees),
-        "nothing was measured under such conditions": there.by_model,
+        f"nothing was measured {asked}": there.by_model,
         "no trial measured settings like these": agreed is None,
         "the model agrees with the trials, but these settings were not measured": True,
     }

@@ -6,7 +6,7 @@ import sys
 
 from dlprof.cli import options
 from dlprof.errors import UsageError
-from dlprof.units import quoted
+from dlprof.units import quoted, watching_s
 
 
 @options.command(
@@ -31,7 +31,7 @@ def attach(
             hint="`dlprof top` lists the trainings on this machine.",
         )
     number = int(pid)
-    watched_s = check_seconds(seconds)
+    watched_s = watching_s(seconds, 0.5)
     from dlprof.attach import attach as watch
     from dlprof.report.attach import attach_report, figures_of
     from dlprof.report.documents import json_document
@@ -40,16 +40,3 @@ def attach(
         sys.stderr.write(f"Watching process {number} for {watched_s:g} s …\n")
     found = watch(number, watched_s)
     asked.show(lambda: json_document(**figures_of(found)), lambda: attach_report(found))
-
-
-def check_seconds(seconds: float) -> float:
-    """The time to watch for, which has to be one in which something can be seen.
-
-    Raises:
-        UsageError: It isn't.
-    """
-    if not 0.5 <= seconds <= 86_400:
-        raise UsageError(
-            f"--seconds {seconds:g} is no time to watch for", hint="Give 0.5 to 86400 seconds."
-        )
-    return seconds

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
+
+from dlprof.errors import did_you_mean
 
 OPTIONS_PANEL = "Options"
 _WHOLE = "--help-all"
@@ -172,9 +173,8 @@ class Group(click.Group):
         names = self.list_commands(ctx)
         if args[0] in names or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        near = ", ".join(map(repr, difflib.get_close_matches(args[0], names)))
-        meant = f" Did you mean {near}?" if near else ""
-        raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
+        meant = did_you_mean(args[0], names, most=3)
+        raise click.UsageError(f"No such command {args[0]!r}. {meant}".rstrip(), ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write its own options, and the commands with their summaries by kind."""

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dlprof.cli import options
-from dlprof.cli.attach import check_seconds
+from dlprof.units import watching_s
 
 if TYPE_CHECKING:
     from dlprof.attach import Board
@@ -28,7 +28,7 @@ def top(
     Says what each waits for. On a terminal the list is live until Ctrl-C; elsewhere, and with
     --json, it is one snapshot.
     """
-    watched_s = check_seconds(seconds)
+    watched_s = watching_s(seconds, 0.5)
     from dlprof.attach import Board
     from dlprof.report.attach import figures_of, top_report
     from dlprof.report.documents import json_document

@@ -34,8 +34,8 @@ class Checker:
         self,
         target: object,
         *,
-        fail_above: float | str = 0.05,
-        confidence: float | str = 0.99,
+        fail_above: float | str | None = None,
+        confidence: float | str | None = None,
         arguments: Mapping[str, str] | None = None,
         **settings: object,
     ) -> CheckReport:

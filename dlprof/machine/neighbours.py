@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
@@ -31,6 +30,7 @@ from dlprof.machine.procfs import (
 from dlprof.machine.snapshot import NO_PSI, pressure_fractions
 from dlprof.machine.tree import scan_processes
 from dlprof.records import Machine
+from dlprof.units import watching_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,17 +247,12 @@ def survey(
     Raises:
         UsageError: ``seconds`` is no length of time to watch for.
     """
-    if not (math.isfinite(seconds) and 0 < seconds <= 3600):
-        raise UsageError(
-            f"--seconds {seconds:g} is not a time to watch for",
-            hint="Give more than 0 and at most 3600 seconds",
-        )
-    probe = speed or SpeedProbe(root)
+    watched_s, probe = watching_s(seconds), speed or SpeedProbe(root)
     with asked(gpus) as reader:
         machine = inspect_machine(root, gpus=reader)
         probe.start()
         try:
-            neighbours = watch(seconds, root=root, sleep=sleep)
+            neighbours = watch(watched_s, root=root, sleep=sleep)
         finally:
             probe.stop()
         neighbours = dataclasses.replace(neighbours, gpus=reader.neighbours())

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, did_you_mean
 from dlprof.files import is_there, replace_file
 from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
@@ -182,11 +181,9 @@ def read_profile(named: Path) -> MachineProfile:
     names = {path.stem: path for path in _KNOWN.glob("*.toml")}
     path = named if is_there(named) else names.get(name, named)
     if not is_there(path) and len(named.parts) == 1 and named.suffix != ".toml":
-        close = difflib.get_close_matches(name, names, n=1)
         raise FileError(
             f"{quoted(str(named))} is neither a machine that dlprof knows nor a file",
-            hint=(f"Did you mean {close[0]}? " if close else "")
-            + "dlprof machine --list shows the names.",
+            hint=f"{did_you_mean(name, names)} dlprof machine --list shows the names.".lstrip(),
         )
     return parse_profile(read_toml(path), str(path))
 

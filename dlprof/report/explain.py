@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from dlprof.errors import UsageError
+from dlprof.errors import UsageError, did_you_mean
 from dlprof.report.document import Document, FactList, Row, Styled, Text
 from dlprof.report.documents import json_document
 from dlprof.units import quoted
@@ -37,11 +36,10 @@ def page_of(code: str) -> str:
         UsageError: There is none.
     """
     if code not in _pages():
-        close = difflib.get_close_matches(code, _pages(), n=1, cutoff=0.4)
-        meant = f"Did you mean {close[0]}? " if close else ""
+        meant = did_you_mean(code, _pages(), cutoff=0.4)
         raise UsageError(
             f"{quoted(code)} is not the code of a finding",
-            hint=f"{meant}dlprof explain lists all codes.",
+            hint=f"{meant} dlprof explain lists all codes.".lstrip(),
         )
     return _pages()[code]
 

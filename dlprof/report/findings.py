@@ -47,7 +47,7 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
         yield Card(
             title=f"{number}. {finding.title}",
             code=finding.code,
-            level=finding.severity,
+            level=finding.severity + (" severity" if finding.severity != "info" else ""),
             tone=_SEVERITIES[finding.severity],
             blocks=tuple(blocks),
         )
@@ -76,6 +76,7 @@ def answer(
         yield "Bottleneck", "none found that is worth fixing"
         return
     yield "Bottleneck", (Styled(finding.title, "strong"), Styled(f"  {finding.code}", "soft"))
+    other, instead = _next_best(findings), False
     if finding.fix is not None:
         change = _change(finding) or finding.fix.text
         change += _where(finding, workers)
@@ -83,6 +84,9 @@ def answer(
             change += " (changes the order of batches)"
         known = wait is not None and workers is not None and not finding.evidence.get("gain_if")
         more = _more_may_pay(finding, wait or 0.0, workers or 0) if known else ""
+        # Of two values of one setting this line has both: only one can be set.
+        instead = other is not None and _sets_the_same(finding, other)
+        more = f"or {_offer(finding, other)}" if other is not None and instead else more
         yield "Fix", f"{change} ({more})" if more else change
     elif tried := finding.evidence.get("tried"):
         yield "Tried", str(tried)
@@ -93,20 +97,24 @@ def answer(
         elif NOTABLE <= wait < 1:
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
-    if (other := _next_best(findings)) is not None:
-        # Each gain is that of one change alone, whichever of them brings more.
-        said = str(finding.evidence.get("gain_at") or "")  # which the gain of the first has
-        gain = _gain(other, names_step=False).replace(f" {said}" if said else "", "", 1)
-        worth = ", ".join(filter(None, (_change(other), gain)))
-        worth += _to_measure(finding, other)
-        one, two = (
-            {*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other)
-        )
-        label, how = (
-            ("Or", "; instead of Fix") if one & two else ("Next", "; both together: not known")
-        )
-        how = "" if finding.fix is None else how
-        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {worth}{how}")
+    if other is not None and not instead:
+        said, label = _offer(finding, other), "Try" if finding.fix is None else "Also try"
+        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {said}")
+
+
+def _offer(finding: Finding, other: Finding) -> str:
+    """What another finding's fix would change and bring by itself: none knows that of both."""
+    at = str(finding.evidence.get("gain_at") or "")  # which the gain of the first has
+    gain = _gain(other, names_step=False).replace(f" {at}" if at else "", "", 1)
+    alone = "" if finding.fix is None or _sets_the_same(finding, other) else "by itself"
+    offer = ", ".join(filter(None, (_change(other), gain, alone)))
+    measured = not _change(other) or other.evidence.get("gain_from") == "measured"
+    return offer if measured else f"{offer}; dlprof sweep measures it"
+
+
+def _sets_the_same(finding: Finding, other: Finding) -> bool:
+    one, two = ({*each.fix.dataloader_kwargs} if each.fix else set() for each in (finding, other))
+    return bool(one & two)
 
 
 def _where(finding: Finding, workers: int | None) -> str:
@@ -115,19 +123,6 @@ def _where(finding: Finding, workers: int | None) -> str:
     if rank is None or workers is None or "num_workers" not in (asked or {}):
         return ""
     return f" on rank {rank}, or on all ranks (now num_workers={workers})"
-
-
-def _to_measure(finding: Finding, other: Finding) -> str:
-    """How to measure what else pays; why it isn't the fix, where it brings more than that."""
-    if not _change(other) or other.evidence.get("gain_from") == "measured":
-        return ""
-    measured = finding.evidence.get("gain_from") == "measured"
-    one, two = (
-        each.predicted_gain.value if each.predicted_gain else 0.0 for each in (finding, other)
-    )
-    if measured and two > one:
-        return " (bigger than Fix, but not measured: dlprof sweep)"
-    return " (dlprof sweep measures it)"
 
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
@@ -141,7 +136,7 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
-    return "the most predicted here; dlprof sweep tries more"
+    return "more may be faster: dlprof sweep measures them"
 
 
 def _change(finding: Finding) -> str:
@@ -166,9 +161,18 @@ def _needs(finding: Finding) -> str:
 
 
 def _next_best(findings: Sequence[Finding]) -> Finding | None:
-    """The finding after the first whose fix surely brings most, if any surely brings something."""
-    best = max(findings[1:], key=_least_gain, default=None)
-    return best if best is not None and _least_gain(best) > 1 else None
+    """The finding after the first whose fix surely brings most, if any surely brings something.
+
+    One that sets what the first sets has to bring more than that.
+    """
+    first, gain = findings[0], findings[0].predicted_gain
+    least = 1.0 if gain is None else max(1.0, gain.value)
+    pays = (
+        each
+        for each in findings[1:]
+        if _least_gain(each) > (least if _sets_the_same(first, each) else 1)
+    )
+    return max(pays, key=_least_gain, default=None)
 
 
 def _least_gain(finding: Finding) -> float:
@@ -180,9 +184,8 @@ def _least_gain(finding: Finding) -> float:
 
 def more_findings(findings: Sequence[Finding]) -> str:
     """How many there are beside those of the answer, and whether they bring anything."""
-    pays = _next_best(findings) is not None
-    more = len(findings) - 1 - pays
-    sure = "" if pays else " without a sure gain"
+    more = len(findings) - 1 - (bool(findings) and _next_best(findings) is not None)
+    sure = "" if any(_least_gain(each) > 1 for each in findings[1:]) else " without a sure gain"
     return f"{counted(more, 'more finding')}{sure}" if more > 0 else ""
 
 
@@ -200,7 +203,8 @@ def _gain(finding: Finding, *, names_step: bool = True) -> str:
     at = str(evidence.get("gain_at") or "")
     at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
-    said = f"{gain_text(gain)} {at}".strip(), _needs(finding), known
+    most, at = "at most " if at.endswith("at most") else "", at.removesuffix("at most")
+    said = f"{most}{gain_text(gain)} {at}".strip(), _needs(finding), known
     return ", ".join(filter(None, said))
 
 

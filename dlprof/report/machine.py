@@ -49,17 +49,22 @@ def machine_report(overview: Overview) -> doc.Document:
 
 
 def profile_report(profile: MachineProfile) -> doc.Document:
-    """A machine profile."""
+    """A machine profile: its figures; under ``-v`` also where they are from, and its notes."""
     title = f"Machine profile {profile.name}"
-    rows = tuple(_profile(profile, profile.to_machine()))
+    rows = doc.facts(_profile(profile, profile.to_machine()))
+    source = [("Source", profile.source or MISSING), *(("", url) for url in profile.source_url)]
+    read = f", read on {profile.read_on}" if profile.read_on else ""
     return doc.Document(
-        title=title, answer=(doc.Text(doc.Styled(title, "strong")), doc.FactList(rows))
+        title=title,
+        answer=doc.known(doc.Text(doc.Styled(title, "strong")), rows),
+        hints=doc.hint(f"Where the figures are from{read}: -v"),
+        details=lambda: doc.section("Source", doc.facts(source), doc.items(profile.notes)),
     )
 
 
 _FIGURES = {
     "logical_cpus": "CPUs",
-    "physical_cores": "cores",
+    "physical_cores": "physical cores",
     "cpu_model": "CPU model",
     "base_ghz": "base clock",
     "memory_gib": "memory",
@@ -78,30 +83,26 @@ _FIGURES = {
 
 def _profile(profile: MachineProfile, machine: Machine) -> Iterator[doc.Row]:
     yield "Machine", profile.description
-    yield "CPU", machine.cpu_model
+    yield "CPU", profile.cpu_model or MISSING
     yield "Cores", _cores(machine)
     yield "Base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"
-    yield "Core speed", _speed(machine)
+    yield "Core speed", MISSING if machine.core_speed is None else _speed(machine)
     yield "Memory", format_bytes(machine.memory_bytes)
     if profile.memory_gb_per_s is not None:
         cards = sum(group.count for group in profile.gpus)
         each = f", {profile.memory_gb_per_s / cards:.0f} for each GPU" if cards > 1 else ""
         yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
-    shm, nodes = format_bytes(machine.shm_bytes), count_text(machine.numa_nodes)
-    yield "Shared memory", machine.unavailable.get("shm_bytes", shm)
-    yield "NUMA nodes", machine.unavailable.get("numa_nodes", nodes)
+    yield "Shared memory", format_bytes(machine.shm_bytes)
+    yield "NUMA nodes", count_text(machine.numa_nodes)
     yield from _cards(machine.gpus, "none")
     links = [gpu.link_bytes_per_s for gpu in machine.gpus if gpu.link_bytes_per_s is not None]
     if links:  # the slowest card's
         yield "Link to a GPU", f"{min(links) / 1e9:.1f} GB/s each way"
-    yield "Source", profile.source or MISSING
-    yield from (("", url) for url in profile.source_url)
-    if profile.read_on:
-        yield "Read on", profile.read_on
+    unknown = (name for key, name in _FIGURES.items() if getattr(profile, key, "") is None)
+    yield "Not known", ", ".join(unknown) or MISSING
     if profile.unsourced:
         names = (_FIGURES.get(key, key) for key in profile.unsourced)
-        yield "Assumed", f"as no page that was read states them: {', '.join(names)}"
-    yield from (("Note", note) for note in profile.notes)
+        yield "Assumed", f"{', '.join(names)}: not in the pages that were read"
 
 
 def _answer(overview: Overview) -> Iterator[doc.Row]:

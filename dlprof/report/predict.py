@@ -347,7 +347,7 @@ def feed_text(feed: Feed) -> str:
     if feed.reached and not _is_fed(feed):
         never = feed.least_wait_fraction > feed.asked_wait_fraction
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
-        takes = f"with at most {asked} data wait {can} be done; the closest is"
+        takes = f"with at most {asked} data wait (--max-wait) {can} be done; the closest is"
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
@@ -412,8 +412,9 @@ def _fed(feed: Feed) -> str:
     # Restarts are shown apart, which no number of workers avoids.
     wait += "; in epochs" if share is not None and wait_parts(share, restarts)[1] else ":"
     if _is_fed(feed):
-        return f"{wait} the step is fed, as at most {asked} is asked for"
+        return f"{wait} the step counts as fed up to {asked} (--max-wait)"
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
-    return f"{wait} {loaders} it below {asked}, as receiving batches alone takes {least}"
+    below = f"below {asked} (--max-wait), as receiving batches alone takes {least}"
+    return f"{wait} {loaders} it {below}"

@@ -166,7 +166,7 @@ def accelerators_text(found: Accelerators) -> str:
     free = [busy for part, busy in _free(found) if part == found.limit]
     limit += f" ({percent_text(free[0].value)} without it)" if free and not full else ""
     if not found.count.value:
-        return f"at most {has}, not {asked}: {limit}"
+        return f"none is {asked} busy: one alone is {has} busy, {limit}"
     settings = found.config.text_naming("prefetch_factor")
     more = "more were not looked at" if found.count.value == found.most else limit
     if found.next_utilization is not None:

@@ -130,11 +130,13 @@ def _answer(run: Run) -> Iterator[doc.Row]:
 
 def _certainty(first: Finding | None = None) -> doc.Row:
     """How sure the gain is: it is predicted from one run, or known by no more than a bound."""
-    gain = None if first is None else first.predicted_gain
-    bare = first is not None and (gain is None or gain.low is None or bool(first.doubtful))
-    level = doc.Styled("low", "bad") if bare else doc.Styled("medium", "warn")
-    ci = gain is not None and gain.low is not None
-    more = "the CI leaves out how runs vary" if ci else "run-to-run variation is unknown"
+    low, more = False, "run-to-run variation is unknown"
+    if first is not None:
+        bare = first.predicted_gain is None or first.predicted_gain.low is None
+        low = bare or bool(first.doubtful)
+        why = "the gain has no interval" if bare else "the CI leaves out how runs vary"
+        more = "the cause is in doubt" if first.doubtful else why
+    level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
     return "Certainty", (level, f": {_ONCE}; {more}")
 
 

@@ -59,11 +59,11 @@ class Screen:
             fewer = doc.known(*map(_with_fewer_bars, answer))
             close = [line for line in lines if line.plain.strip()]
             if len(fewer) < len(answer) and len(close) <= _MOST_LINES:
-                lines = close  # rather than without a chart
-                break
+                break  # rather close together than without a chart
             answer = fewer
             lines = list(writer.blocks(answer))
-        yield from lines
+        close = [line for line in lines if line.plain.strip()]
+        yield from close if len(close) <= _MOST_LINES < len(lines) else lines
 
 
 def rendered(document: doc.Document, console: Console, *, verbose: bool = False) -> str:

@@ -76,7 +76,7 @@ def _pinning(found: Transfers) -> Iterator[doc.Row]:
     copy = " and .to(device, non_blocking=True)" if pinning.pays else ""
     yield "Recommended", (doc.Styled(f"pin_memory={pinning.pays}", "strong"), copy)
     size = format_bytes(pinning.bytes)
-    of = f"{found.batch.target} ({size})" if found.batch and found.batch.target else size
+    of = f"your {found.batch.target} ({size})" if found.batch and found.batch.target else size
     what = f"a batch of {of}" if pinning.of_batch else f"{size} at a time"
     time = seconds_text(pinning.pinned_s.value)
     yield "Speed-up", f"{gain_text(pinning.speedup, 'pageable copies')}; {what} in {time}"

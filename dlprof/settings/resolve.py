@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.errors import UsageError
+from dlprof.errors import UsageError, did_you_mean
 from dlprof.settings.model import SweepSettings, check_conflicts, needs_workers
 from dlprof.settings.options import ENVIRONMENT_PREFIX, OPTIONS, by_key
 from dlprof.tomlfile import read_toml, toml_value
@@ -132,11 +131,10 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
         # What follows the prefix of a misspelt variable is at least this much like its
         # right name's; the prefix alone would make any two alike. DLPROF_CACHE_DIR and
         # others that are no options are less.
-        close = difflib.get_close_matches(ending, endings, n=1, cutoff=0.75)
-        if close:
+        if meant := did_you_mean(ending, endings, cutoff=0.75):
             raise UsageError(
                 f"The environment variable {name} is not known",
-                hint=f"Did you mean {ENVIRONMENT_PREFIX}{close[0]}? Else unset it.",
+                hint=f"{meant.replace('mean ', f'mean {ENVIRONMENT_PREFIX}')} Else unset it.",
             )
     return {key: (environ[name], name) for name, key in names.items() if environ.get(name)}
 
@@ -159,6 +157,6 @@ def _from_file(path: Path) -> _Layer:
 
 
 def _unknown(key: str, source: str) -> UsageError:
-    close = difflib.get_close_matches(key.replace("-", "_"), by_key(), n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(by_key())}."
+    known = f"Known keys: {', '.join(by_key())}."
+    hint = did_you_mean(key.replace("-", "_"), by_key()) or known
     return UsageError(f"{quoted(key)} in {source} is not an option of dlprof", hint=hint)

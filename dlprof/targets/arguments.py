@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 import typing
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, did_you_mean
 
 
 def bind_arguments(
@@ -36,9 +35,7 @@ def bind_arguments(
     known = named_parameters(signature)
     unknown = [] if takes_any(signature) else [key for key in arguments if key not in known]
     for key in unknown:
-        close = difflib.get_close_matches(key, known, n=1)
-        listed = ", ".join(known) or "no arguments"
-        hint = f"Did you mean {close[0]!r}?" if close else f"It takes: {listed}."
+        hint = did_you_mean(key, known) or f"It takes: {', '.join(known) or 'no arguments'}."
         raise TargetError(f"{name} takes no argument {key!r}.", hint=hint)
     values = dict(settings)
     for key, text in arguments.items():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import shlex
 from collections.abc import Mapping
 from typing import Literal
 
-from dlprof.errors import UsageError
+from dlprof.errors import UsageError, did_you_mean
 
 BUILTINS = ("images", "voc", "shards", "text", "synthetic", "dlio")
 """Names of the built-in workloads; a module of the same name is reached through its file."""
@@ -86,11 +85,9 @@ def _split_attribute(text: str) -> tuple[str, str]:
         raise UsageError(
             f"{attr!r} in the target {text!r} is not the name of an attribute.", hint=_FORMS
         )
-    close = difflib.get_close_matches(text, BUILTINS, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else _FORMS
     raise UsageError(
         f"{text.rstrip(':')!r} is not a built-in target, and names no attribute of a module.",
-        hint=hint,
+        hint=did_you_mean(text, BUILTINS) or _FORMS,
     )
 
 

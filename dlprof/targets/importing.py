@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, did_you_mean
 from dlprof.targets.faults import one_line, raised_outside, user_traceback
 from dlprof.targets.grammar import TargetSpec
 
@@ -125,9 +124,8 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
             found = getattr(found, name)
         except AttributeError:
             public = [entry for entry in dir(found) if not entry.startswith("_")]
-            hint = "It has: " + (", ".join(public[:12]) or "no public names") + "."
-            if close := difflib.get_close_matches(name, public, n=3):
-                hint = "Did you mean " + " or ".join(repr(entry) for entry in close) + "?"
+            has = f"It has: {', '.join(public[:12]) or 'no public names'}."
+            hint = did_you_mean(name, public, most=3) or has
             raise TargetError(f"{path!r} has no attribute {name!r}.", hint=hint) from None
         except Exception as error:
             raise TargetError(

@@ -34,7 +34,7 @@ def test_waiting_takes_workers_and_no_cores() -> None:
 
 def test_how_sure_it_is_says_how_far_off_loading_may_be() -> None:
     found = fed_by(calibration(cpu=1e-6, io=0.1), step_s=0.01)
-    assert "; loading is at most " in found.confidence_reason
+    assert "; loading may be up to " in found.confidence_reason
     assert found.confidence_reason.endswith("% slower than predicted (95%)")
 
 

@@ -414,7 +414,9 @@ def test_one_accelerator_that_trials_do_not_keep_busy_is_none() -> None:
 @pytest.mark.parametrize(("share", "text"), [(0.8974, "89.7%"), (0.8999, "89.9%"), (0.61, "61%")])
 def test_a_utilization_that_is_short_of_what_is_asked_reads_so(share: float, text: str) -> None:
     none = dataclasses.replace(_kept(0.9), count=Estimate(value=0.0), utilization=share)
-    assert accelerators_text(none).startswith(f"at most {text}, not 90%: limited by")
+    assert accelerators_text(none).startswith(
+        f"none is 90% busy: one alone is {text} busy, limited"
+    )
 
 
 def test_memory_that_is_too_small_for_one_more_is_the_limit() -> None:

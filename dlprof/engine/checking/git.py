@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from dlprof.engine.workplace import cleanup_at_exit
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError, UsageError, did_you_mean
 from dlprof.records.gate import Compared
 
 _FETCH = (
@@ -102,8 +101,7 @@ class Git:
     def no_such_ref(self, ref: str) -> UsageError:
         """The error of a ref that doesn't exist."""
         known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
-        close = difflib.get_close_matches(ref, known, n=3)
-        hint = f"Did you mean {' or '.join(close)}?" if close else self._where_from(ref)
+        hint = did_you_mean(ref, known, most=3) or self._where_from(ref)
         return UsageError(
             f"--against {ref}: there is no such git ref, and no such directory", hint=hint
         )

@@ -41,7 +41,7 @@ from dlprof.records.gate import (
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document, line_by_line
 from dlprof.report.labels import MOST_BARS
-from dlprof.report.text import clean
+from dlprof.report.text import clean, shortened
 from dlprof.units import MISSING, counted, format_duration
 
 _HEADLINES: Mapping[GateState, str] = {
@@ -106,11 +106,11 @@ def state_word(check: CheckReport) -> str:
     return f"{word}, warning only" if check.state == "fail" and check.warn_only else word
 
 
-def side_text(side: Compared) -> str:
-    """One side of the check: ``main (1a2b3c4)``."""
-    parts = [short(side.commit, 7 + 3)[:7], short(side.note)]
-    inside = ", ".join(part for part in parts if part)
-    return f"{short(side.name)} ({inside})" if inside else short(side.name)
+def side_text(side: Compared, most: int = 300) -> str:
+    """One side of the check, ``main (1a2b3c4)``, names that are longer cut."""
+    name, note = (shortened(short(text), most) for text in (side.name, side.note))
+    inside = ", ".join(part for part in (short(side.commit, 7 + 3)[:7], note) if part)
+    return f"{name} ({inside})" if inside else name
 
 
 class MetricRow(NamedTuple):
@@ -209,7 +209,7 @@ _TONES |= {"pass": "good", "fail": "bad"}
 
 
 def check_report(check: CheckReport) -> doc.Document:
-    """The verdict, what to do, and what it rests on."""
+    """The verdict, what to do, and what it rests on; ``-v`` and pages have long names whole."""
     named = METRICS["service"].label in check.target.verdict.explanation
     term = f" · service time: {_SERVICE}" if named else ""
     return doc.Document(
@@ -234,9 +234,9 @@ def _answer(check: CheckReport) -> Iterator[doc.Row]:
     if to_do := advice(check):
         yield "To do", to_do
     if check.override and check.state == "fail":
-        yield "Allowed", f"by --allow-regression: {short(check.override)}"
+        yield "Allowed", f"by --allow-regression: {short(check.override, 100)}"
     why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
-    yield "Target", (doc.Styled(target_name(check), "strong"), f": {why}")
+    yield "Target", (doc.Styled(shortened(target_name(check), 40), "strong"), f": {why}")
     verdict = check.target.verdict
     fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
     others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
@@ -251,7 +251,7 @@ def _answer(check: CheckReport) -> Iterator[doc.Row]:
     for label, why in not_judged(check).items():
         left_out.setdefault(why, []).append(label)
     yield from (("Left out", f"{', '.join(each)}: {why}") for why, each in left_out.items())
-    yield "Compared", f"{side_text(check.change)} vs {side_text(check.base)}"
+    yield "Compared", f"{side_text(check.change, 24)} vs {side_text(check.base, 24)}"
     if check.target.plan is not None and (differ := check.target.plan.loader_difference):
         yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)
@@ -326,6 +326,8 @@ def _details(check: CheckReport) -> Iterator[doc.Section]:
     versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
     known = [f"{name} {short(version)}" for name, version in versions.items() if version]
     place["Versions"] = ", ".join(known) or "not known"
+    place |= {"Change": side_text(check.change), "Base": side_text(check.base)}
+    place |= {"Allowed": short(check.override)} if check.override else {}
     yield from doc.section("Measured on", doc.FactList((*place.items(),)))
     target, verdict, stages = check.target, check.target.verdict, _stages(check.target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]

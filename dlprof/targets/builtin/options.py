@@ -6,13 +6,12 @@ No torch, but for a loader.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dlprof.errors import UsageError
+from dlprof.errors import UsageError, did_you_mean
 from dlprof.targets.arguments import to_bool
 from dlprof.targets.builtin.files import FILES, Progress, directory
 from dlprof.targets.builtin.workload import Workload, read_workload
@@ -173,11 +172,10 @@ def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
     values = {}
     for key, text in {**spec.parameters, **arguments}.items():
         if key not in fields:
-            close = difflib.get_close_matches(key, fields, n=1)
             known = f"It takes: {', '.join(fields)}."
             raise UsageError(
                 f"{spec.source!r} takes no parameter {key!r}.",
-                hint=f"Did you mean {close[0]!r}? {known}" if close else known,
+                hint=f"{did_you_mean(key, fields)} {known}".lstrip(),
             )
         try:
             values[key] = fields[key].metadata["read"](text)

@@ -77,14 +77,13 @@ def test_what_more_workers_leave_rests_on_no_step_that_is_only_seen_from_outside
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert (
-        "Fix num_workers=9 (the most predicted here; dlprof sweep tries more) Speed-up 3.50x"
-        in text
+        "Fix num_workers=9 (more may be faster: dlprof sweep measures them) Speed-up 3.50x" in text
     )
     assert (
         "Workers have a batch to make 100% of the time (in sleep() 75%, running 25%), 0.0" in text
     )
     assert text.count("blocked is not seen") == 1
-    assert "(the most predicted here" in "\n".join(_lines(attach_report(_found("io"))))
+    assert "(more may be faster" in "\n".join(_lines(attach_report(_found("io"))))
 
 
 def test_json_says_what_the_screen_says() -> None:

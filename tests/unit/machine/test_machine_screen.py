@@ -17,7 +17,12 @@ from dlprof.machine.core_speed import UNPINNED, SpeedProbe
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, Overview, UserCpu, survey
 from dlprof.machine.nvidia import GpuReader
-from dlprof.machine.profiles import MachineProfile, read_profile, save_profile
+from dlprof.machine.profiles import (
+    MachineProfile,
+    known_profiles,
+    read_profile,
+    save_profile,
+)
 from dlprof.records import CoreSpeeds
 from dlprof.report.documents import json_document
 from dlprof.report.machine import machine_report, profile_report
@@ -171,6 +176,13 @@ def test_a_profile(width: int) -> None:
     check_golden(f"machine-profile-{width}.txt", drawn(profile_report(profile), width))
 
 
+@pytest.mark.parametrize("profile", known_profiles(), ids=lambda profile: profile.name)
+def test_a_profile_fits_a_screen_and_details_have_its_sources(profile: MachineProfile) -> None:
+    assert len(drawn(profile_report(profile), 80).splitlines()) <= 16
+    whole = " ".join(drawn(profile_report(profile), 200, verbose=True).split())
+    assert all(said in whole for said in (*profile.source_url, *profile.notes))
+
+
 def test_names_of_others_are_text_and_never_act() -> None:
     overview = _shared_server()
     hostile = UserCpu(user="[red]\x1b[31mx\x07\n", cpu_cores=3, processes=1)
@@ -245,7 +257,7 @@ def test_where_the_speed_is_not_known_is_why(monkeypatch: pytest.MonkeyPatch) ->
     assert UNPINNED in drawn(machine_report(overview), 200, verbose=True)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 3601.0])
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 86_401.0])
 def test_a_time_that_nobody_watches_for(seconds: float) -> None:
     with pytest.raises(UsageError, match="--seconds"):
         survey(seconds, sleep=lambda _: None)

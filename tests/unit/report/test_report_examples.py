@@ -357,7 +357,7 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         found = dataclasses.replace(first, evidence=evidence, predicted_gain=gain)
         return str(dict(answer([found], wait, workers=workers))["Fix"])
 
-    assert fix() == "num_workers=6 (the most predicted here; dlprof sweep tries more)"
+    assert fix() == "num_workers=6 (more may be faster: dlprof sweep measures them)"
     for limit, said in (("cores", "cores"), ("step", "the main process"), ("workers", "")):
         evidence = {"gain_from": "model", "gain_limit": limit}
         gain = Estimate(value=1.48, low=1.4, high=1.6)

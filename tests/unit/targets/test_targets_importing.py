@@ -162,7 +162,7 @@ def test_missing_attributes_come_with_close_ones(tmp_path: Path) -> None:
     write(tmp_path / "dlp_attr.py", "def make_dataset(): ...\nclass A:\n    inner = 1\n")
     error = fault(tmp_path, "dlp_attr.py:make_datset")
     assert "has no attribute 'make_datset'" in error.message
-    assert "'make_dataset'" in error.hint
+    assert "Did you mean make_dataset" in error.hint
     assert (
         "'dlp_attr.py:A' has no attribute 'outer'" in fault(tmp_path, "dlp_attr.py:A.outer").message
     )
