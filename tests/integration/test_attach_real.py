@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schemas import conforms
 
 from dlprof.attach.trainings import training_of
 from dlprof.errors import UsageError
@@ -76,7 +77,9 @@ def _dlprof(*words: str) -> tuple[int, dict[str, Any]]:
         check=False,
         timeout=120,
     )
-    return done.returncode, json.loads(done.stdout)
+    document = json.loads(done.stdout)
+    conforms("error" if done.returncode else words[0], document)
+    return done.returncode, document
 
 
 @pytest.fixture
