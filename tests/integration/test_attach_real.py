@@ -121,7 +121,7 @@ def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> 
 
 
 def test_a_training_that_ends_is_reported_as_ended(script: str) -> None:
-    with _running(sys.executable, script, "2", "40") as training:
+    with _running(sys.executable, script, "2", "400") as training:
         code, found = _dlprof("attach", str(training.pid), "--seconds", "60")
     assert code == 6
     assert "ended" in found["error"]["message"]
