@@ -30,8 +30,8 @@ format: venv
 	$(BIN)/ruff format
 
 docs: venv
-	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/schema.py
+	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/pictures.py
 
 site: venv

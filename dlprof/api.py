@@ -402,6 +402,12 @@ def _named(target: object) -> tuple[dict[str, str], bytes | None]:
 def load_run(path: _Path) -> Run:
     """Read a run file.
 
+    Args:
+        path: The run file, of a sweep, a profile or ``dlprof run``.
+
+    Returns:
+        The run, as the function that measured it returned it.
+
     Raises:
         FileError: It can't be read, or is none.
         UsageError: It is no path.
@@ -425,8 +431,10 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
 
     Args:
         run: A run, or the path of its file.
-        options: See :class:`RecommendOptions`: limits, and where the settings are to be used, as
-            ``dlprof recommend --help-all`` explains them.
+        options: See :class:`RecommendOptions`: limits, and where the settings are to be used.
+
+    Returns:
+        The settings in ``dataloader_kwargs``, what they should give in ``expected``, and why.
 
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
@@ -569,6 +577,9 @@ def transfer(
         options: See :class:`TransferOptions`. ``all_devices`` copies to all of them, one by one
             and at once, which slows down others who use them.
 
+    Returns:
+        Times and rates of each device in ``devices``, of the target's batch in ``batch``.
+
     Raises:
         DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
     """
@@ -601,6 +612,9 @@ def machine(
             read that instead of this one.
         seconds: How long to watch who uses it; a second by default.
         save: Write what was found as a machine profile (TOML); comments in the file stay.
+
+    Returns:
+        What the machine is and what others use of it; for ``machine`` its profile.
 
     Raises:
         DlprofError: The profile can't be read or written, or ``seconds`` is no time to watch for.

@@ -1,4 +1,4 @@
-"""The hooks of the site (``mkdocs.yml``): findings, reports of the examples, links, the address.
+"""The hooks of the site (``mkdocs.yml``): findings, schemas, reports of examples, links, address.
 
 The same files are read in a checkout, where a link is a path, and on the site, where it isn't. So
 links are written as paths, and turned here into what the site needs.
@@ -18,8 +18,10 @@ from dlprof.store import read_run
 ROOT = Path(__file__).parents[1]
 EXPLAIN = "dlprof/explain/"
 EXAMPLES = "examples/"
+SCHEMAS = "dlprof/schema/"
 _FINDINGS = "findings/"
 _SAMPLES = "samples/"
+_SCHEMAS = "schema/"
 _RUN = ".dlprof.jsonl"
 _LINK = re.compile(r"\]\((?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _CODE = re.compile(r"(?<!\[)`(?P<code>[a-z_.]+)`(?!\])")
@@ -40,12 +42,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Take the findings' pages from the package, and make a report of every example."""
+    """Take findings' pages and schemas from the package, and make a report of every example."""
     from mkdocs.structure.files import File  # only the site's environment has it
 
     for code in codes():
         path = ROOT / EXPLAIN / f"{code}.md"
         files.append(File.generated(config, f"{_FINDINGS}{code}.md", abs_src_path=str(path)))
+    for path in sorted((ROOT / SCHEMAS).glob("*.json")):
+        files.append(File.generated(config, _SCHEMAS + path.name, abs_src_path=str(path)))
     for path in sorted((ROOT / EXAMPLES).glob(f"*{_RUN}")):
         page = render_html(read_run(path))
         files.append(File.generated(config, sample_of(EXAMPLES + path.name), content=page))
@@ -79,7 +83,9 @@ def linked(page: str) -> str:
 
 
 def relinked(page: str, name: str, address: str) -> str:
-    """A page whose links out of ``docs/`` lead to a finding, an example's report, or the source.
+    """A page whose links out of ``docs/`` lead to what the site has of it, or to the source.
+
+    It has findings, schemas, and reports of examples.
 
     Args:
         page: Its Markdown.
@@ -95,6 +101,8 @@ def relinked(page: str, name: str, address: str) -> str:
             return match[0]
         if path.startswith(EXPLAIN):
             return f"]({posixpath.relpath(_FINDINGS + path.removeprefix(EXPLAIN), folder)}{anchor})"
+        if path.startswith(SCHEMAS):
+            return f"]({posixpath.relpath(_SCHEMAS + path.removeprefix(SCHEMAS), folder)})"
         if path.startswith(EXAMPLES) and path.endswith(_RUN):
             return f"]({posixpath.relpath(sample_of(path), folder)})"
         return f"]({address}/blob/main/{path}{anchor})"

@@ -12,11 +12,13 @@ import argparse
 import dataclasses
 import functools
 import inspect
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,8 +27,11 @@ from typing import Any, Literal
 
 import click
 
+import dlprof
+from dlprof import errors
 from dlprof.cli.app import program
 from dlprof.machine.profiles import GpuProfile, MachineProfile
+from dlprof.records import Recommendation, Run
 from dlprof.records.findings import FindingCode
 from dlprof.records.machine import CoreSpeeds
 from dlprof.settings import SweepSettings, by_key
@@ -39,6 +44,7 @@ from dlprof.units import format_bytes
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EXPLAIN = ROOT / "dlprof" / "explain"
+SCHEMA = ROOT / "dlprof" / "schema"
 _BLOCK = re.compile(
     r"(<!-- from the code: (?P<name>[^>]+) -->\n).*?(?=<!-- end -->)", flags=re.DOTALL
 )
@@ -58,8 +64,15 @@ _UNITS = {
     "_w": "W",
 }
 _DEFAULT = re.compile(r" (?:\(default: (?P<shown>.*)\)|Default: (?P<said>.+?))\.?$")
+_LINE = 88  # characters of a signature that is written in one line
 _ONE_CONFIGURATION = ("profile", "check", "baseline update", "transfer")
 """Commands that load a single configuration."""
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):\n", flags=re.MULTILINE)
+"""What a docstring's sections begin with."""
+
+_ENTRY = re.compile(r"^(\w+): (.*(?:\n    .*)*)", flags=re.MULTILINE)
+"""An argument or an exception, and what is said of it."""
 
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
 
@@ -285,6 +298,156 @@ def finding_table() -> str:
     return _table(("code", "meaning"), rows)
 
 
+def schema_table() -> str:
+    """Every schema, with what it is of."""
+    rows = []
+    for path in sorted(SCHEMA.glob("*.json"), key=lambda path: path.stem):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        link = f"[`{path.stem}`](../../dlprof/schema/{path.name})"
+        rows.append([link, _cell(found["description"])])
+    return _table(("schema", "of"), rows)
+
+
+def _functions() -> dict[str, Any]:
+    """The public functions, as they are called; some have the name of a room."""
+    found = {f"dlprof.{name}": getattr(dlprof, name) for name in dlprof.__all__}
+    return {
+        name: each.__wrapped__ if isinstance(each, types.ModuleType) else each
+        for name, each in found.items()
+        if not isinstance(each, str | type)
+    }
+
+
+def api_overview() -> str:
+    """The public functions, each with the first sentence on it."""
+    rows = (
+        [f"[`{name}`](#{name.replace('.', '')})", _cell(_docstring(each)[0].partition("\n\n")[0])]
+        for name, each in _functions().items()
+    )
+    return _table(("function", "what it does"), rows)
+
+
+def api() -> str:
+    """Every public name of the package, by its docstring."""
+    methods = {"Run.to_dataframe": Run.to_dataframe, "Recommendation.apply": Recommendation.apply}
+    parts = ["## Functions\n"]
+    parts += (_described_function(name, each) for name, each in _functions().items())
+    parts.append("## Methods\n")
+    parts += (_described_function(name, each) for name, each in methods.items())
+    classes = {n: each for n in dlprof.__all__ if isinstance(each := getattr(dlprof, n), type)}
+    options = {name: each for name, each in classes.items() if typing.is_typeddict(each)}
+    parts.append("## Options\n")
+    parts += (_described_options(name, each) for name, each in options.items())
+    parts.append("## Classes\n")
+    parts += (_described_class(name, classes[name]) for name in classes if name not in options)
+    return "\n".join(parts)
+
+
+def _described_function(name: str, function: Any) -> str:
+    """A function as its signature and docstring have it.
+
+    Raises:
+        KeyError: Its docstring leaves out an argument, or what it returns.
+    """
+    signature = inspect.signature(function)
+    module = inspect.getmodule(inspect.unwrap(function))
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    prose, sections = _docstring(function)
+    texts = dict(_ENTRY.findall(sections.get("Args", "")))
+    rows = [
+        [
+            f"`{each.name}`",
+            _api_type(each.annotation, module),
+            "" if each.default is each.empty else f"`{_quoted(each.default)}`",
+            _cell(_linked(texts[each.name])),
+        ]
+        for each in parameters
+    ]
+    bare = [each.replace(annotation=each.empty) for each in parameters]
+    call = f"{name}{inspect.Signature(bare)}".replace("'", '"')
+    if len(call) > _LINE:  # an argument a line, where ``*`` has its own
+        call = re.sub(r", (?=[\w*])", ",\n    ", call).replace("(", "(\n    ", 1)[:-1] + ",\n)"
+    returned = _api_type(signature.return_annotation, module)
+    kind = "" if returned == "`Any`" else f" {returned}:"
+    ends = [f"**Returns**{kind} {_cell(_linked(sections['Returns']))}"]
+    raised = _ENTRY.findall(sections.get("Raises", ""))
+    ends += [f"**Raises** `{kind}`: {_cell(text)}" for kind, text in raised]
+    table = _table(("argument", "type", "default", "what it is"), rows) if rows else ""
+    parts = (f"### {name}", f"```py\n{call}\n```", prose, table.rstrip(), *ends)
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _described_options(name: str, table: Any) -> str:
+    """Options as keywords, with what the command of that name says of each."""
+    word = name.removesuffix("Options").lower()
+    command: Any = program().get_command(click.Context(program()), word)
+    shown = (each for each in command.params if not getattr(each, "hidden", False))
+    said = {each.name: _option_row(word, each) for each in shown}
+    hints = inspect.get_annotations(table)
+    module = inspect.getmodule(table)
+    rows = [[f"`{key}`", _api_type(hint, module), *said[key][2:]] for key, hint in hints.items()]
+    return f"### {name}\n\n{_docstring(table)[0]}\n\n" + _table(
+        ("keyword", "type", "default", "what it does"), rows
+    )
+
+
+def _described_class(name: str, found: type) -> str:
+    prose, sections = _docstring(found)
+    parts = [f"### {name}\n\n{prose}\n"]
+    module = inspect.getmodule(found)
+    if dataclasses.is_dataclass(found):
+        texts = described(found)
+        hints = inspect.get_annotations(found)
+        rows = [
+            [f"`{each.name}`", _api_type(hints[each.name], module), _cell(texts[each.name])]
+            for each in dataclasses.fields(found)
+        ]
+        parts.append(_table(("field", "type", "what it is"), rows))
+    if issubclass(found, errors.DlprofError):
+        held = dict(_ENTRY.findall(sections["Args"] + sections["Attributes"]))
+        rows = [[f"`{name}`", _cell(text)] for name, text in held.items()]
+        parts += [_table(("attribute", "what it is"), rows), "Its kinds, in `dlprof.errors`:\n"]
+        kinds = (each for each in vars(errors).values() if isinstance(each, type))
+        rows = [
+            [f"`{each.__name__}`", f"{each.exit_code.value}", summary(each)]
+            for each in kinds
+            if issubclass(each, found) and each is not found
+        ]
+        parts.append(_table(("class", "exit code", "what it is"), rows))
+    return "\n".join(parts)
+
+
+def _docstring(found: Any) -> tuple[str, dict[str, str]]:
+    """What a docstring says, as Markdown, and its sections."""
+    prose, *rest = _SECTION.split(inspect.getdoc(found) or "")
+    sections = {
+        name: textwrap.dedent(body) for name, body in zip(rest[::2], rest[1::2], strict=True)
+    }
+    paragraphs = (" ".join(each.split()) for each in prose.strip().split("\n\n"))
+    return _linked("\n\n".join(paragraphs)).replace("``", "`"), sections
+
+
+def _linked(text: str) -> str:
+    """A docstring's text whose references lead to their place on the page."""
+    text = re.sub(r":func:`(\w+)`", r"[`dlprof.\1`](#dlprof\1)", text)
+    return re.sub(r":class:`(\w+)`", lambda found: f"[`{found[1]}`](#{found[1].lower()})", text)
+
+
+def _api_type(hint: Any, module: Any) -> str:
+    """A type of the Python API, without the names that a module has for it alone."""
+    text = getattr(hint, "__forward_arg__", hint)
+    text = re.sub(r"\b_[A-Z]\w*", lambda found: repr(getattr(module, found[0])), text)
+    text = re.sub(r"Unpack\[(\w+)\]", r"\1", text)
+    text = re.sub(r"\b(?:[a-z]\w*\.)+|~_", "", text)
+    text = re.sub(r"Literal\[(.+?)\]", lambda found: found[1].replace(", ", " or "), text)
+    text = text.replace("'", '"')
+    return f"`{text.replace(' | ', ' or ')}`"
+
+
 @functools.cache
 def screen(command: str) -> str:
     """What a command prints in the checkout, 80 columns wide.
@@ -317,7 +480,10 @@ def rendered(page: str) -> str:
     makers = {
         "findings": finding_table,
         "machine profile": profile_tables,
+        "python": api,
+        "python functions": api_overview,
         "records": record_tables,
+        "schemas": schema_table,
     }
 
     def make(match: re.Match[str]) -> str:

@@ -39,6 +39,9 @@ def watch(
         every: Batches between two calls of ``log``; the figures are those of these batches.
         name: What the summary calls the loader.
 
+    Returns:
+        The loader, with its waits timed.
+
     Raises:
         UsageError: ``loader`` can't be iterated, ``log`` can't be called, or ``every`` is no whole
             number above 0.

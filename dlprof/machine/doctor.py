@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -192,17 +192,14 @@ def _start_method(facts: SystemFacts) -> Iterator[Check]:
 
 
 class _Fault(NamedTuple):
-    """A fault of versions of Python, from the first that has it to the next that hasn't.
+    """A fault of versions of Python or torch; its source was read in November 2026."""
 
-    On one system, or everywhere but on Windows; its source was read on 2026-11-23.
-    """
-
-    first: tuple[int, ...]
-    until: tuple[int, ...]
-    system: str
-    finding: str
-    source: str
-    fixed: str
+    first: tuple[int, ...]  # version that has it
+    until: tuple[int, ...]  # the next that hasn't
+    finding: str  # what happens
+    source: str  # where that is said
+    fixed: str  # what to use instead: a version, or more
+    needs: str = ""  # the one system, or ``GPU``, without which it doesn't show
 
 
 _HANGS = (
@@ -213,49 +210,106 @@ _CLEANS_NOT = (
     "joblib's worker processes fail to clean up (unknown resource type)",
     "github.com/joblib/loky/issues/475",
 )
-_FAULTS = (
-    _Fault((3, 12, 10), (3, 13), "", *_HANGS, "3.13.14"),
-    _Fault((3, 13, 3), (3, 13, 14), "", *_HANGS, "3.13.14"),
-    _Fault((3, 14), (3, 14, 5), "", *_HANGS, "3.14.5"),
-    _Fault((3, 13, 10), (3, 13, 11), "", *_CLEANS_NOT, "3.13.11"),
-    _Fault((3, 14, 1), (3, 14, 2), "", *_CLEANS_NOT, "3.14.2"),
+_NO_ARGUMENTS = (
+    "Workers started by forkserver import the script without its arguments (sys.argv)",
+    "github.com/python/cpython/issues/143706",
+)
+_MANY_ARGUMENTS = (
+    "Workers can't be started by forkserver where the script has 128 KiB of arguments",
+    "github.com/python/cpython/issues/144503",
+)
+_OF_PYTHON = (
+    _Fault((3, 12, 10), (3, 13), *_HANGS, "3.13.14"),
+    _Fault((3, 13, 3), (3, 13, 14), *_HANGS, "3.13.14"),
+    _Fault((3, 14), (3, 14, 5), *_HANGS, "3.14.5"),
+    _Fault((3, 13, 8), (3, 13, 12), *_NO_ARGUMENTS, "3.13.13"),
+    _Fault((3, 14, 1), (3, 14, 3), *_NO_ARGUMENTS, "3.14.4"),
+    _Fault((3, 13, 12), (3, 13, 13), *_MANY_ARGUMENTS, "3.13.13"),
+    _Fault((3, 14, 3), (3, 14, 4), *_MANY_ARGUMENTS, "3.14.4"),
+    _Fault((3, 13, 10), (3, 13, 11), *_CLEANS_NOT, "3.13.11"),
+    _Fault((3, 14, 1), (3, 14, 2), *_CLEANS_NOT, "3.14.2"),
     _Fault(
         (3, 12),
         (3, 15),
-        "darwin",
         "A program may not end after workers sent it tensors",
         "github.com/pytorch/pytorch/issues/153050",
         "3.11",
+        needs="darwin",
+    ),
+)
+_OF_TORCH = (
+    _Fault(
+        (2, 6),
+        (2, 7),
+        "With in_order=False each worker still gets every num_workers-th batch, so a slow one "
+        "leaves the others idle",
+        "github.com/pytorch/pytorch/pull/142324",
+        "2.7",
+    ),
+    _Fault(
+        (2, 5),
+        (2, 8),
+        "A forked worker that loads sparse tensors with torch.load fails where CUDA is in use "
+        "(initialization error)",
+        "github.com/pytorch/pytorch/issues/153143",
+        '2.8, or multiprocessing_context="spawn"',
+        needs="GPU",
+    ),
+    _Fault(
+        (1, 12),
+        (2, 13),
+        "A DataLoader with persistent_workers=True and pin_memory=True leaves files open when it "
+        "is gone, until the program ends",
+        "github.com/pytorch/pytorch/issues/91252",
+        "2.13, or make such a DataLoader once, not each epoch",
+        needs="GPU",
+    ),
+    _Fault(
+        (1, 12),
+        (2, 13),
+        "A program that still has a DataLoader with persistent_workers=True and pin_memory=True "
+        "ends 5 s later for each of its workers",
+        "github.com/pytorch/pytorch/issues/81794",
+        "2.13, or del the DataLoader when it is done",
+        needs="GPU",
     ),
 )
 
 
+def _faults(
+    name: str, version: str, table: tuple[_Fault, ...], there: Collection[str]
+) -> Iterator[Check]:
+    """What is known of a version. A pre-release or a build of one counts as that version."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = tuple(map(int, release[0].split("."))) if release else ()
+    for fault in table:
+        if fault.first <= numbers < fault.until and fault.needs in there:
+            text = f"{version}: {fault.finding} ({fault.source})."
+            yield Check(name, "warning", text, f"Use {name} {fault.fixed}.")
+
+
 def _python(facts: SystemFacts) -> Iterator[Check]:
     version = ".".join(map(str, facts.python))
-    found = [
-        fault
-        for fault in _FAULTS
-        if fault.first <= facts.python < fault.until
-        and (fault.system or facts.system) == facts.system != "win32"
-    ]
-    for fault in found:
-        text = f"{version}: {fault.finding} ({fault.source})."
-        yield Check("Python", "warning", text, f"Use Python {fault.fixed}.")
-    if not found:
-        yield Check("Python", "ok", f"{version}: no fault of this version is known.")
+    # All of them are of POSIX: on Windows there is no fork.
+    table = () if facts.system == "win32" else _OF_PYTHON
+    found = list(_faults("Python", version, table, {"", facts.system}))
+    yield from found or [Check("Python", "ok", f"{version}: no fault of this version is known.")]
 
 
 def _torch(facts: SystemFacts) -> Iterator[Check]:
-    version = facts.torch
+    version, gpu = facts.torch, facts.machine.gpus or facts.gpu_devices
     if version is None:
         advice = "Install it into the environment that dlprof runs in."
         yield Check("torch", "problem", "It is not installed for this Python.", advice)
-    elif version.endswith("+cpu") and (facts.machine.gpus or facts.gpu_devices):
+        return
+    if alone := version.endswith("+cpu") and gpu:
         advice = "Install the build for your GPU: pytorch.org/get-started."
         text = f"{version} is built for the CPU alone, and there is a GPU."
         yield Check("torch", "warning", text, advice)
-    else:
-        yield Check("torch", "ok", f"{version} is installed.")
+    found = list(_faults("torch", version, _OF_TORCH, {"", "GPU"} if gpu and not alone else {""}))
+    yield from found
+    if not alone and not found:
+        yield Check("torch", "ok", f"{version}: no fault of this version is known.")
 
 
 def _gpu_driver(facts: SystemFacts) -> Iterator[Check]:

@@ -35,6 +35,9 @@ def tune(
         state: A file for the answer, from which the next job starts, as ``dlprof.kwargs_for`` does.
         enabled: ``False`` leaves the loader alone. So does ``DLPROF_TUNE=off`` in the environment.
 
+    Returns:
+        The loader that was passed.
+
     Raises:
         UsageError: An argument that can't be used.
     """

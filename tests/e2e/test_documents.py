@@ -52,6 +52,7 @@ OTHERS = {
     "--nodes",
     "--ntasks",
     "--ntasks-per-node",
+    "--shm-size",
     "--time",
 }
 """Flags of Docker, Slurm and others, and the help's own."""

@@ -16,8 +16,8 @@ from readme_blocks import DOCS, PAGES, ROOT, blocks
 from dlprof.cli.app import program
 
 COMMAND = re.compile(r"(?:^|[\s$(]|-m )dlprof (?P<words>[^\n;|&>#)]*)", flags=re.MULTILINE)
-SHOWN = {"", "dockerfile", "python", "text", "toml"}
-"""Languages of blocks that hold no commands."""
+SHOWN = {"", "dockerfile", "py", "python", "text", "toml"}
+"""Languages of blocks that hold no commands; ``py`` is of signatures, which aren't run."""
 
 YAML = [
     block.text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schemas import conforms
 
 from dlprof.attach.trainings import training_of
 from dlprof.errors import UsageError
@@ -76,7 +77,9 @@ def _dlprof(*words: str) -> tuple[int, dict[str, Any]]:
         check=False,
         timeout=120,
     )
-    return done.returncode, json.loads(done.stdout)
+    document = json.loads(done.stdout)
+    conforms("error" if done.returncode else words[0], document)
+    return done.returncode, document
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> 
 
 
 def test_a_training_that_ends_is_reported_as_ended(script: str) -> None:
-    with _running(sys.executable, script, "2", "40") as training:
+    with _running(sys.executable, script, "2", "400") as training:
         code, found = _dlprof("attach", str(training.pid), "--seconds", "60")
     assert code == 6
     assert "ended" in found["error"]["message"]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from rich.console import Console
+from schemas import conforms
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
 
 from dlprof.attach import Attached, session
@@ -84,6 +85,14 @@ def test_what_more_workers_leave_rests_on_no_step_that_is_only_seen_from_outside
     )
     assert text.count("blocked is not seen") == 1
     assert "(more may be faster" in "\n".join(_lines(attach_report(_found("io"))))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_json_is_as_its_schema_says(name: str) -> None:
+    figures = figures_of(_found(name))
+    conforms("attach", json.loads(json_document(**figures)))
+    conforms("top", json.loads(json_document(trainings=[figures, figures])))
+    conforms("top", json.loads(json_document(trainings=[])))
 
 
 def test_json_says_what_the_screen_says() -> None:

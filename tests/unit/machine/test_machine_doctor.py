@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ FACTS = SystemFacts(
     cpu_count=16,
     shm_writable=True,
     hard_open_files=1_048_576,
-    torch="2.9.0",
+    torch="2.13.0",
     gpu_devices=1,
     temporary="/var/tmp",
     clock="tsc",
@@ -95,8 +96,9 @@ def test_a_healthy_machine_has_nothing_amiss() -> None:
         ({"start_method": "forkserver"}, "start method", "warning", "picklable", "in a module"),
         ({"python": (3, 14, 4)}, "Python", "warning", "3.14.4: A program may hang", "3.14.5"),
         ({"python": (3, 12, 11)}, "Python", "warning", "issues/146313", "3.13.14"),
+        ({"torch": "2.6.0", "gpus": (), "gpu_devices": 0}, "torch", "warning", "in_order", "2.7."),
         ({"torch": None}, "torch", "problem", "not installed", "environment"),
-        ({"torch": "2.9.0+cpu"}, "torch", "warning", "CPU alone", "pytorch.org"),
+        ({"torch": "2.13.0+cpu"}, "torch", "warning", "CPU alone", "pytorch.org"),
         ({"gpus": ()}, "GPU driver", "problem", "1 devices, but no driver", "--gpus all"),
         ({"others": ("~/x/dlprof",)}, "dlprof on PATH", "warning", "~/x/dlprof", "python -m"),
         ({"temporary": None}, "temporary files", "problem", "No directory", "TMPDIR"),
@@ -122,7 +124,7 @@ def test_what_is_amiss_is_named_with_what_to_do(
         {"start_method": "spawn", "system": "darwin"},
         {"python": (3, 12, 11), "system": "win32"},
         {"python": (3, 13, 14)},
-        {"gpus": (), "gpu_devices": 0, "torch": "2.9.0+cpu"},
+        {"gpus": (), "gpu_devices": 0, "torch": "2.13.0+cpu"},
         {"memory_limit_bytes": 128 * GIB},
         {"clock": None},
         {"open_files_limit": None},
@@ -132,9 +134,57 @@ def test_what_is_as_it_should_be_is_left_alone(changes: dict[str, Any]) -> None:
     assert amiss(facts(**changes)) == []
 
 
-def test_two_faults_of_one_version_are_two_findings() -> None:
+def test_faults_of_one_version_are_findings_of_their_own() -> None:
     found = amiss(facts(python=(3, 13, 10)))
-    assert [check.advice for check in found] == ["Use Python 3.13.14.", "Use Python 3.13.11."]
+    assert [check.advice for check in found] == [
+        "Use Python 3.13.14.",
+        "Use Python 3.13.13.",
+        "Use Python 3.13.11.",
+    ]
+
+
+SLOW, SPARSE, PINNED = "142324", "153143", ["91252", "81794"]
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("2.5.1", [SPARSE, *PINNED]),
+        ("2.6.0a0", [SLOW, SPARSE, *PINNED]),  # as the release that it leads to
+        ("2.6.0", [SLOW, SPARSE, *PINNED]),
+        ("2.6", [SLOW, SPARSE, *PINNED]),
+        ("2.6.1+cu124", [SLOW, SPARSE, *PINNED]),
+        ("2.6.0+cpu", [SLOW]),  # a build that uses no GPU
+        ("2.7.0rc1", [SPARSE, *PINNED]),
+        ("2.7.0.dev20250310+cu126", [SPARSE, *PINNED]),
+        ("2.7.1", [SPARSE, *PINNED]),
+        ("2.8.0", PINNED),
+        ("2.12.1+rocm7.2", PINNED),
+        ("2.13.0a0+git1234", []),
+        ("2.13.0", []),
+        ("2.20.0", []),
+        ("3.0", []),
+        ("1.11.0", []),
+        ("of my own", []),
+    ],
+)
+def test_faults_of_a_torch_are_those_of_its_release(version: str, known: list[str]) -> None:
+    found = [each for each in amiss(facts(torch=version)) if "CPU alone" not in each.finding]
+    assert [each.name for each in found] == ["torch"] * len(known)
+    assert [each.finding.rstrip(").").rpartition("/")[2] for each in found] == known
+    assert all(each.finding.startswith(f"{version}: ") for each in found)
+
+
+def test_faults_of_pinning_need_a_gpu() -> None:
+    found = amiss(facts(torch="2.6.0", gpus=(), gpu_devices=0))
+    assert [each.finding.rstrip(").").rpartition("/")[2] for each in found] == [SLOW]
+
+
+def test_each_fault_ends_and_names_where_it_is_described() -> None:
+    for fault in (*doctor._OF_PYTHON, *doctor._OF_TORCH):
+        assert fault.first < fault.until
+        assert re.fullmatch(r"github\.com/[\w-]+/\w+/(issues|pull)/\d+", fault.source)
+        assert not fault.finding.endswith(".")
 
 
 def test_a_container_is_looked_at_through_its_files() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def test_the_schemas_are_as_the_code_has_them() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    listed = (ROOT / "tests" / "data" / "report" / "options.txt").read_text(encoding="utf-8")
+    commands = re.findall(r"^dlprof (.+) --json", listed, flags=re.MULTILINE)
+    assert {"sweep", "attach", "top", "baseline update"} <= set(commands)
+    assert {each.replace(" ", "-") for each in commands} <= set(NAMES)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schema_is_one_itself(name: str) -> None:
     found = schema(name)
@@ -107,6 +115,7 @@ def test_a_check_conforms(check: Any) -> None:
         ("machine-profile", ["machine", "--machine", "2080ti-box"]),
         ("machine-list", ["machine", "--list"]),
         ("doctor", ["doctor"]),
+        ("top", ["top", "--seconds", "0.5"]),
         ("explain", ["explain", "fetch.io"]),
         ("explain-list", ["explain"]),
         ("brief", ["recommend", "RUN", "--brief"]),
