@@ -31,10 +31,30 @@ def most(calibrated: Calibration = WAITS, *, on: Machine | None = None, **settin
 
 
 def test_workers_that_start_too_slowly_for_the_budget_are_left_out() -> None:
-    assert most(budget_s=200.0) == 64
-    assert most(budget_s=120.0) == 32
-    assert most(budget_s=30.0) == 8
+    assert most(budget_s=120.0) == 64
+    assert most(budget_s=60.0) == 32
+    assert most(budget_s=30.0) == 16
     assert most(budget_s=10.0) == 4
+    computes = dataclasses.replace(calibration(cpu=0.02), startup_s=WAITS.startup_s)
+    assert most(computes, budget_s=60.0) == 16  # which none is sure to gain by
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "one_s", "second_s", "workers"),
+    [
+        (0.01, 0.03, 0.02, 64),
+        (0.01, 0.03, 0.4, 64),  # others disturbed the start of two workers
+        (0.01, 0.4, 0.02, 32),  # or that of one, which counts by itself
+        (0.5, 0.03, 0.02, 64),  # or that of none, which the workers have as well
+        (0.01, 0.2, 0.2, 2),
+        (0.5, 0.2, 0.2, 8),
+    ],
+)
+def test_one_start_that_was_disturbed_does_not_decide_how_many_are_tried(
+    alone_s: float, one_s: float, second_s: float, workers: int
+) -> None:
+    starts = {"main": (alone_s,), "default": (one_s, second_s)}
+    assert most(dataclasses.replace(WAITS, startup_s=starts), budget_s=22.5) == workers
 
 
 def test_what_the_user_names_is_predicted_whatever_it_costs() -> None:
@@ -44,7 +64,7 @@ def test_what_the_user_names_is_predicted_whatever_it_costs() -> None:
 def test_a_first_batch_that_takes_long_leaves_nothing_out() -> None:
     """A dataset that opens its files with its first sample does so without workers, too."""
     slow = dataclasses.replace(WAITS, startup_s={"main": (3.0,), "default": (3.1, 0.1)})
-    assert most(slow, budget_s=30.0) == 8
+    assert most(slow, budget_s=30.0) == 16
 
 
 @pytest.mark.parametrize(
