@@ -17,6 +17,7 @@ from typing import Any, cast
 from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 from rivals import Pick
 
+from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.engine.preparation import Outlook, new_header, plan_sweep
 from dlprof.engine.sweep import Sweep
 from dlprof.engine.trials import Deadline
@@ -173,5 +174,7 @@ def _outlook(load: Load, settings: SweepSettings, machine: Machine) -> Outlook:
         accelerator=None,
         space=build_space(settings, target, machine, has_accelerator=False),
         faults={},
-        cells=build_cells(settings, target, machine, has_accelerator=False),
+        cells=build_cells(
+            settings, target, machine, has_accelerator=False, most_workers=MOST_WORKERS
+        ),
     )

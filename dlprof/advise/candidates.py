@@ -42,8 +42,7 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
     return Constraints(**known)
 
 
-MOST_CELLS, _MOST_WORKERS = 10_000, 128
-"""Combinations that one question may name, and workers that are tried unasked."""
+MOST_CELLS = 10_000  # combinations that one question may name
 
 OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
 """Settings that change what a batch costs, and that stay as they are where none is asked for."""
@@ -192,7 +191,7 @@ def auto_workers(
     from dlprof.model.predict import spread_workers
 
     # Workers beyond an epoch's batches have nothing to load.
-    caps = (_MOST_WORKERS, most, conditions.epoch_batches)
+    caps = (at.MOST_WORKERS, most, conditions.epoch_batches)
     last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
     share = conditions.cores / conditions.ranks
@@ -204,7 +203,7 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
     """Workers beyond which nothing is to be gained: twice the cores, or more where batches wait."""
     by_cores = math.ceil(2 * conditions.cores / conditions.ranks)
     saturating = saturating_workers(calibration, base, conditions)
-    return min(_MOST_WORKERS, max(by_cores, math.ceil(1.5 * saturating)))  # some idle
+    return min(at.MOST_WORKERS, max(by_cores, math.ceil(1.5 * saturating)))  # some idle
 
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:

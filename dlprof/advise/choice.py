@@ -785,11 +785,10 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     if files is None or not workers or config.sharing_strategy == "file_system" or worked:
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
-    others = 64
     held = config.open_files(situation.target.batch_tensors or 2)
-    if held + others <= files:
+    if held + at.OTHER_FILES <= files:
         return None
-    return f"{files} open files on {name}", f"needs {held} beside about {others} others"
+    return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"
 
 
 def broken_limit(candidate: Candidate, situation: Situation) -> str:

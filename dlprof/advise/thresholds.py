@@ -127,6 +127,13 @@ less than the last, of few tensors, is what any batch from a worker takes: 0.3 m
 
 FEW_TENSORS = 4  # a batch of no more than these is received as quickly as one tensor
 
+MOST_WORKERS = 128
+"""Workers that are tried unasked, however long batches wait. So many forked ones take 1.4 to 5.8 GB
+(``Preflight``), and 4.5 s of CPU time to start and to end (``STARTS_CPU_S``). Of what waits for
+longer than they can fill, threads in ``__getitems__`` fill more for less (``fetch.io``)."""
+
+OTHER_FILES = 64  # open in a training beside what its workers share
+
 MANY = 8  # workers from which a loader that keeps up is worth a word, if they are ``FAR_TOO_MANY``
 
 PREFETCH, PREFETCH_OF_BURSTS, BURSTS = (2, 4), (2, 4, 8), 0.5

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from dlprof.advise import thresholds as at
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
+from dlprof.machine.cgroups import read_cgroups, threads_left
 from dlprof.machine.launchers import launch_words
 from dlprof.records import (
     BY_COPY,
@@ -145,7 +147,8 @@ def look_at(
         space = Space(configs=(named,), left_out=())
     else:
         space = build_space(settings, target, machine, has_accelerator=has)
-    preflight = Preflight.of(settings, target, machine, probe)
+    left = threads_left(read_cgroups())
+    preflight = Preflight.of(settings, target, machine, probe, threads=left)
     # As workers start where nothing is set, or else as any that are to be measured do.
     method = None if preflight.start_method == "fork" else "fork"
     forked = method is None or any(each.start_method == method for each in space.configs)
@@ -175,7 +178,7 @@ def look_at(
         )
     if not wants_model(settings, outlook.workable):
         return outlook
-    net = build_cells(settings, target, machine, has_accelerator=has)
+    net = build_cells(settings, target, machine, has_accelerator=has, most_workers=at.MOST_WORKERS)
     cells = tuple(config for config in net if preflight.fault(config) is None)
     return dataclasses.replace(outlook, cells=cells)
 
@@ -461,6 +464,7 @@ class Preflight:
     memory: ResourceLimit | None  # what one trial may take
     shared_memory: ResourceLimit | None  # the same of shared memory
     open_files: int | None  # soft limit of a process
+    threads: int | None  # that cgroups let one rank start
     unsendable: Failure | None = None  # why no worker can send a batch
     unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
     shared: Failure | None = None  # why the data of several forked workers is wrong
@@ -472,9 +476,12 @@ class Preflight:
         target: Target,
         machine: Machine,
         probe: Mapping[str, Any],
+        *,
+        threads: int | None = None,
     ) -> Preflight:
         """From limits that all ranks share, what is free, and what ``probing.probe`` saw."""
-        own = target.own_config or Config()
+        own, launched = target.own_config or Config(), max(settings.launch_ranks or (1,))
+        memory, shared_memory = resource_limits(settings, machine)
         return cls(
             batch_size=target.batch_size,
             batch_bytes=probe["least_bytes"],
@@ -482,13 +489,10 @@ class Preflight:
             descriptors=probe["descriptors"],
             start_method=own.start_method or probe["start_method"],
             sharing_strategy=probe["sharing_strategy"],
-            memory=_limit(
-                machine.memory_available_bytes, settings, "--max-ram", settings.max_ram_bytes
-            ),
-            shared_memory=_limit(
-                machine.shm_available_bytes, settings, "--max-shm", settings.max_shm_bytes
-            ),
+            memory=memory,
+            shared_memory=shared_memory,
             open_files=machine.open_files_limit,
+            threads=None if threads is None else threads // launched,
             unsendable=record_of(Failure, probe["batch_failure"]),
             shared=shared_position(target.shared_files),
         )
@@ -514,6 +518,7 @@ class Preflight:
             or _shared_memory(config, self)
             or _memory(config, self)
             or _descriptors(config, self)
+            or _threads(config, self)
         )
 
 
@@ -575,6 +580,19 @@ def _descriptors(config: Config, known: Preflight) -> Failure | None:
     )
 
 
+def _threads(config: Config, known: Preflight) -> Failure | None:
+    """A worker has two at least: its own, and the one that puts batches into the queue."""
+    need = 2 * config.num_workers
+    if known.threads is None or need <= known.threads:
+        return None
+    return Failure(
+        kind="start_failed",
+        message=f"{counted(config.num_workers, 'worker')} need {need:,} processes and threads, and "
+        f"a cgroup lets {known.threads:,} be started.",
+        hint=failures.MORE_PROCESSES,
+    )
+
+
 def _at_batch_size(size: int | None, config: Config, known: Preflight) -> float | None:
     """Bytes of a batch at the configuration's batch size."""
     if size is None or config.batch_size is None:
@@ -586,18 +604,25 @@ def _batches(config: Config, batch: float) -> str:
     return f"{config.num_workers} x {config.prefetch_factor} + 1 batches of {format_bytes(batch)}"
 
 
-def _limit(
-    available: int | None, settings: SweepSettings, option: str, allowed: int | None
-) -> ResourceLimit | None:
-    """One rank's share of what is free, or of what all of them are allowed: the smaller one."""
+def resource_limits(
+    settings: SweepSettings, machine: Machine
+) -> tuple[ResourceLimit | None, ResourceLimit | None]:
+    """Of memory and of shared memory, one rank's share: of what is free, or is allowed to all."""
     launched, ranks = max(settings.launch_ranks or (1,)), settings.ranks
-    found = []
-    if available is not None:
-        share = "" if launched == 1 else f" for each of {launched} ranks"
-        size = available / launched
-        found.append(ResourceLimit(size, f"{format_bytes(size)} is free{share}"))
-    if allowed is not None:
-        share = "" if ranks == 1 else f" to each of {ranks} ranks"
-        size = allowed / ranks
-        found.append(ResourceLimit(size, f"{option} leaves {format_bytes(size)}{share}"))
-    return min(found, key=lambda limit: limit.size, default=None)
+
+    def least(available: int | None, option: str, allowed: int | None) -> ResourceLimit | None:
+        found = []
+        if available is not None:
+            share = "" if launched == 1 else f" for each of {launched} ranks"
+            size = available / launched
+            found.append(ResourceLimit(size, f"{format_bytes(size)} is free{share}"))
+        if allowed is not None:
+            share = "" if ranks == 1 else f" to each of {ranks} ranks"
+            size = allowed / ranks
+            found.append(ResourceLimit(size, f"{option} leaves {format_bytes(size)}{share}"))
+        return min(found, key=lambda limit: limit.size, default=None)
+
+    return (
+        least(machine.memory_available_bytes, "--max-ram", settings.max_ram_bytes),
+        least(machine.shm_available_bytes, "--max-shm", settings.max_shm_bytes),
+    )

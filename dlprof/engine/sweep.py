@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dlprof.advise.candidates import most_workers, stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
-from dlprof.advise.thresholds import PAYS, WORTH_TRYING
+from dlprof.advise.thresholds import OTHER_FILES, PAYS, STARTS_CPU_S, WORTH_TRYING
 from dlprof.engine.preparation import (
     SweepListener,
     as_stated,
@@ -25,6 +26,7 @@ from dlprof.engine.preparation import (
     new_header,
     opened_runner,
     plan_sweep,
+    resource_limits,
     sensible,
 )
 from dlprof.engine.ranks import numa_cpus, resolve_ranks
@@ -33,7 +35,7 @@ from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.calibrate import fit
-from dlprof.model.predict import needs
+from dlprof.model.predict import Needs, needs
 from dlprof.model.work import Conditions
 from dlprof.records import (
     Calibration,
@@ -477,7 +479,8 @@ def _spent_s(before: Run | None) -> float:
 _MANY_PER_CORE, _MANY = (8, 16), 32
 """Workers for each core, up to so many, that are looked at beside those that the model sees a gain
 in: on two cores that change their speed 16 gave 7 to 10 % more than 3, 32 a fifth more than 7, as
-whichever core is fast has something to do then."""
+whichever core is fast has something to do then. More have to keep within what they need by the
+calibration, as they take enough to harm others; fewer are just tried."""
 
 
 def calibrated(run: Run) -> Calibration | None:
@@ -531,8 +534,9 @@ def _worth_predicting(
     """The cells without more workers than could gain or be measured, unless the user named them.
 
     On a machine that others keep busy, ever more workers take ever more of the cores from them.
-    That is no gain to recommend: what saturates the machine with nobody else on it is enough. And
-    what takes too much of the budget to start could not be verified.
+    That is no gain to recommend: what saturates the machine with nobody else on it is enough. What
+    takes too much of the budget to start could not be verified, and what needs more memory, shared
+    memory or files than there is fails sooner or later.
     """
     settings, plan = run.header.settings, run.header.plan
     if settings.get("num_workers") is not None or not cells:
@@ -546,20 +550,57 @@ def _worth_predicting(
     many = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
     depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
     budget_s = settings.get("budget_s")
-    # A trial starts its workers up to three times, and there are several trials; starts of half a
-    # second are no reason to leave anything out.
-    longest_s = max(0.5, budget_s / 30) if isinstance(budget_s, int | float) else math.inf
-    starts_s = {cell: needs(calibration, cell).startup_s for cell in cells}
+    # A trial starts its workers up to three times, and there are several trials; where batches wait
+    # what more of them give is worth twice that. Starts of half a second are no reason to leave
+    # anything out.
+    given_s = budget_s if isinstance(budget_s, int | float) else math.inf
+    longest_s, waiting_s = max(0.5, given_s / 30), max(0.5, given_s / 15)
+    started = _start_costs(calibration, conditions)
+    needed = {cell: needs(started, cell) for cell in cells}
     # As long as the first batch takes, all of them start, without workers too.
-    longest_s += min((each for each in starts_s.values() if each is not None), default=0.0)
+    starts_s = (each.startup_s for each in needed.values() if each.startup_s is not None)
+    least_s = min(starts_s, default=0.0)
+    machine = run.header.machine
+    memory, shared = (
+        math.inf if limit is None else limit.size
+        for limit in resource_limits(settings_from_json(settings), machine)
+    )
+    files = (machine.open_files_limit or math.inf) - OTHER_FILES
+
+    def fits(need: Needs) -> bool:
+        sizes = (need.pss_bytes, memory), (need.shm_bytes, shared), (need.open_files, files)
+        return all((size or 0.0) <= limit for size, limit in sizes)
 
     def worth(cell: Config) -> bool:
-        looked_at = cell.num_workers in many and cell.prefetch_factor == depth
-        few = cell.num_workers <= most or looked_at
-        return few and (starts_s[cell] or 0.0) <= longest_s
+        need, workers = needed[cell], cell.num_workers
+        looked_at = workers in many and cell.prefetch_factor == depth
+        most_s = waiting_s if 2 * share < workers <= most else longest_s
+        if not (looked_at or workers <= most) or (need.startup_s or 0.0) > least_s + most_s:
+            return False
+        return workers <= _MANY or fits(need)
 
     present = None if plan is None else plan.present
     return [cell for cell in cells if cell == present or worth(cell)]
+
+
+def _start_costs(calibration: Calibration, conditions: Conditions) -> Calibration:
+    """The calibration with the middle of what three figures say that starting a worker takes.
+
+    How much longer two workers took than one, one than none, and its CPU time on the cores that
+    there are for it: a single start that others disturbed would else decide how many are tried.
+    """
+    starts, others = calibration.startup_s, conditions.neighbours
+    alone_s = next(iter(starts.get("main", ())), math.inf)
+    cores = max(conditions.cores - others, conditions.cores * 2 / (2 + others)) / conditions.ranks
+    found = dict(starts)
+    for method, costs in starts.items():
+        if len(costs) < 2:
+            continue
+        cpu_s, second_s = STARTS_CPU_S.get(method, STARTS_CPU_S["fork"]) / cores, costs[1]
+        # Where it takes longer without workers, that is for another reason.
+        first_s = costs[0] - alone_s if costs[0] > alone_s + cpu_s else second_s
+        found[method] = (costs[0], statistics.median((cpu_s, second_s, first_s)))
+    return dataclasses.replace(calibration, startup_s=found)
 
 
 RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})

@@ -37,12 +37,13 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroups:
-    """The levels that bind a process, its own first: quotas, CPUs, memory limits, reads."""
+    """The levels that bind a process, its own first: quotas, CPUs, memory, reads, threads."""
 
     cpu: tuple[Level, ...]
     cpuset: tuple[Level, ...]
     memory: tuple[Level, ...]
     io: tuple[Level, ...] = ()
+    pids: tuple[Level, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
         cpuset=_levels("cpuset", memberships, mounts, root),
         memory=_levels("memory", memberships, mounts, root),
         io=_levels("blkio", memberships, mounts, root),
+        pids=_levels("pids", memberships, mounts, root),
     )
 
 
@@ -129,6 +131,16 @@ def memory_headroom(cgroups: Cgroups) -> int | None:
             counters = parse_counters(read_text(level.directory / "memory.stat") or "")
             idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
             rooms.append(max(0, limit - max(0, used - idle)))
+    return min(rooms, default=None)
+
+
+def threads_left(cgroups: Cgroups) -> int | None:
+    """Threads, a process's first among them, that may be started yet; ``None`` for any number."""
+    rooms = []
+    for level in cgroups.pids:
+        limit, used = (read_int(level.directory / f"pids.{name}") for name in ("max", "current"))
+        if limit is not None and used is not None:
+            rooms.append(max(0, limit - used))
     return min(rooms, default=None)
 
 

@@ -196,7 +196,7 @@ class QuietListener:
     def predicted(self, prediction: SweepPrediction) -> None:
         """A model has predicted configurations, but for those with more workers than could gain.
 
-        Nor those whose workers take too long to start.
+        Nor those whose workers take too long to start, or need more than there is.
         """
         plan = None if self._state.header is None else self._state.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
@@ -204,7 +204,7 @@ class QuietListener:
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
         self._state.prediction = prediction
         self._state.planned = f"{text} predicted, {len(prediction.race)} to measure"
-        why = f"; the other {left} have more workers than can help, or than the budget can start"
+        why = f"; the other {left} have more workers than help, or than machine and budget allow"
         self._show(self._state.planned + (why if left > 0 else ""))
 
     def trial_started(

@@ -238,23 +238,31 @@ def build_space(
 
 
 def build_cells(
-    settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
+    settings: SweepSettings,
+    target: Target,
+    machine: Machine,
+    *,
+    has_accelerator: bool,
+    most_workers: int,
 ) -> tuple[Config, ...]:
-    """Every configuration that a model is to predict: a finer net than what is worth measuring.
+    """Every configuration that a model may predict: a finer net than what is worth measuring.
 
-    Where the user names values, it is those; all that ``build_space`` holds is among them.
+    It goes on to ``most_workers``: how many of them a loader gains by, its calibration shows. Where
+    the user names values, it is those; all that ``build_space`` holds is among them.
 
     Raises:
         UsageError: As ``build_space`` does.
     """
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
-    # So many at least are predicted on any machine: loaders that wait on storage gain by them.
     most = max(32, *(config.num_workers for config in space.configs))
+    allowed = most_workers if settings.max_workers is None else settings.max_workers
+    further = spread_workers(min(most_workers, allowed))
+    workers = {*spread_workers(most), *(count for count in further if count > most)}
     # Depths that cost nothing to predict. Not 1: with a consumer as quick as the one that is
     # measured it often gives as much, but it leaves a training step that varies nothing to live on.
     finer = dataclasses.replace(
         settings,
-        num_workers=settings.num_workers or spread_workers(most),
+        num_workers=settings.num_workers or tuple(sorted(workers)),
         prefetch_factor=settings.prefetch_factor or (2, 4, 8),
     )
     wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)

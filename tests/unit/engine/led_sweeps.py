@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from builders import config, failed, header, machine, plan, target, trial
 
+from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.engine.sweep import Sweep
 from dlprof.engine.trials import Deadline
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
@@ -128,7 +129,9 @@ class PretendedBench:
 
 def led_plan(**rest: Any) -> Plan:
     """Of a sweep that predicts what a machine of four cores may do."""
-    cells = build_cells(SweepSettings(), target(), machine(CORES), has_accelerator=False)
+    cells = build_cells(
+        SweepSettings(), target(), machine(CORES), has_accelerator=False, most_workers=MOST_WORKERS
+    )
     fields: dict[str, Any] = {"search": "model", "cells": cells, "calibration": CALIBRATING}
     return plan(GRID, **(fields | rest))
 

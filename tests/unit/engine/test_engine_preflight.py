@@ -33,6 +33,7 @@ def preflight(
     probe: dict[str, Any] | None = None,
     unstartable: Failure | None = None,
     own_config: Config | None = None,
+    threads: int | None = None,
     **room: Any,
 ) -> Preflight:
     found = Preflight.of(
@@ -40,6 +41,7 @@ def preflight(
         target(own_config=own_config),
         machine(**room),
         PROBE | (probe or {}),
+        threads=threads,
     )
     return dataclasses.replace(found, unstartable=unstartable)
 
@@ -159,6 +161,17 @@ def test_descriptors_are_counted_only_where_it_is_certain(
 ) -> None:
     found = preflight(open_files_limit=64, probe={"descriptors": 510, **probe})
     assert found.fault(tried) is None
+
+
+def test_workers_need_threads_that_ranks_share() -> None:
+    failure = fault(preflight(threads=100), config(64))
+    assert failure.kind == "start_failed"
+    assert "64 workers need 128 processes and threads" in failure.message
+    assert "a cgroup lets 100 be started" in failure.message
+    assert "--pids-limit" in failure.hint
+    assert preflight(threads=100).fault(config(50)) is None
+    two = preflight(threads=100, settings=SweepSettings(launch_ranks=(2,)))
+    assert [two.fault(config(workers)) is None for workers in (25, 26)] == [True, False]
 
 
 @pytest.mark.parametrize("start", [None, "fork", "spawn"])

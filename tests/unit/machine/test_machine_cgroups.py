@@ -174,11 +174,30 @@ def test_v2s_soft_limit_counts_as_a_limit(tmp_path: Path) -> None:
     assert cgroups.memory_headroom(groups) == 0
 
 
+@pytest.mark.parametrize(
+    ("memberships", "mount"),
+    [("0::/a\n", "cgroup2 cgroup rw\n"), ("8:pids:/a\n", "cgroup cgroup rw,pids\n")],
+)
+def test_the_level_with_the_fewest_threads_left_counts(
+    tmp_path: Path, memberships: str, mount: str
+) -> None:
+    root = _container(tmp_path, memberships, f"1 0 0:1 / /cg rw - {mount}")
+    (root / "cg/a").mkdir(parents=True)
+    assert cgroups.threads_left(read_cgroups(None, root)) is None
+    for place, most, current in (("a", "max", 5), (".", 1000, 930)):
+        (root / f"cg/{place}/pids.max").write_text(f"{most}\n")
+        (root / f"cg/{place}/pids.current").write_text(f"{current}\n")
+    assert cgroups.threads_left(read_cgroups(None, root)) == 70
+    (root / "cg/a/pids.max").write_text("3\n")  # lowered since
+    assert cgroups.threads_left(read_cgroups(None, root)) == 0
+
+
 def test_without_proc_there_are_no_limits(tmp_path: Path) -> None:
     groups = read_cgroups(None, tmp_path)
     assert groups == cgroups.Cgroups(cpu=(), cpuset=(), memory=())
     assert cgroups.cpu_quota(groups) is None
     assert cgroups.throttled_ns(groups) is None
+    assert cgroups.threads_left(groups) is None
 
 
 @settings(deadline=None)

@@ -157,8 +157,8 @@ def test_what_was_planned_and_what_was_predicted_agree() -> None:
     first, fewer, every = stream.getvalue().splitlines()
     assert first.endswith(": up to 8 configurations to predict")
     assert fewer == (
-        "3 of 8 predicted, 2 to measure; the other 5 have more workers than can help, or than the "
-        "budget can start"
+        "3 of 8 predicted, 2 to measure; the other 5 have more workers than help, or than machine "
+        "and budget allow"
     )
     assert every == "8 configurations predicted, 2 to measure"
 

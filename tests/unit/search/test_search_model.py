@@ -13,6 +13,7 @@ from builders import config, failed, machine, plan, target, trial
 from model_calibrations import fed, tailed
 from predicted_runs import calibration
 
+from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.model.work import Conditions
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
@@ -76,15 +77,21 @@ def test_the_model_leads_where_it_saves_measuring(
 def test_what_is_predicted_is_a_finer_net_than_what_would_be_measured() -> None:
     settings, here = SweepSettings(), machine(2)
     grid = build_space(settings, target(), here, has_accelerator=False).configs
-    cells = build_cells(settings, target(), here, has_accelerator=False)
+    cells = build_cells(settings, target(), here, has_accelerator=False, most_workers=MOST_WORKERS)
     assert set(grid) < set(cells)
-    assert {cell.num_workers for cell in cells} >= {*range(9), 32}
+    counts = [cell.num_workers for cell in cells]
+    assert {*counts} >= {*range(9), 32, MOST_WORKERS}
     assert {cell.prefetch_factor for cell in cells} == {None, 2, 4, 8}
+    few = dataclasses.replace(settings, max_workers=50)
+    fewer = build_cells(few, target(), here, has_accelerator=False, most_workers=MOST_WORKERS)
+    assert {c.num_workers for c in fewer} == {n for n in counts if n <= 36} | {42, 50}
 
 
 def test_what_the_user_names_is_all_that_is_predicted() -> None:
     settings = SweepSettings(num_workers=(0, 3, 40), prefetch_factor=(1,), max_workers=30)
-    cells = build_cells(settings, target(), machine(2), has_accelerator=False)
+    cells = build_cells(
+        settings, target(), machine(2), has_accelerator=False, most_workers=MOST_WORKERS
+    )
     assert {(cell.num_workers, cell.prefetch_factor) for cell in cells} == {(0, None), (3, 1)}
 
 

@@ -8,6 +8,7 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.errors import UsageError
 from dlprof.records import EPOCH_SIGN, LeftOut, Machine, Target
 from dlprof.search.space import Space, auto_workers, build_cells, build_space
@@ -80,7 +81,9 @@ def test_workers_outlive_epochs_that_change_the_dataset_only_where_that_is_named
     found = space(of=changing)
     assert not any(each.persistent_workers for each in found.configs)
     assert "as Mixed has set_epoch" in reason(found, "persistent_workers=True").reason
-    cells = build_cells(SweepSettings(), changing, machine(), has_accelerator=False)
+    cells = build_cells(
+        SweepSettings(), changing, machine(), has_accelerator=False, most_workers=MOST_WORKERS
+    )
     assert not any(each.persistent_workers for each in cells)
     named = space(of=changing, persistent_workers=(False, True))
     assert {each.persistent_workers for each in named.configs} == {False, True}
@@ -147,7 +150,9 @@ def test_queues_that_hold_more_than_an_epoch_are_not_tried_unasked() -> None:
     assert depths(found) == {4: {2, 4}, 8: {2}}  # two for each of four are only 8 of 10
     left = reason(found, "num_workers=8 with prefetch_factor=4")
     assert left.reason == "an epoch has 10 batches, which prefetch_factor=2 asks for at once"
-    cells = build_cells(SweepSettings(), short, machine(), has_accelerator=False)
+    cells = build_cells(
+        SweepSettings(), short, machine(), has_accelerator=False, most_workers=MOST_WORKERS
+    )
     assert {(c.num_workers, c.prefetch_factor) for c in cells if c.num_workers in (2, 5)} == {
         *((2, depth) for depth in (2, 4, 8)),
         (5, 2),
@@ -304,6 +309,12 @@ def test_a_target_that_is_taken_as_it_is_has_one_configuration() -> None:
 
 @pytest.mark.parametrize("fixed", [{}, FIXED])
 def test_only_what_can_be_set_is_predicted(fixed: dict[str, str]) -> None:
-    cells = build_cells(SweepSettings(), target(fixed=fixed), machine(), has_accelerator=False)
+    cells = build_cells(
+        SweepSettings(),
+        target(fixed=fixed),
+        machine(),
+        has_accelerator=False,
+        most_workers=MOST_WORKERS,
+    )
     depths = {each.prefetch_factor for each in cells if each.num_workers}
     assert depths == ({2} if fixed else {2, 4, 8})
