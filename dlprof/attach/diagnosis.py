@@ -505,11 +505,11 @@ def _direct(
             f"{percent(turning)} of the time not all of them ran: epochs are short.",
             turning,
             {"started_workers": seen.started_workers, "starting_fraction": turning},
+            # No argument for scripts to take: what the dataset has can't be seen from outside.
             Fix(
                 text="Set persistent_workers=True: workers then start once, not at every epoch. "
                 "Not where the dataset has a set_epoch of its own: "
-                f"{EPOCH_SIGN} what that changes.",
-                dataloader_kwargs={"persistent_workers": True},
+                f"{EPOCH_SIGN} what that changes."
             ),
         )
     elif making >= 0.3 and shares.wait >= _WAITS:

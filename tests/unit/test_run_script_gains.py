@@ -201,19 +201,24 @@ def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
     assert all(gain is not None and gain.value >= 1 for gain in gains)
 
 
-def from_no_workers(usage: Usage, batches: int = BATCHES) -> Finding:
-    """Batches that wait for 63 ms beside steps of 2 ms, in two epochs without workers."""
+def from_no_workers(
+    usage: Usage, batches: int = BATCHES, *, epochs: int = 2, first_s: float = 0.065
+) -> Finding:
+    """Batches that wait for 63 ms beside steps of 2 ms, in epochs without workers.
+
+    The first batch of all takes ``first_s``.
+    """
     config = Config(num_workers=0, batch_size=8)
     loader = dataclasses.replace(
         LOADER,
         config=config,
-        epochs=2,
-        epochs_completed=2,
+        epochs=epochs,
+        epochs_completed=epochs,
         batches=batches,
-        waited_s=0.065 * batches,
+        waited_s=0.065 * (batches - 1) + first_s,
         stepped_s=0.002 * batches,
-        startup_s=0.065,
-        wait=durations(0.065, batches - 2),
+        startup_s=first_s,
+        wait=durations(0.065, batches - epochs),
         step=durations(0.002, batches),
     )
     rest = tuple(each for each in WAITING.stages if each.name not in ("fetch", "step", "wait"))
@@ -223,7 +228,8 @@ def from_no_workers(usage: Usage, batches: int = BATCHES) -> Finding:
         stages=(stage("fetch", 0.064, 0.001), stage("wait", 0.065), stage("step", 0.002), *rest),
         costs=dataclasses.replace(WAITING.costs, io_s=(0.063,) * BATCHES),
     )
-    return diagnosed(loader, shown, wall_s=2.0 + 0.067 * batches, usage=usage).findings[0]
+    wall_s = 2.0 + loader.waited_s + loader.stepped_s
+    return diagnosed(loader, shown, wall_s=wall_s, usage=usage).findings[0]
 
 
 def test_cores_that_others_kept_for_a_moment_leave_a_start_its_fair_share() -> None:
@@ -232,6 +238,53 @@ def test_cores_that_others_kept_for_a_moment_leave_a_start_its_fair_share() -> N
     assert busy.script_gain is not None
     assert busy.fix.dataloader_kwargs["num_workers"] > 2
     assert (busy.script_gain.low or 0.0) > 1.3
+
+
+def loop_s(batches: int, workers: int, *, start_s: float, first_s: float) -> float:
+    """Seconds of torch's loop over such batches: two asked of each worker, taken in their order.
+
+    All workers start within ``start_s``, and the first batch of each takes ``first_s``.
+    """
+    taken, came = list[float](), list[float]()
+    for batch in range(batches):
+        before = batch - workers
+        ready_s = came[before] if before >= 0 else start_s
+        asked_s = taken[before - workers] if before >= workers else 0.0
+        came.append(max(ready_s, asked_s) + (0.065 if before >= 0 else first_s))
+        taken.append(max(came[-1], taken[-1] + 0.002 if taken else 0.0))
+    return taken[-1] + 0.002
+
+
+FREE = Usage(available_cpu_cores=2.0, other_cpu_cores=0.0)
+
+
+@pytest.mark.parametrize("batches", [20, 61, 100])
+@pytest.mark.parametrize("first_s", [0.065, 0.5])
+def test_a_short_loop_is_promised_with_its_start_and_its_end(batches: int, first_s: float) -> None:
+    """Each of more workers than cores imports by itself what the first batch was slow for."""
+    found = from_no_workers(FREE, batches, epochs=1, first_s=first_s)
+    assert found.fix is not None
+    workers = found.fix.dataloader_kwargs["num_workers"]
+    crowded_s = 0.065 + (first_s - 0.065) * workers / 2
+    after_s = loop_s(batches, workers, start_s=0.035 * workers / 2, first_s=crowded_s)
+    assert found.predicted_gain is not None
+    now_s = 0.067 * (batches - 1) + first_s + 0.002
+    assert found.predicted_gain.value == pytest.approx(now_s / after_s, rel=0.15)
+
+
+def test_starting_workers_takes_as_long_as_others_let_each_of_them_wait() -> None:
+    """Others keep two cores busy, and a thread waits for nine tenths of the time for one."""
+    felt = Usage(available_cpu_cores=0.1, other_cpu_cores=1.9, run_queue_wait_fraction=0.9)
+    unfelt = dataclasses.replace(felt, run_queue_wait_fraction=0.0)
+    long, short = (from_no_workers(each, 61, epochs=1) for each in (felt, unfelt))
+    assert long.fix is not None
+    assert long.predicted_gain is not None
+    assert short.predicted_gain is not None
+    workers = long.fix.dataloader_kwargs["num_workers"]
+    # Two at once beside 19 that want a core as much.
+    after_s = loop_s(61, workers, start_s=0.035 * workers * 21 / 2 / 2, first_s=0.065)
+    assert long.predicted_gain.value == pytest.approx(0.067 * 61 / after_s, rel=0.1)
+    assert long.predicted_gain.value < 0.8 * short.predicted_gain.value
 
 
 def test_the_fewer_batches_there_are_the_fewer_workers_are_worth_their_start() -> None:

@@ -422,14 +422,21 @@ def crowds(view: Evidence) -> bool:
 
 
 def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1.0) -> float:
-    """Seconds of all starts and restarts of a configuration's workers."""
+    """Seconds of all starts and restarts of a configuration's workers.
+
+    What the first batch took beyond a usual one, each worker takes at its own first: modules that
+    the dataset imports and files that it opens when first asked.
+    """
     loader, start_s = script.loader, _start_s(view, script, config)
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs
     after, now = (each.start_method or script.start_method for each in (config, view.config))
-    if view.workers and after == now and loader.startup_s is not None:  # by what was seen
+    if loader.startup_s is not None:
         seen_s = max(at.RESET_S, loader.startup_s - _first_s(view))
-        start_s *= seen_s / _start_s(view, script, view.config)
+        if view.workers and after == now:
+            start_s *= seen_s / _start_s(view, script, view.config)
+        elif config.num_workers and not view.workers:
+            start_s += seen_s * max(1.0, config.num_workers / view.cores)
     restart_s = at.RESET_S if config.num_workers else 0.0
     return starts * starting * start_s + max(0, epochs - starts) * restart_s
 
@@ -441,14 +448,15 @@ def _first_s(view: Evidence) -> float:
 def _start_s(view: Evidence, script: Script, config: Config) -> float:
     """Seconds to start so many workers, which share the cores with others, each as much as they.
 
-    That others kept the cores busy leaves a process that starts its fair share of them.
+    That others kept the cores busy leaves a process that starts its fair share of them: the less,
+    the more of them wait for a core as well.
     """
     workers, method = config.num_workers, config.start_method or script.start_method
     if not workers:
         return 0.0
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
     at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
-    share = at_once / max(view.cores, at_once + min(view.others, view.cores))
+    share = at_once / max(view.cores, at_once + max(view.others, view.beside))
     return workers * each_s / (share * view.cores)
 
 

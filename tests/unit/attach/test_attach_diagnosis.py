@@ -432,10 +432,12 @@ def test_queues_that_shared_memory_can_not_hold_are_named_before_it_is_full() ->
 
 
 def test_workers_are_kept_only_where_the_dataset_does_not_change_with_the_epoch() -> None:
-    """Which can't be seen from outside."""
+    """Which can't be seen from outside: no argument for scripts to take."""
     (found,) = (e for e in _diagnose(_restarts()).diagnosis.findings if e.code == "startup")
     assert found.fix is not None
+    assert "Set persistent_workers=True" in found.fix.text
     assert "Not where the dataset has a set_epoch of its own" in found.fix.text
+    assert not found.fix.dataloader_kwargs
 
 
 def test_between_two_epochs_there_may_be_no_worker_to_ask() -> None:
