@@ -32,7 +32,8 @@ SMALL_SWEEP = {
 sweeps are led by the model, which so few configurations would not be."""
 
 FIRST = DOCS / "tutorials" / "first-sweep.md"
-LONGER = {"checking", "comparing", "predicting", "profiling", "python", "targets", "transfer"}
+LONGER = {"checking", "comparing", "predicting", "profiling"}  # of concepts, and of the reference
+LONGER |= {"python", "reports", "targets", "transfer"}
 QUICK = (
     README,
     *(
