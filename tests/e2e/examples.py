@@ -70,13 +70,13 @@ def _run(
 def _run_commands(text: str, folder: Path, environment: Mapping[str, str], *, code: int) -> None:
     """Run commands, and again where their budget may have been too small for a busy machine.
 
-    Profiles have half of theirs at first, and checks more than theirs in the end. What commands
-    left in the background ends with them.
+    Profiles have half of theirs at first, and checks and profiles more than theirs in the end. What
+    commands left in the background ends with them.
     """
     text = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + text
     less, more = (
         re.sub(rf"(?m)^dlprof {command}(?!.*--budget)", rf"\g<0> --budget {budget}", text)
-        for command, budget in (("profile", "15s"), ("check", "5m"))
+        for command, budget in (("profile", "15s"), ("(?:check|profile)", "5m"))
     )
     *attempts, last = dict.fromkeys((less, text, more))
     for attempt in attempts:
