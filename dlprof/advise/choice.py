@@ -36,6 +36,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
+from dlprof.records.record import record
 from dlprof.stats.belief import (
     CALIBRATED,
     COMPUTING_LOG_SD,
@@ -57,7 +58,7 @@ from dlprof.stats.intervals import mean_interval, turnovers, typical
 from dlprof.units import format_bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One configuration, and everything that was seen and predicted of it."""
 
@@ -158,7 +159,7 @@ def gather(run: Run) -> list[Candidate]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Rates:
     """One trial's rates in a situation."""
 
@@ -169,7 +170,7 @@ class Rates:
     wait_fraction: float | None  # share of time waiting at the stated step; ``None`` without a step
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """Steady rates as they are believed to be, times what epoch turnover leaves of them.
 
@@ -707,7 +708,7 @@ def _by_speed(config: Config, situation: Situation) -> float:
     return math.log(fast / slow) / (2 * math.log(factor))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Choice:
     """What was chosen, and from what."""
 

@@ -44,6 +44,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
+from dlprof.records.record import record
 from dlprof.records.trial import PinGain
 from dlprof.stats.belief import NEAR, PROBABILITY, RISK, believe, observe
 from dlprof.stats.intervals import typical
@@ -705,7 +706,7 @@ def _loaders(launched: int) -> str:
     return "one loader was" if launched == 1 else f"{launched} ranks were"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Predicted against measured rates, predicted for the machine as busy as it was."""
 

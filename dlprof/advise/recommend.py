@@ -202,16 +202,21 @@ def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
     situation, pick = choice.situation, choice.pick
     if not (pick.measured and situation.as_measured and situation.is_calibrated):
         return
+    kept = dataclasses.replace(pick.config, persistent_workers=True)
     with contextlib.suppress(DlprofError):  # nothing can be predicted
-        found, speeds = candidates_of(situation, wanted_configs(situation, {}))
-        better = perhaps_faster(pick, found, speeds, situation)
-        if better is not None:
-            yield Alternative(
-                config=better.config,
-                expected=expected_of(dataclasses.replace(choice, speeds=speeds), better),
-                relation="predicted",
-                speed=speeds.ratio(better.key, pick.key).value,
-            )
+        wanted = wanted_configs(situation, {})
+        # Workers that persist go first: where they are the answer, no other need be predicted.
+        for some in filter(None, ({kept}.intersection(wanted), wanted)):
+            found, speeds = candidates_of(situation, some)
+            better = perhaps_faster(pick, found, speeds, situation)
+            if better is not None:
+                yield Alternative(
+                    config=better.config,
+                    expected=expected_of(dataclasses.replace(choice, speeds=speeds), better),
+                    relation="predicted",
+                    speed=speeds.ratio(better.key, pick.key).value,
+                )
+                return
 
 
 def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]:

@@ -23,6 +23,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.records.record import record
 from dlprof.stats.belief import SPEED_EXPONENT, SPEED_EXPONENT_SD
 from dlprof.stats.intervals import typical
 from dlprof.units import format_duration, parse_step, spread_of
@@ -37,7 +38,7 @@ _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 _BETTER = "give --speed, or --machine with what dlprof machine --save writes there"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CoreSpeed:
     """Speed of a core relative to that where the calibration was taken."""
 
@@ -47,7 +48,7 @@ class CoreSpeed:
     doubt: str = ""  # where the value comes from, if that is not what was given; empty otherwise
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What the settings are wanted for."""
 

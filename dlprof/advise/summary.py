@@ -6,12 +6,12 @@ The figures are those that the recommendation rests on, so that no view of a run
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 
 from dlprof.advise.choice import Candidate, gather, speeds_of
 from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Recommendation, Run
+from dlprof.records.record import record
 
 PICK = "recommended"
 PRESENT = "yours"
@@ -21,7 +21,7 @@ DEFAULT = "default"
 FAILED = "failed"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ConfigSummary:
     """One configuration over all its trials."""
 

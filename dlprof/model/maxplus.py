@@ -89,6 +89,7 @@ class _Ran(NamedTuple):
     loaded: Iterable[float]
 
 
+@functools.lru_cache(maxsize=16)  # drawn again it is the same object, which compares at once
 def drawn(work: Work) -> Work:
     """The same work with a sequence of batches that is the same for every cell.
 

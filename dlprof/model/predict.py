@@ -258,7 +258,7 @@ def _moved(limit: float, cell: Cell, log: float, shares: Means) -> float:
     As the absolute value of the logarithm of their ratio. Not at all while the step is the limit
     before and after; where it is at one of the two, by as much as loading is the limit.
     """
-    if math.isinf(limit):
+    if math.isinf(limit) or not log:
         return 0.0
     more = math.exp(max(-_WIDEST_LOG, min(log, _WIDEST_LOG))) - 1
     costs = zip(cell.work.means, shares, strict=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlprof.records import BatchCosts, Calibration, Config
+from dlprof.records.record import record
 
 DEFAULT = "default"  # the key of torch's own sharing strategy and of the target's own start method
 
@@ -24,7 +25,7 @@ Rows = tuple[tuple[float, ...], ...]
 _ABOVE_0 = ("cores", "ranks", "speed", "copy_scale", "storage_bytes_per_s", "epoch_batches")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """Where and beside what a configuration is to run."""
 
@@ -108,7 +109,7 @@ class Work:
         return means.main_cpu + (0.0 if self.pinned else means.receive_cpu + means.receive_io)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One configuration under given conditions: what is to be predicted."""
 

@@ -98,8 +98,8 @@ def answer(
             gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
     yield from _worth(finding, gain)
     if other is not None and not instead:
-        said, label = _offer(finding, other), "Try" if finding.fix is None else "Also try"
-        yield label, (other.title, Styled(f"  {other.code}", "soft"), f": {said}")
+        said = f": {_offer(finding, other)}"
+        yield "Also", (other.title, Styled(f"  {other.code}", "soft"), said)
 
 
 def _offer(finding: Finding, other: Finding) -> str:

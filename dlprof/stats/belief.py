@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, PredictedCell, Trial
+from dlprof.records.record import record
 from dlprof.stats.intervals import t_quantile, t_tail
 
 PROBABILITY = 0.95  # with which a certificate holds (``shortfall``)
@@ -131,7 +132,7 @@ much (``benchmarks/core_speed.py``). Of two that are twice apart 1.97 is left be
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ObservedRate:
     """One rate, measured once."""
 
@@ -236,7 +237,7 @@ def _steady_group(config: Config) -> str:
     return f"{dataclasses.replace(config, persistent_workers=False).key} steady"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ExpectedRates:
     """Rates that were predicted before anything was measured."""
 
@@ -272,7 +273,7 @@ class ExpectedRates:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _Level:
     """What is believed of one group's log rate, given what all have in common."""
 
@@ -281,7 +282,7 @@ class _Level:
     variance: float  # of what is its own
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Carried:
     """A rate under other conditions than those that it is believed under."""
 
@@ -321,7 +322,7 @@ class Gap(NamedTuple):
         return Estimate(value=middle, low=low, high=high)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Belief:
     """What is known of the rates of configurations, by ``Config.key``."""
 

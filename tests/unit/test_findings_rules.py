@@ -337,7 +337,7 @@ def test_what_was_tried_in_vain_comes_behind_what_can_be_mended() -> None:
     vain = next(each for each in findings if each.code == "startup")
     assert "tried" in vain.evidence
     # Where it is the first even so, there is no Fix that the next would come with.
-    (said,) = (words for name, words in answer([vain, findings[0]]) if name == "Try")
+    (said,) = (words for name, words in answer([vain, findings[0]]) if name == "Also")
     assert "by itself" not in str(said)
 
 

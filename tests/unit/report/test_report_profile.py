@@ -253,13 +253,13 @@ def test_what_a_second_finding_surely_brings_is_beside_the_first() -> None:
     first = dataclasses.replace(_hostile(), title="First", predicted_gain=None)
     more = (_other(0.9, 1.3), _other(1.2, 1.4), _other(1.4, 1.8, num_workers=8))
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(first, *more)), _explanation()), 100)
-    assert "Also try    Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI" in text
+    assert "Also        Too few workers  fetch.cpu: num_workers=8, 1.60x (95% CI" in text
     alone = "1.60x (95% CI 1.40-1.80), predicted, by itself; dlprof sweep measures it"
     assert alone in " ".join(text.split())
     assert "(2 more findings)" in text
     none = Diagnosis(config=PRESENT, findings=(first, more[0]))
     text = drawn(shown(none, _explanation()), 100)
-    assert "Also try" not in text
+    assert "  Also " not in text
     assert "(1 more finding without a sure gain)" in text
 
 
@@ -269,7 +269,7 @@ def test_of_two_values_of_one_setting_only_one_can_be_set() -> None:
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(one, two)), _explanation()), 200)
     other = "num_workers=8, 1.60x (95% CI 1.40-1.80), predicted; dlprof sweep measures it"
     assert f"  Fix         num_workers=4 (or {other})\n" in text
-    assert "Also try" not in text
+    assert "  Also " not in text
     text = drawn(shown(Diagnosis(config=PRESENT, findings=(two, one)), _explanation()), 200)
     assert "  Fix         num_workers=8\n" in text
     assert "(or num_workers" not in text
