@@ -254,6 +254,7 @@ def build_cells(
         UsageError: As ``build_space`` does.
     """
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
+    # A fine net of so many at least, on any machine; of more, one that leaves these as they are.
     most = max(32, *(config.num_workers for config in space.configs))
     allowed = most_workers if settings.max_workers is None else settings.max_workers
     further = spread_workers(min(most_workers, allowed))

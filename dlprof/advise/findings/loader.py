@@ -570,8 +570,9 @@ def fetch_io(view: Evidence) -> Claim | None:
         "shards, or keep the data on a local disk or in memory."
     )
     if more is not None:
+        further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
         fix = (
-            f"Set num_workers={more.num_workers}: blocked workers need no cores, so more "
+            f"Set num_workers={more.num_workers}{further}: blocked workers need no cores, so more "
             "workers than cores pay. Or read faster: pack small files into shards, or read a "
             "local copy."
         )
@@ -746,7 +747,7 @@ def more_workers(view: Evidence) -> Config | None:
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
     held_s = max(costs.step_s + costs.copy_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
-    most = max(16, round(4 * view.cores))  # however much they wait
+    most = _most_advised(view)
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
     useful = (most, slots, view.epoch_batches or None, view.integrity.most_to_advise(view.config))
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
@@ -762,6 +763,11 @@ def more_workers(view: Evidence) -> Config | None:
     gains = [(each, gain.value) for each, gain in found if gain is not None]
     best = max((value for _, value in gains), default=0.0)
     return next((each for each, value in gains if value >= NEAR * best), more)
+
+
+def _most_advised(view: Evidence) -> int:
+    """Workers that a finding advises at most, however long they wait: a sweep tries more."""
+    return max(16, round(4 * view.cores))
 
 
 def _making_costs(view: Evidence) -> Costs | None:

@@ -25,9 +25,11 @@ from led_sweeps import (
 )
 
 from dlprof.advise.recommend import recommend
+from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Failure, Run
 from dlprof.report.sweep import sweep_report
+from dlprof.stats.belief import NEAR
 from dlprof.store import RunWriter, read_run
 
 FOUR, KEPT = config(4), config(4, persistent_workers=True)
@@ -245,6 +247,27 @@ def test_where_the_most_workers_outrun_their_forecast_more_are_tried(
         cut = tmp_path / f"cut{kept}"
         cut.write_bytes(b"".join(lines[:kept]))
         assert measured(swept(cut, PretendedBench(rates=rates))) == whole
+
+
+class Waiting(PretendedBench):
+    """Its batches wait for half a second each."""
+
+    def explain(self, *request: Any, **about: Any) -> Told:
+        """A trial, and what it waits for if it explains."""
+        trial, shown = super().explain(*request, **about)
+        for costs in (each["costs"] for each in shown.values()):
+            costs["io_s"] = [0.5] * len(costs["cpu_s"])
+        return trial, shown
+
+
+def test_where_batches_wait_as_many_workers_are_tried_as_gain(tmp_path: Path) -> None:
+    def rates(chosen: Config) -> float:
+        return 64.0 * min(max(1, chosen.num_workers), 96)
+
+    run = swept(tmp_path / "run", Waiting(rates=rates, cost_s=0.005))
+    assert run.recommendation is not None
+    assert rates(run.recommendation.config) >= NEAR * rates(config(96))
+    assert max(chosen.num_workers for chosen in measured(run)) == MOST_WORKERS
 
 
 def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
