@@ -253,7 +253,7 @@ def _script(
         # does beside a step which sleeps, is no work that workers could slow.
         threads = max(cores, threads) if cores >= 1 else 1.0
     return Script(
-        wall_s=wall_s,
+        wall_s=wall_s + loader.spared_s,
         loader=loader,
         step_cores=cores,
         step_threads=threads,

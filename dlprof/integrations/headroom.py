@@ -8,7 +8,7 @@ more for the script; the loader's own batches come in their order, and none is l
 What a round leaves out, and why:
 
 - Batches after a pause come out of full queues, as none do otherwise. A round begins when as few
-  are ready as were before the first pause.
+  are ready as were before the first pause. Those that were ready are no waits of the loader's.
 - Workers go on until their queues are full. Batches are given again only then, after a wait.
 - The first two steps after that wait find cold caches.
 - At the end of an epoch there is nothing left to load: such a round is dropped.
@@ -44,6 +44,8 @@ _LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round
 
 _MOST_BYTES = 512 * 2**20
 _LEVELS = 8  # looks at the queues from which it is known how many batches are ready as a rule
+
+_LONGEST_FILLED = 20  # fillings of the queues after which they are no fuller than usual
 
 _LONGEST_REST_S = 10.0
 _Phase = Literal["settling", "live", "replaying"]
@@ -94,6 +96,7 @@ class LoopHeadroom:
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
         self._unrested = 0
+        self._filled = 0  # batches for which queues may be fuller than usual, since the last pause
         self._hindrance = ""
         self._began_ns = self._extra_ns = 0
         self._extra_steps = 0
@@ -138,6 +141,7 @@ class LoopHeadroom:
         last iteration.
         """
         self._fresh = True
+        self._filled = 0
         self._copies.clear()
         self._settle()
         return functools.partial(self._next, take, base)
@@ -148,7 +152,10 @@ class LoopHeadroom:
         """The next batch: the loader's own, or one given again."""
         if self.over or self._busy:  # the next() of a base class runs inside of its own
             self._all.last = self
-            return take(advance, iterator)
+            batch = take(advance, iterator)
+            if self._filled and not self._busy:
+                self._leave_out(base, iterator)
+            return batch
         self._busy = True
         try:
             return self._take(take, base, advance, iterator)
@@ -188,13 +195,24 @@ class LoopHeadroom:
             batch = take(timed, iterator)
         except BaseException:
             self._settle()
+            self._filled = 0
             raise
         self._all.last = self
+        if self._filled:
+            self._leave_out(base, iterator)
         self._wait_ns = took[0] if took else 0
         with self._guarded():
             self._look_at(batch)
         self._came_ns = self._clock()
         return batch
+
+    def _leave_out(self, base: IterationTimer, iterator: Any) -> None:
+        """Leave a batch out of the waits that comes from queues which a pause has filled."""
+        base.leave_out()
+        self._filled -= 1
+        left, level = (_LONGEST_FILLED - 1) * self._in_flight, sent_batches(iterator)
+        if self._filled <= left and (level is None or level <= (self._usual or 0)):
+            self._filled = 0
 
     def break_off(self) -> None:
         """End a round that can't be finished; its batches may serve for the next."""
@@ -266,7 +284,7 @@ class LoopHeadroom:
         if level is None:
             return True
         # After so many fillings of the queues, a round begins however many batches are ready.
-        long = self._since >= 20 * max(1, self._in_flight)
+        long = self._since >= _LONGEST_FILLED * max(1, self._in_flight)
         if self._usual is None or long:
             if len(self._levels) < _LEVELS:
                 return False
@@ -297,6 +315,7 @@ class LoopHeadroom:
         if self._workers and ordered is not None and ordered < self._in_flight:
             self._settle()  # the epoch ends, and with it loading
             return
+        self._filled = _LONGEST_FILLED * self._in_flight
         if not self._is_at_rest(iterator, live):
             self._unrested += 1
             if self._unrested >= 3:

@@ -89,6 +89,10 @@ class IterationTimer:
         """Leave so much of what passed since this thread's last batch out of its step."""
         self._statistics.note_skip(self, passed_ns)
 
+    def leave_out(self) -> None:
+        """Leave this thread's last batch out of the waits: it was ready by a pause of dlprof's."""
+        self._statistics.note_ready(self)
+
 
 class StepLog:
     """When batches came and how long their steps took, over a whole run in bounded memory.
@@ -244,6 +248,26 @@ class WaitStatistics:
             with self.held():  # the entry that moves ends the wait for that batch as well
                 self._work_out(times, thread)
             times[-1] += passed_ns
+
+    def note_ready(self, reading: IterationTimer) -> None:
+        """Note that this thread's last batch came out of queues that had been filled in a pause.
+
+        It counts, but its wait is none of those that are usual.
+        """
+        thread = get_ident()
+        times = reading.times.get(thread, [])
+        if len(times) < 3:  # it begins an epoch, or was worked out just now
+            return
+        with self.held():
+            asked_ns, got_ns = times[-2:]
+            del times[-2:]
+            self._work_out(times, thread)
+            self._end_step(times[0], asked_ns, thread)
+            self._add_waiting(got_ns - asked_ns, thread, nested=False)
+            self._count(1, got_ns, thread)
+            if self._log is not None:
+                self._log.leave_out()
+            times[0] = got_ns
 
     def settle(self) -> None:
         """Work out what is pending; called in the consumer's thread, and never in its way."""

@@ -107,7 +107,8 @@ class WatchedLoader:
     # Epoch restart: the ``next()`` that ended an epoch, the ``iter()`` after it and its first
     # ``next()``; what the consumer did between is left out.
     turnover: Durations | None = None
-    wait: Durations | None = None  # ``next()`` of all other batches
+    # ``next()`` of all other batches, but for those that lay ready since a pause of ``--headroom``.
+    wait: Durations | None = None
     # Between a batch's arrival and the next ``next()`` on the same iterator and thread.
     step: Durations | None = None
     # When its batches came, where the script is one of several ranks and has ended; ``None``
@@ -148,6 +149,13 @@ class WatchedLoader:
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
+    def spared_s(self) -> float:
+        """Seconds of waiting that pauses of ``--headroom`` spared it: batches lay ready then."""
+        if self.headroom is None or self.wait is None:
+            return 0.0
+        return max(0, self.batches - self.epochs - self.wait.count) * self.wait.mean_s
+
+    @property
     def cost_s(self) -> float:
         """Seconds that a perfect loader would save: it has no waits, no copies, slows no step.
 
@@ -156,7 +164,8 @@ class WatchedLoader:
         copied_s = 0.0 if self.copies is None else self.copies.exposed_s or 0.0
         found = self.headroom
         slowed_s = 0.0 if found is None else found.slowed_fraction.value * found.period_s
-        return self.waited_s - self.nested_s + (copied_s + max(0.0, slowed_s)) * self.batches
+        waited_s = self.waited_s + self.spared_s - self.nested_s
+        return waited_s + (copied_s + max(0.0, slowed_s)) * self.batches
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,30 @@ def test_no_fix_brings_more_than_a_perfect_loader() -> None:
     assert dataclasses.replace(loader, headroom=slowed).cost_s == pytest.approx(1.8 + 0.004 * 150)
 
 
+def test_batches_that_lay_ready_after_a_pause_of_headroom_make_no_loop_faster() -> None:
+    """A third of the batches came without a wait, and is left out of those."""
+    paused = Headroom(
+        rounds=10,
+        live_batches=80,
+        replayed_batches=80,
+        extra_steps=100,
+        extra_s=0.0,
+        period_s=0.04,
+        step_s=0.01,
+        speedup=Estimate(value=4.0, low=3.9, high=4.1),
+        waiting_fraction=Estimate(value=0.75, low=0.74, high=0.76),
+        slowed_fraction=Estimate(value=0.0, low=-0.01, high=0.01),
+    )
+    usual = dataclasses.replace(LOADER, wait=durations(0.03, BATCHES - 1))
+    found = dataclasses.replace(
+        usual, waited_s=3.0, wait=durations(0.03, BATCHES - 1 - 50), headroom=paused
+    )
+    (one, *_), (two, *_) = diagnosed(usual).findings, diagnosed(found, wall_s=14.5).findings
+    assert one.predicted_gain is not None
+    assert two.predicted_gain == one.predicted_gain
+    assert two.script_gain == one.script_gain
+
+
 def test_one_change_of_settings_is_one_finding() -> None:
     """Waiting is why more workers pay; the same fix is not given twice."""
     findings = diagnosed().findings

@@ -132,7 +132,7 @@ class ModelAtStep:
 class Script:
     """The script that a loader was watched in."""
 
-    wall_s: float  # how long it took
+    wall_s: float  # how long it took, as it runs without ``--headroom``
     loader: WatchedLoader  # what was seen of the loader, by the clock around ``next()``
     # Cores that the main process keeps busy in a step; ``None`` if that isn't known.
     step_cores: float | None = None
@@ -141,8 +141,8 @@ class Script:
 
     @property
     def loop_s(self) -> float:
-        """Seconds of all epochs over the loader."""
-        return self.loader.waited_s + self.loader.stepped_s
+        """Seconds of all epochs over the loader, as they are without ``--headroom``."""
+        return self.loader.waited_s + self.loader.spared_s + self.loader.stepped_s
 
     @property
     def adds_up(self) -> bool:
