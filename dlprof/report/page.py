@@ -79,7 +79,10 @@ def _add(parent: Element, block: doc.Block) -> None:
 
 def _add_words(parent: Element, words: doc.Words) -> None:
     for span in doc.spans(words):
-        made = SubElement(parent, "span", {"class": span.tone} if span.tone else {})
+        kind = {"class": span.tone} if span.tone else {}
+        made = SubElement(parent, "a" if span.link else "span", kind)
+        if span.link:
+            made.set("href", span.link)
         made.text = clean_within(span.text)
 
 
