@@ -523,7 +523,8 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
         profile = _profile(given)
         known = None if profile is None else profile.memory_gb_per_s
         configs = wanted_configs(situation, axes) if axes else None
-        return forecast(situation, configs, memory_bytes_per_s=known and 1e9 * known, **au)
+        memory = known and 1e9 * known
+        return forecast(situation, configs, named=tuple(axes), memory_bytes_per_s=memory, **au)
     if au:
         raise UsageError(
             f"{named('au')} and {named('feed')} are two questions", hint="Ask one of them."

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
 import sys
@@ -81,23 +80,23 @@ def encode_line(record: object) -> bytes:
 
 
 def decode_line(raw: bytes) -> Any:
-    """What a line holds, numbers checked.
+    """What a line holds; how large its numbers may be is for its record to say.
 
     Raises:
-        ValueError: If it is not JSON in UTF-8, or holds a number that is not finite.
+        ValueError: If it is not JSON in UTF-8.
     """
     try:
         # Editors may have put a byte order mark in front.
-        return json.loads(raw.decode("utf-8-sig"), parse_float=_finite, parse_constant=_finite)
+        return _DECODER.decode(raw.decode("utf-8-sig"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
+def _refuse(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 SUFFIX = ".dlprof.jsonl"

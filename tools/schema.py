@@ -228,7 +228,7 @@ def _fields(record: type, *names: str, null: bool = False, **renamed: str) -> di
     hints = typing.get_type_hints(record)
     texts = described(record)
     picked = {**{name: name for name in names}, **renamed}
-    picked = picked or {field.name: field.name for field in dataclasses.fields(record)}
+    picked = picked or {f.name: f.name for f in dataclasses.fields(record) if f.repr}
     made = {}
     for key, name in picked.items():
         schema = _or_null(_of(hints[name])) if null else _of(hints[name])

@@ -15,7 +15,6 @@ import statistics
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from dlprof import late
 from dlprof.advise import thresholds as at
 from dlprof.advise.choice import gather, product, speeds_of
 from dlprof.advise.scaling import in_step
@@ -23,6 +22,7 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.late import Shown
 from dlprof.model.bounds import rate_allowed
 from dlprof.model.work import Means
 from dlprof.records import (
@@ -83,7 +83,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Shown):
     """Why one run is faster than another."""
 
     a: SideInfo  # the first run
@@ -96,10 +96,6 @@ class Comparison:
     unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
     doubts: tuple[str, ...] = ()  # what is against the comparison, one sentence each
     findings: tuple[Finding, ...] = ()  # what slows the slower side, ordered by cost
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return str(late.call("notebook_html", self))
 
 
 class CauseKind(NamedTuple):

@@ -38,6 +38,7 @@ from dlprof.advise.scaling import scales
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.late import Shown
 from dlprof.model.bounds import binding, bounds, cell_of, describe, own_cores
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import needs
@@ -128,9 +129,10 @@ class Calibrated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Shown):
     """What every answer says that rests on predictions."""
 
+    run: Run = dataclasses.field(repr=False)  # what it is drawn from
     hostname: str  # of the machine that it is for
     extrapolated: bool  # whether that is another than the one that was measured
     calibrated: Calibrated  # what it rests on
@@ -190,6 +192,7 @@ class Forecast(Answer):
 
     conditions: Conditions  # cores, ranks, step and the rest
     rows: tuple[ForecastRow, ...]  # in the order of what configurations cost
+    named: tuple[str, ...] = ()  # settings of which values were named; empty for all settings
     pick: Config | None  # what is recommended of them; ``None`` where nothing keeps the limits
     bounds: Mapping[str, str]  # what each bound that occurs means
     # One that was not measured and seems faster than what was and is recommended; ``None`` where
@@ -218,14 +221,16 @@ def forecast(
     situation: Situation,
     configs: Sequence[Config] | None,
     *,
+    named: Sequence[str] = (),
     memory_bytes_per_s: float | None = None,
     au: float | None = None,
 ) -> Forecast:
     """Predict configurations from what the situation's run calibrated and measured.
 
     What is recommended of them is decided as ``recommend`` does; where none are named, ``None``, it
-    is the same. ``memory_bytes_per_s`` is what the memory there carries, and ``au`` the utilization
-    that accelerators must keep, where it is asked how many do.
+    is the same; ``named`` are the settings whose values were given. ``memory_bytes_per_s`` is what
+    the memory there carries, and ``au`` the utilization that accelerators must keep, where it is
+    asked how many do.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -288,11 +293,13 @@ def forecast(
         if "default" not in others:
             unavailable["speedup"] = "num_workers=0 is neither measured nor predicted"
     return Forecast(
+        run=run,
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         conditions=situation.conditions,
         calibrated=Calibrated.of(situation),
         rows=tuple(rows),
+        named=tuple(named),
         pick=pick,
         faster=faster,
         others=others,
@@ -522,6 +529,7 @@ def feed(
     }
     missing = {name: _MISSING_IN_FEED[name] for name, each in whole.items() if each is None}
     return Feed(
+        run=run,
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         ranks=ranks,

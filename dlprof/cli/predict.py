@@ -52,16 +52,9 @@ def predict(
     from dlprof.report import predict as views
     from dlprof.store import read_run
 
-    measured = read_run(run)
     given = {"machine": machine, **asked.given}
-    found = api.ask_prediction(measured, given, feed=feed, prefix="--")
-    named = [key for key in PREDICTED if key in given]
-    whole = named not in ([], ["num_workers"])
+    found = api.ask_prediction(read_run(run), given, feed=feed, prefix="--")
     asked.show(
-        lambda: views.predict_document(measured, found),
-        lambda: (
-            views.feed_report(measured, found)
-            if feed
-            else views.forecast_report(measured, found, whole=whole, named=bool(named))
-        ),
+        lambda: views.predict_document(found),
+        lambda: views.feed_report(found) if feed else views.forecast_report(found),
     )

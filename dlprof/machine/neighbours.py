@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from dlprof.late import Shown
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.files import read_pressures, read_text
@@ -224,7 +225,7 @@ def name_of_user(number: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Shown):
     """A machine and its users at one time."""
 
     machine: Machine  # what it offers, the speed of its cores while it was watched included

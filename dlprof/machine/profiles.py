@@ -14,6 +14,7 @@ from typing import Any
 
 from dlprof.errors import FileError, did_you_mean
 from dlprof.files import is_there, replace_file
+from dlprof.late import Shown
 from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
@@ -61,7 +62,7 @@ class GpuProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MachineProfile:
+class MachineProfile(Shown):
     """What a machine offers to the jobs on it together. ``None`` is not known."""
 
     name: str = dataclasses.field(metadata={"rule": _TEXT})  # short, as people call it

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from dlprof import late
+from dlprof.late import Shown
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Finding
 from dlprof.records.record import empty, record
@@ -215,7 +216,7 @@ class NumaBinding:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Recommendation:
+class Recommendation(Shown):
     """Settings to use, and why."""
 
     config: Config  # the cheapest configuration that is likely within 3% of the best, within limits
@@ -284,7 +285,3 @@ class Recommendation:
         """
         applied: _Loader = late.call("apply", self.config, loader)
         return applied
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return str(late.call("notebook_html", self))

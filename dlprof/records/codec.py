@@ -79,7 +79,8 @@ def to_json(value: Any) -> Any:
 
 @functools.cache
 def _field_names(record_type: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(record_type))
+    # What ``repr`` leaves out, such as the run of a prediction, is in no document either.
+    return tuple(field.name for field in dataclasses.fields(record_type) if field.repr)
 
 
 def from_json(record_type: type[_Record], data: object) -> _Record:
@@ -149,6 +150,8 @@ def _record_decoder(record_type: type) -> _Decoder:
 
 
 def _decode_float(data: Any) -> float:
+    if type(data) is float and _SMALLEST <= data <= _LARGEST:  # as nearly all are
+        return data
     if isinstance(data, bool) or not isinstance(data, int | float):
         raise MismatchError("is not a number")
     try:
@@ -241,6 +244,11 @@ def _numbers(value: Any) -> Iterator[float]:
         yield from _numbers(each)
 
 
+# The largest is far above every figure and interval's end, and its fourth power is finite; what
+# lies nearer to 0 than the smallest, and is not 0, was not measured.
+_SMALLEST, _LARGEST = 1e-60, 1e60
+
+
 def number_fault(number: float) -> str | None:
     """The end of a sentence about a number, whole or not, that no record may hold."""
     if isinstance(number, int):
@@ -248,9 +256,7 @@ def number_fault(number: float) -> str | None:
         return None if abs(number) <= 1 << 64 else "is too large"
     if not math.isfinite(number):
         return "is not a finite number"
-    # The largest is far above every figure and interval's end, and its fourth power is finite;
-    # what lies nearer to 0 than the smallest, and is not 0, was not measured.
-    if number == 0 or 1e-60 <= abs(number) <= 1e60:
+    if number == 0 or _SMALLEST <= abs(number) <= _LARGEST:
         return None
     return "is too large" if abs(number) > 1 else "is too close to 0"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from dlprof.late import Shown
 from dlprof.records.machine import Machine
 from dlprof.records.record import empty, record
 
@@ -245,7 +246,7 @@ class TargetCheck:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class CheckReport:
+class CheckReport(Shown):
     """A whole check: what ``dlprof check --json`` prints."""
 
     schema_version: int = CHECK_SCHEMA_VERSION  # of this document

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dlprof import late
+from dlprof.late import Shown
 from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
 from dlprof.records.config import Config
@@ -83,7 +84,7 @@ class RunEnd:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Shown):
     """A whole run file."""
 
     path: str  # where it was read from or is being written to
@@ -186,10 +187,6 @@ class Run:
             UsageError: The library is not installed.
         """
         return late.call("to_dataframe", self, library)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the page of ``dlprof report RUN -o page.html``."""
-        return str(late.call("notebook_html", self))
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from dlprof.late import Shown
 from dlprof.records.config import Estimate
 from dlprof.records.machine import Machine
 from dlprof.records.record import empty, record
@@ -184,7 +185,7 @@ class Pinning:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Transfers:
+class Transfers(Shown):
     """All that ``dlprof transfer`` found."""
 
     machine: Machine  # where

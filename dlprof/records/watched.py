@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from dlprof.late import Shown
 from dlprof.records.config import Config, Estimate
 from dlprof.records.record import empty, record
 from dlprof.records.target import LoaderCall
@@ -67,7 +68,7 @@ class Headroom:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class WatchedLoader:
+class WatchedLoader(Shown):
     """What was seen of one loader, without looking into it: the clock around ``next()``.
 
     Loaders that were made at the same place, by the same callers, of the same class, with the same

@@ -25,6 +25,7 @@ class Styled:
 
     text: str
     tone: Tone = ""
+    link: str = ""  # where it leads on a page and in Markdown; empty where it leads nowhere
 
 
 Words = str | Styled | tuple[str | Styled, ...]  # a line of text, or several pieces of one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,21 @@ def page_of(code: str) -> str:
             hint=f"{meant} dlprof explain lists all codes.".lstrip(),
         )
     return _pages()[code]
+
+
+def explained(code: str) -> Styled:
+    """What shows a finding's page, and its address below the project's documentation.
+
+    That is the ``Documentation`` of the package's metadata, from ``[project.urls]`` of
+    ``pyproject.toml``: without one the command stands alone, as a link would lead nowhere.
+    """
+    try:
+        urls = importlib.metadata.metadata("dlprof").get_all("Project-URL", [])
+    except importlib.metadata.PackageNotFoundError:  # run from its source
+        urls = []
+    known = dict(url.split(", ", 1) for url in urls)
+    site = known.get("Documentation", "").rstrip("/")
+    return Styled(f"dlprof explain {code}", "code", f"{site}/findings/{code}/" if site else "")
 
 
 def explain_document(code: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
+from dlprof.report.explain import explained
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
@@ -40,8 +41,8 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
         if finding.fix is not None:
             rows.append(("fix", finding.fix.text))
         rows += [(name.lower(), words) for name, words in _worth(finding, known_gain(finding))]
-        if rows:
-            blocks.append(FactList(tuple(rows)))
+        rows.append(("more", explained(finding.code)))
+        blocks.append(FactList(tuple(rows)))
         if code := fix_code(finding.fix):
             blocks.append(Code(code))
         yield Card(

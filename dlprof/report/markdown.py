@@ -92,13 +92,14 @@ def _lines(block: doc.Block) -> Iterator[str]:
 
 
 def _line(words: doc.Words) -> str:
-    pieces = [(each.tone, clean_within(each.text)) for each in doc.spans(words)]
+    pieces = [(each, clean_within(each.text)) for each in doc.spans(words)]
     whole = "".join(text for _, text in pieces)
     found, at = [], 0
-    for tone, text in pieces:
+    for piece, text in pieces:
         before, after = whole[:at][-1:], whole[at + len(text) :][:1]
         apart = all(not each or each in _AROUND for each in (before, after))
-        found.append(_toned(text, tone, apart=apart))
+        shown = _toned(text, piece.tone, apart=apart)
+        found.append(f"[{shown}]({piece.link})" if piece.link else shown)
         at += len(text)
     return _LEADING.sub(r"\1\\\2", "".join(found).strip())
 

@@ -6,21 +6,37 @@ In a frame neither styles the other, and nothing of the page acts on the noteboo
 from __future__ import annotations
 
 import html
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dlprof.advise.compare import Comparison
-from dlprof.records import Recommendation, Run
+from dlprof.advise.forecast import Feed, Forecast
+from dlprof.late import Shown
+from dlprof.machine.neighbours import Overview
+from dlprof.machine.profiles import MachineProfile
+from dlprof.records import Recommendation, Run, WatchedLoader
+from dlprof.records.gate import CheckReport
+from dlprof.records.transfer import Transfers
 from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
 from dlprof.report.export.formats import render_html
+from dlprof.report.gate.check import check_report
+from dlprof.report.machine import machine_report, profile_report
 from dlprof.report.page import to_html
+from dlprof.report.predict import feed_report, forecast_report
+from dlprof.report.script import loader_report
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import certainty, expected_of
+from dlprof.report.transfer import transfer_report
 
 
-def notebook_html(shown: Run | Recommendation | Comparison) -> str:
+def notebook_html(shown: Shown) -> str:
     """The markup of what the last line of a cell gave."""
-    height = "40rem" if isinstance(shown, Run) else "24rem"
-    page = render_html(shown) if isinstance(shown, Run) else to_html(_document(shown))
+    if isinstance(shown, Run):
+        page, height = render_html(shown), "40rem"
+    else:
+        fill = next(fill for kind, fill in _REPORTS.items() if isinstance(shown, kind))
+        page, height = to_html(fill(shown)), "24rem"
     return (
         f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts" '
         'allow="clipboard-write" title="dlprof" '
@@ -28,16 +44,28 @@ def notebook_html(shown: Run | Recommendation | Comparison) -> str:
     )
 
 
-def _document(shown: Recommendation | Comparison) -> doc.Document:
-    if isinstance(shown, Comparison):
-        return comparison_report(shown)
+def _recommendation(advice: Recommendation) -> doc.Document:
     rows: tuple[doc.Row, ...] = (
-        ("Recommended", doc.Styled(shown.config.text, "strong")),
-        *((name.capitalize(), words) for name, words in expected_of(shown)),
-        certainty(shown),
+        ("Recommended", doc.Styled(advice.config.text, "strong")),
+        *((name.capitalize(), words) for name, words in expected_of(advice)),
+        certainty(advice),
     )
     return doc.Document(
         title="recommended settings",
-        answer=doc.known(doc.facts(rows), doc.Code(difference(shown.config, None))),
-        details=lambda: doc.section("Why", doc.items(each.claim for each in shown.reasons)),
+        answer=doc.known(doc.facts(rows), doc.Code(difference(advice.config, None))),
+        details=lambda: doc.section("Why", doc.items(each.claim for each in advice.reasons)),
     )
+
+
+_REPORTS: Mapping[type, Callable[[Any], doc.Document]] = {
+    CheckReport: check_report,
+    Comparison: comparison_report,
+    Feed: feed_report,
+    Forecast: forecast_report,
+    MachineProfile: profile_report,
+    Overview: machine_report,
+    Recommendation: _recommendation,
+    Transfers: transfer_report,
+    WatchedLoader: loader_report,
+}
+"""What fills the document of each kind of result but a run, which has its page."""

@@ -15,6 +15,8 @@ from dlprof.report import document as doc
 from dlprof.report.svg import draw, stage_rules
 from dlprof.report.text import clean, clean_lines, clean_within
 
+MOST_ROWS = 500  # of a table: a page of thousands takes seconds to open
+
 
 def to_html(document: doc.Document) -> str:
     """The whole page."""
@@ -79,7 +81,10 @@ def _add(parent: Element, block: doc.Block) -> None:
 
 def _add_words(parent: Element, words: doc.Words) -> None:
     for span in doc.spans(words):
-        made = SubElement(parent, "span", {"class": span.tone} if span.tone else {})
+        kind: dict[str, str] = {"class": span.tone} if span.tone else {}
+        made = SubElement(parent, "a" if span.link else "span", kind)
+        if span.link:
+            made.set("href", span.link)
         made.text = clean_within(span.text)
 
 
@@ -104,7 +109,7 @@ def _add_table(parent: Element, table: doc.Table) -> None:
         SubElement(head, "th", kind).text = clean(column.title)
     body = SubElement(made, "tbody")
     rows = list(zip(*(column.cells for column in columns), strict=True))
-    shown, rest = rows[:500], rows[500:]  # a page of thousands takes seconds to open
+    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     for place, cells in enumerate(shown):
         tone = table.tones[place] if table.tones else ""
         row = SubElement(body, "tr", {"class": tone} if tone else {})

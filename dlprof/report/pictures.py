@@ -33,6 +33,7 @@ from dlprof.report.labels import (
     rate_text,
     value_text,
 )
+from dlprof.report.page import MOST_ROWS
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
@@ -248,7 +249,7 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
 
 
 def _trials(run: Run) -> Iterator[doc.Block]:
-    shown = run.trials[:1000]
+    shown = run.trials[:MOST_ROWS]
     if not shown:
         return
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]
@@ -271,7 +272,8 @@ def _trials(run: Run) -> Iterator[doc.Block]:
         )
     )
     if len(shown) < len(run.trials):
-        yield doc.Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
+        more = f"{len(run.trials) - len(shown):,} more trials"
+        yield doc.Text(f"{more} are in the run file (-o trials.csv has all).")
 
 
 def _facts(run: Run) -> Iterator[doc.Row]:

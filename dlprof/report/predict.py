@@ -9,7 +9,7 @@ from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import Config, ConfigRate, Estimate, Prediction, Run
+from dlprof.records import Config, ConfigRate, Estimate, Prediction
 from dlprof.report import document as doc
 from dlprof.report import sweep
 from dlprof.report.documents import json_document
@@ -39,18 +39,17 @@ from dlprof.stats.belief import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 
-def predict_document(run: Run, found: Forecast | Feed) -> str:
+def predict_document(found: Forecast | Feed) -> str:
     """What ``dlprof predict --json`` prints."""
     answer = {"answer": feed_text(found)} if isinstance(found, Feed) else {}
+    run = found.run
     target, findings = run.header.target.spec, data_findings(run)
     return json_document(found, run_file=run.path, target=target, findings=findings, **answer)
 
 
-def forecast_report(
-    run: Run, forecast: Forecast, *, whole: bool = False, named: bool = False
-) -> doc.Document:
+def forecast_report(forecast: Forecast) -> doc.Document:
     """The predictions; of settings that were named, the run may recommend others."""
-    rows, unit = _shown(forecast, whole=whole), _unit(forecast.rows)
+    run, rows, unit = forecast.run, _shown(forecast), _unit(forecast.rows)
     unit += " a rank" if forecast.ranks > 1 else ""
     rated = []
     for row in forecast.rows:
@@ -61,7 +60,7 @@ def forecast_report(
         title=f"Predicted: {sweep.title_of(run)}",
         answer=(
             *sweep.first(run),
-            doc.FactList(tuple(_answer(run, forecast, named=named))),
+            doc.FactList(tuple(_answer(forecast))),
             *doc.known(
                 rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
             ),
@@ -77,7 +76,8 @@ def forecast_report(
     )
 
 
-def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
+def _answer(forecast: Forecast) -> Iterator[doc.Row]:
+    run = forecast.run
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
@@ -85,7 +85,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         yield "Recommended", "nothing: no configuration keeps the limits"
     else:
         best = forecast.others.get("recommended")
-        others = named and (best is None or best.config != forecast.pick)
+        others = bool(forecast.named) and (best is None or best.config != forecast.pick)
         depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
         # Which multiply what was asked for by num_workers.
         by = f", prefetch_factor {' or '.join(map(str, sorted(filter(None, depths))))}"
@@ -107,7 +107,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
             yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        yield "Speed-up", _speed_up(run, forecast, picked, named=named)
+        yield "Speed-up", _speed_up(forecast, picked)
         if (wait := _wait(picked)) is not None:
             in_trials, step = picked.measured is not None, _step(forecast)
             restarts = _restarts(picked.prediction)
@@ -124,7 +124,7 @@ def _answer(run: Run, forecast: Forecast, *, named: bool) -> Iterator[doc.Row]:
         yield from sweep.what_failed(run)
 
 
-def _speed_up(run: Run, forecast: Forecast, picked: ForecastRow, *, named: bool) -> str:
+def _speed_up(forecast: Forecast, picked: ForecastRow) -> str:
     """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     pick = picked.config
     default, best = default_named(pick), forecast.others.get("recommended")
@@ -135,8 +135,9 @@ def _speed_up(run: Run, forecast: Forecast, picked: ForecastRow, *, named: bool)
         found.setdefault(each.config, (each, names[name]))
     if compared := [each for config, each in found.items() if config != pick]:
         # As recommend says it.
-        sure = forecast.certificate if picked.measured is not None and not named else None
-        gains = sweep.gains_text(compared, sure, run.completed)
+        whole = picked.measured is not None and not forecast.named
+        sure = forecast.certificate if whole else None
+        gains = sweep.gains_text(compared, sure, forecast.run.completed)
         return gains + sweep.if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"
@@ -249,9 +250,10 @@ def _step(forecast: Forecast) -> str:
     return step_text(step_s, where.step_spread) if step_s else ""
 
 
-def _shown(forecast: Forecast, *, whole: bool) -> list[ForecastRow]:
+def _shown(forecast: Forecast) -> list[ForecastRow]:
     """The rows that say something: of like ones that are as fast, only the cheapest."""
     rows, best = [], dict[int, float]()
+    whole = forecast.named not in {(), ("num_workers",)}  # each was asked for
     for row in forecast.rows:
         workers = row.config.num_workers
         faster = row.speed * NEAR > best.get(workers, 0.0)
@@ -351,8 +353,9 @@ def feed_text(feed: Feed) -> str:
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
 
 
-def feed_report(run: Run, feed: Feed) -> doc.Document:
+def feed_report(feed: Feed) -> doc.Document:
     """What it takes to feed a training step."""
+    run = feed.run
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
     needs = [(n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None]

@@ -352,8 +352,13 @@ def summary_text(loader: WatchedLoader) -> str:
     """What was seen of one loader as plain text, 80 columns wide."""
     from dlprof.report.terminal import plain_text  # few loops print it
 
+    return plain_text(loader_report(loader), width=80)
+
+
+def loader_report(loader: WatchedLoader) -> doc.Document:
+    """What was seen of one loader."""
     said = doc.Text(verdict([loader]))
-    return plain_text(doc.Document(title=loader.name, answer=(_loader(loader), said)), width=80)
+    return doc.Document(title=loader.name, answer=(_loader(loader), said))
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:

@@ -232,6 +232,7 @@ def _cpu_share(trial: Trial, wait: float | None) -> float:
     return share if wait is None else share * min(1.0, wait / 0.05)
 
 
+@functools.lru_cache(maxsize=4096)
 def _steady_group(config: Config) -> str:
     """What of a configuration matters within an epoch."""
     return f"{dataclasses.replace(config, persistent_workers=False).key} steady"
@@ -241,16 +242,17 @@ def _steady_group(config: Config) -> str:
 class ExpectedRates:
     """Rates that were predicted before anything was measured."""
 
-    log_rates: Mapping[str, float]  # steady ones by ``ObservedRate.key``
+    # Steady ones by ``ObservedRate.key``.
+    log_rates: Mapping[str, float] = dataclasses.field(hash=False)
     log_sd: float  # how far off one of them may be beside the others, as a standard deviation
     # Over whole epochs, for observations that cover such; the steady ones where they are not known.
-    epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     # As of observations of steady rates.
-    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     # ``num_workers`` of each: predictions of one are off by much the same, and those of its
     # neighbors by the like; that those without workers, which rest on figures of their own, turn
     # out wrong says nothing of the others.
-    families: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    families: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     # ``num_workers`` that the model was fitted with: predictions of these are off by no more than
     # what configurations of one family don't share.
     calibrated: frozenset[int] = frozenset()
@@ -581,6 +583,11 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
     expected = expected or ExpectedRates(log_rates={}, log_sd=_UNKNOWN_LOG_SD)
     if not observations and not expected.log_rates:
         raise ValueError("a belief about nothing")
+    return _believed(tuple(observations), expected)
+
+
+@functools.lru_cache(maxsize=2)  # views of one run ask alike, and thousands of trials take seconds
+def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_others_are(observations)
     groups = _groups(observations, expected)
     claims = {0.0: expected}
@@ -755,18 +762,28 @@ class _Fit:
         parts: dict[str, _Level] = {}
         for group in groups:
             log_rate, part, precision = self._prior(group)
-            total, offset = precision, 0.0
+            shown, offset = 0.0, 0.0
             own: dict[int, float] = {}
             for n in self._by_group[group]:
-                weight, row = self._weights[n] / self._scale, {**part, **self._rows[n]}
+                weight, row = self._weights[n] / self._scale, self._rows[n]
                 gap = self._seen[n].log_rate - log_rate
-                total += weight
+                shown += weight
                 offset += weight * gap
                 for i, a in row.items():
                     own[i] = own.get(i, 0.0) + weight * a
                     right[i] += weight * a * gap
+                    line = matrix[i]
                     for j, b in row.items():
-                        matrix[i][j] += weight * a * b
+                        line[j] += weight * a * b
+            for i, a in part.items():  # which all of them have alike
+                right[i] += a * offset
+                for j, b in own.items():
+                    matrix[i][j] += a * b
+                    matrix[j][i] += a * b
+                for j, b in part.items():
+                    matrix[i][j] += shown * a * b
+            own |= {i: shown * a for i, a in part.items()}
+            total = precision + shown
             for i, a in own.items():
                 right[i] -= a * offset / total
                 for j, b in own.items():
@@ -818,7 +835,7 @@ class _Fit:
                 self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
             # About what they give themselves: that they are not as predicted is no noise of theirs.
             own = [
-                self._seen[n].log_rate - math.fsum(found[i] * a for i, a in self._rows[n].items())
+                self._seen[n].log_rate - math.fsum([found[i] * a for i, a in self._rows[n].items()])
                 for n in numbers
             ]
             weights = [self._weights[n] for n in numbers]

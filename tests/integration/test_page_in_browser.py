@@ -10,11 +10,14 @@ import pytest
 from browser import CHROMIUM, Page, browser
 
 from dlprof.advise.compare import compare
+from dlprof.records import Failure
 from dlprof.report.compare import comparison_report
 from dlprof.report.export.formats import render_html, written
 from dlprof.store import read_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NAME = f"<script>document.title = 1</script> \u202etxt.exe num_worker|s=2 {'/long' * 60}.py:make"
+NAMES = ["sweep", "profile", "comparison", "one trial", "10,000 trials", "hostile"]
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome")
 
 
@@ -30,12 +33,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     boxes = (
         read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in ("single-box", "shared-server")
     )
+    named = dataclasses.replace(
+        sweep.header,
+        target=dataclasses.replace(sweep.header.target, spec=NAME),
+        machine=dataclasses.replace(sweep.header.machine, hostname=NAME, cpu_model=NAME),
+    )
+    fault = Failure(kind="worker_exception", message=NAME, hint=NAME, stderr_tail=NAME)
+    failed = dataclasses.replace(one.trials[0], id=NAME, outcome="crashed", failure=fault)
+    hostile = dataclasses.replace(sweep, path=NAME, header=named, trials=(*sweep.trials, failed))
     texts = {
         "sweep": render_html(sweep),
         "profile": render_html(why),
         "comparison": written(comparison_report(compare(*boxes)), "html"),
         "one trial": render_html(one),
-        "10,000 trials": render_html(dataclasses.replace(sweep, trials=tuple(many))),
+        "10,000 trials": render_html(dataclasses.replace(sweep, trials=tuple(many), end=None)),
+        "hostile": render_html(hostile),
     }
     found = {name: folder / f"{name}.html" for name in texts}
     for name, path in found.items():
@@ -51,7 +63,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["sweep", "profile", "comparison", "one trial", "10,000 trials"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_page_opens(
     page: Page, pages: dict[str, Path], name: str, width: int, *, dark: bool
 ) -> None:
@@ -60,11 +72,35 @@ def test_a_page_opens(
     paper = page.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, paper.strip("rgb()").split(","))) < 384) == dark
     assert len(page.value("document.body.innerText")) > 200
+    assert page.value("performance.now()") < 60_000  # ms; an idle machine takes a second at most
     assert page.complaints == []
 
 
 def test_a_page_stays_small(pages: dict[str, Path]) -> None:
     assert all(path.stat().st_size < 300_000 for path in pages.values())
+
+
+@pytest.mark.parametrize(("name", "rows"), [("one trial", 1), ("10,000 trials", 500)])
+def test_a_page_of_a_run_that_was_cut_off_says_so_and_how_many_trials_it_leaves_out(
+    page: Page, pages: dict[str, Path], name: str, rows: int
+) -> None:
+    page.open(pages[name], 390)
+    text = page.value("document.body.innerText")
+    assert "The sweep did not end. Continue it:" in text
+    trials = "[...document.querySelectorAll('table')].at(-1).tBodies[0].rows.length"
+    assert page.value(trials) == rows
+    assert ("9,500 more trials are in the run file" in text) == (rows == 500)
+
+
+def test_a_name_is_shown_as_it_is_and_runs_nothing(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["hostile"], 390)
+    shown = NAME.replace("\u202e", "")  # what would turn the direction is left out
+    for place in ("h1", ".facts", "table:last-of-type"):
+        found = f"[...document.querySelectorAll('{place}')].map(e => e.textContent).join()"
+        assert shown in page.value(found)
+    assert page.value("document.title").startswith("dlprof: <script>")
+    assert page.value("document.scripts.length") == 1
+    assert page.complaints == []
 
 
 def test_no_column_and_no_whisker_is_cut_off(page: Page, pages: dict[str, Path]) -> None:

@@ -117,7 +117,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     document = json.loads(json_document(advice, run_file=run.path))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
     answer = forecast(asked(run), None)
-    rows = json.loads(predict_document(run, answer))["rows"]
+    rows = json.loads(predict_document(answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
         round(rate, 6) for rate in known.values()
@@ -253,7 +253,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     for other in advice.alternatives:
         assert other.speed == pytest.approx(rows[other.config].speed / rows[advice.config].speed)
     pick = format_rate(advice.expected.samples_per_s.value)
-    for screen in (recommendation_report(run, advice), forecast_report(run, answer)):
+    for screen in (recommendation_report(run, advice), forecast_report(answer)):
         assert pick in drawn(screen, 200)
 
 
@@ -291,7 +291,7 @@ def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share
     assert found.samples_per_s.value < found.prediction.samples_per_s.value  # over whole epochs
     rate = format_rate(found.samples_per_s.value)
     answer = forecast(where, [found.config])
-    for screen in (feed_report(slower, found), forecast_report(slower, answer)):
+    for screen in (feed_report(found), forecast_report(answer)):
         assert rate in drawn(screen, 200)
     assert found.prediction.wait_fraction is not None
     assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.03
@@ -407,7 +407,7 @@ def same_answer(run: Run, question: dict[str, Any]) -> None:
         known = dataclasses.astuple(expected.samples_per_s)
         assert dataclasses.astuple(shown) == pytest.approx(known)
     pick = format_rate(advice.expected.samples_per_s.value)
-    for screen in (recommendation_report(run, advice), forecast_report(run, answer)):
+    for screen in (recommendation_report(run, advice), forecast_report(answer)):
         assert pick in drawn(screen, 200)
 
 

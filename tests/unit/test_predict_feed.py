@@ -75,7 +75,7 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
 def test_a_wait_that_hardly_any_loader_keeps_is_reported_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
     assert found.least_wait_fraction < 0.02 < found.max_wait_fraction
-    text = " ".join(drawn(feed_report(calibrated(), found), 200).split())
+    text = " ".join(drawn(feed_report(found), 200).split())
     assert "hardly any loader keeps it below 2%" in text
     assert "no loader" not in text
 
@@ -126,14 +126,14 @@ def test_the_answer_is_one_line() -> None:
     assert text.startswith("Feeding 4 ranks at a step of 10 ms takes ")
     assert "workers a rank" in text
     assert "\n" not in text
-    shown = " ".join(drawn(feed_report(calibrated(), found), 200).split())
+    shown = " ".join(drawn(feed_report(found), 200).split())
     assert "MiB/s, 4 ranks together" in shown.partition("Throughput")[2]
 
 
 def test_the_document_holds_the_answer() -> None:
     costs = calibration(cpu=0.02, main_bytes=None, read_bytes_per_batch=None)
     found = fed_by(costs, step_s=0.01)
-    document = json.loads(predict_document(calibrated(costs), found))
+    document = json.loads(predict_document(found))
     assert document["answer"] == feed_text(found)
     assert document["storage_bytes_per_s"] is None
     missing = {name for name in ("storage_bytes_per_s", "pss_bytes") if document[name] is None}
@@ -148,7 +148,7 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:
     machine = elsewhere() if there else None
     run = calibrated(costs)
     found = feed(asked(run, machine=machine, step_s=0.01, ranks=2))
-    lines = drawn(feed_report(run, found), width).splitlines()
+    lines = drawn(feed_report(found), width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
     assert ("not measured there" in " ".join(" ".join(lines).split())) == there

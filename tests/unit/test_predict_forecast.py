@@ -144,7 +144,7 @@ def test_what_the_run_recommends_is_among_what_is_predicted() -> None:
     found = forecast(asked(run), None)
     assert found.pick == odd
     assert odd in {row.config for row in found.rows}
-    assert "no configuration keeps the limits" not in drawn(forecast_report(run, found), 80)
+    assert "no configuration keeps the limits" not in drawn(forecast_report(found), 80)
 
 
 def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
@@ -173,7 +173,7 @@ def test_rates_over_whole_epochs_are_held_against_such() -> None:
     for found in (steady, whole):
         assert found.agreement is not None
         assert found.agreement.outside == 0
-    text = drawn(forecast_report(calibrated(target=of), whole), 120, verbose=True)
+    text = drawn(forecast_report(whole), 120, verbose=True)
     assert "what 1 trial of this run gave, over whole epochs as the predictions are." in text
 
 
@@ -286,7 +286,7 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     bare = constant(cpu=0.01, io=0.01)
     run = calibrated(bare, [trial(config(2), 1400.0)])
     found = predicted(run)
-    document = json.loads(predict_document(run, found))
+    document = json.loads(predict_document(found))
     assert document["schema_version"] == 1
     assert document["conditions"]["cores"] == 8.0
     assert document["method"] == document["rows"][0]["prediction"]["method"] == "maxplus"

@@ -181,7 +181,7 @@ def test_a_main_process_that_is_the_limit_is_so_in_each_rank() -> None:
     first = found.resources[0]
     assert (first.name, first.ranks) == ("main", None)
     assert first.used == pytest.approx(1.0, abs=0.1)
-    text = drawn(forecast_report(run, found), 120)
+    text = drawn(forecast_report(found), 120)
     assert "each is limited by its own main process, busy" in text
 
 
@@ -231,25 +231,25 @@ def test_a_thousand_ranks_cost_no_more_than_the_ranks_of_a_node(
 def test_the_screen_says_what_runs_out_and_json_has_all_of_it() -> None:
     run = calibrated()
     found = _forecast(run=run, ranks=8, nodes=16, storage_bytes_per_s=2e9)
-    text = " ".join(drawn(forecast_report(run, found), 120, verbose=True).split())
+    text = " ".join(drawn(forecast_report(found), 120, verbose=True).split())
     assert "for machine box: 16 nodes of 8 ranks on 8 cores" in text
     assert "Ranks the storage runs out first, beyond " in text
     assert "; the 16 nodes have 128 Certainty" in text
     short = dataclasses.replace(found.resources[0], name="memory", ranks=Estimate(value=0.4))
-    less = forecast_report(run, dataclasses.replace(found, resources=(short,)))
+    less = forecast_report(dataclasses.replace(found, resources=(short,)))
     assert "the memory is not enough for one such rank; the 16" in drawn(less, 120)
     assert "storage of 1.9 GiB/s" in text
-    document = json.loads(predict_document(run, found))
+    document = json.loads(predict_document(found))
     assert document["ranks"] == 128
     assert document["resources"][0]["name"] == "storage"
-    alone = drawn(forecast_report(run, _forecast(run=run)), 120, verbose=True)
+    alone = drawn(forecast_report(_forecast(run=run)), 120, verbose=True)
     assert "such ranks" not in alone
 
 
 def test_a_storage_limit_without_effect_is_named_on_the_screen() -> None:
     cached = calibrated(dataclasses.replace(calibration(cpu=0.05), read_bytes_per_batch=0.0))
     found = _forecast(run=cached, ranks=2, storage_bytes_per_s=20.0)
-    text = " ".join(drawn(forecast_report(cached, found), 120).split())
+    text = " ".join(drawn(forecast_report(found), 120).split())
     assert "storage of 20 B/s (no effect: nothing was read from it)" in text
     assert "1 ranks" not in text
 

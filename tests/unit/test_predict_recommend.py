@@ -396,5 +396,5 @@ def test_poor_runs_get_an_honest_answer(
         rates_there = {row.config: row.samples_per_s for row in view.rows}
         assert (view.pick, view.confidence) == (answer.config, answer.confidence)
         assert rates_there[answer.config] == rate
-        assert json.loads(predict_document(found, view))["rows"]
-        assert drawn(forecast_report(found, view), 80, verbose=True)
+        assert json.loads(predict_document(view))["rows"]
+        assert drawn(forecast_report(view), 80, verbose=True)

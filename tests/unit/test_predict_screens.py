@@ -32,8 +32,9 @@ from dlprof.units import format_rate
 def screen(run: Run, width: int, *, whole: bool = False, workers: str = "", **question: Any) -> str:
     where = asked(run, **question)
     axes = {"num_workers": parse_option("num_workers", workers)} if workers else {}
-    found = forecast(where, wanted_configs(where, axes) if axes else None)
-    return drawn(forecast_report(run, found, whole=whole), width, verbose=True)
+    named = ["prefetch_factor"] if whole else []
+    found = forecast(where, wanted_configs(where, axes) if axes else None, named=named)
+    return drawn(forecast_report(found), width, verbose=True)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -83,8 +84,8 @@ def test_rows_that_say_nothing_new_are_left_out() -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_hint_counts_the_settings_that_the_table_has(*, whole: bool) -> None:
     run = calibrated(calibration(cpu=0.01))
-    found = forecast(asked(run), None)
-    report = forecast_report(run, found, whole=whole)
+    found = forecast(asked(run), None, named=["prefetch_factor"] if whole else [])
+    report = forecast_report(found)
     hidden = re.search(r"(\d+) more configurations: --json", drawn(report, 120, verbose=True))
     left_out, of_all = int(hidden[1]) if hidden else 0, len(found.rows)
     said = f"{of_all - left_out} of {of_all}" if left_out else f"all {of_all}"
@@ -209,7 +210,7 @@ def test_one_disturbed_trial_bounds_a_gain_in_no_view(*, noisy: bool) -> None:
         dataclasses.replace(r, ratio=wide) if r.config == config(0) else r for r in advice.rates
     ]
     advice = dataclasses.replace(advice, rates=tuple(rates))
-    screens = forecast_report(run, found), recommendation_report(run, advice)
+    screens = forecast_report(found), recommendation_report(run, advice)
     for text in (" ".join(drawn(each, 80).split()) for each in screens):
         assert ("not known over PyTorch's default: measured once, and disturbed" in text) is noisy
         assert ("at least 2.0x over PyTorch's default" in text) is not noisy

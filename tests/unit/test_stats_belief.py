@@ -103,6 +103,14 @@ def test_what_was_neither_measured_nor_predicted_is_an_error() -> None:
         believe([])
 
 
+def test_what_is_asked_once_more_is_not_computed_once_more() -> None:
+    table, other = {"a": [100.0, 99.0], "b": [110.0, 112.0]}, expected(a=100.0, b=120.0)
+    first = believe(seen(table), expected(a=100.0, b=110.0))
+    assert believe(seen(table), expected(a=100.0, b=110.0)) is first
+    assert believe(seen(table), other).log_rates != first.log_rates
+    assert believe(seen({**table, "b": [110.0, 113.0]}), other) != believe(seen(table), other)
+
+
 def test_a_disturbed_trial_is_outvoted_by_its_repeats() -> None:
     rates: list[float | None] = [100.0, 101.0, 99.0, 100.0, 30.0]
     belief = believe(seen({"a": rates, "b": [100, 99, 100, 101, 100]}, log_sd=0.02))

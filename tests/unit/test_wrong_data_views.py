@@ -117,7 +117,7 @@ def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
     assert rows[1] == ""
     for shown in (
         recommendation_report(found, advice),
-        forecast_report(found, forecast(there, None)),
+        forecast_report(forecast(there, None)),
     ):
         text = " ".join(drawn(shown, 120).split())
         speed_up = text.partition("Speed-up ")[2].partition(" Certainty")[0]
@@ -265,8 +265,8 @@ def test_predictions_leave_wrong_data_out() -> None:
     found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
     answer = forecast(asked(found), None)
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
-    assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
-    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert drawn(forecast_report(answer), 120).lstrip().startswith(YOURS)
+    assert json.loads(predict_document(answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(asked(found), [config(4)])
     assert raised.value.hint == "Fix it."
@@ -287,8 +287,8 @@ def test_a_step_is_not_fed_by_wrong_data() -> None:
     answer = feed(asked(found, step_s=0.01))
     assert answer.config.num_workers < 2
     assert not answer.reached
-    assert drawn(feed_report(found, answer), 120).lstrip().startswith(SAME)
-    assert json.loads(predict_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert drawn(feed_report(answer), 120).lstrip().startswith(SAME)
+    assert json.loads(predict_document(answer))["findings"][0]["code"] == "data.duplicated"
     whole = with_calibration([])
     assert feed(asked(whole, step_s=0.01)).config.num_workers > 2
 

@@ -98,7 +98,7 @@ def test_predict_has_as_many_settings_as_the_certainty_of_the_sweep_names() -> N
     assert run.recommendation.certificate is not None
     count = run.recommendation.certificate.configurations
     assert len(found.rows) == count
-    text = screen(forecast_report(run, found))
+    text = screen(forecast_report(found))
     assert f"of the best of {count} settings" in text or "measured settings" in text
     assert f" of {count} settings)" in text
 
@@ -107,8 +107,8 @@ def test_predict_compares_with_what_recommend_compares_with_and_with_what_it_rec
     run = read_run(EXAMPLES / "loader.dlprof.jsonl")
     (line,) = (row for row in _rows(recommendation_report(run, api.recommend(run)), "Speed-up"))
     assert " over your settings (" in line
-    assert line in _rows(forecast_report(run, api.predict(run)), "Speed-up")
-    named = forecast_report(run, api.predict(run, num_workers=1), named=True)
+    assert line in _rows(forecast_report(api.predict(run)), "Speed-up")
+    named = forecast_report(api.predict(run, num_workers=1))
     (line,) = _rows(named, "Speed-up")
     best = api.recommend(run).config
     assert f"slower than the recommended {best.text} (" in line
@@ -145,11 +145,11 @@ def test_of_named_settings_the_screen_says_that_the_run_has_others() -> None:
     assert run.recommendation.config not in {row.config for row in found.rows}
     hint = "(of what was asked for; of all settings: dlprof recommend)"
     both = hint.replace(";", ", prefetch_factor 2 or 4;")
-    assert both in screen(forecast_report(run, found, named=True))
-    assert hint not in screen(forecast_report(run, found))
+    assert both in screen(forecast_report(found))
+    assert hint not in screen(forecast_report(dataclasses.replace(found, named=())))
     profiled = read_run(EXAMPLES / "why.dlprof.jsonl")  # which keeps no recommendation
     found = api.predict(profiled, num_workers=8)
-    assert both in screen(forecast_report(profiled, found, named=True))
+    assert both in screen(forecast_report(found))
 
 
 def test_more_workers_than_cores_are_no_riddle() -> None:
@@ -157,9 +157,9 @@ def test_more_workers_than_cores_are_no_riddle() -> None:
     found = api.predict(run, num_workers=range(17), step_time="20ms")
     assert found.pick is not None
     assert found.pick.num_workers > found.conditions.cores
-    assert f" 2 cores (0.6{why}" in screen(forecast_report(run, found))
+    assert f" 2 cores (0.6{why}" in screen(forecast_report(found))
     few = api.predict(run, num_workers=2)
-    assert why not in screen(forecast_report(run, few))
+    assert why not in screen(forecast_report(few))
 
 
 def test_beside_background_load_busy_cores_are_compared_with_those_available() -> None:
@@ -167,17 +167,17 @@ def test_beside_background_load_busy_cores_are_compared_with_those_available() -
     question: Any = {"num_workers": range(17), "assume_background": 0.9}
     found = api.predict(run, step_time="20ms", **question)
     others = "other processes want 0.9 cores"
-    assert f" 2 cores (0.6{why}, {others}" in screen(forecast_report(run, found))
+    assert f" 2 cores (0.6{why}, {others}" in screen(forecast_report(found))
     (picked,) = (row for row in found.rows if row.config == found.pick)
     busy = dataclasses.replace(
         picked, prediction=dataclasses.replace(picked.prediction, cores=1.7)
     )  # of 1.8 beside the others
-    assert why not in screen(forecast_report(run, dataclasses.replace(found, rows=(busy,))))
+    assert why not in screen(forecast_report(dataclasses.replace(found, rows=(busy,))))
     limited = api.predict(run, step_time="8ms", **question)
     (picked,) = (row for row in limited.rows if row.config == limited.pick)
     assert picked.prediction.bound == "cores"
     assert picked.config.num_workers > limited.conditions.cores
-    assert f" 2 cores, {others}" in screen(forecast_report(run, limited))
+    assert f" 2 cores, {others}" in screen(forecast_report(limited))
 
 
 def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> None:
@@ -196,7 +196,7 @@ def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
     run = read_run(EXAMPLES / "why.dlprof.jsonl")
     for text in (
         screen(recommendation_report(run, api.recommend(run))),
-        screen(forecast_report(run, api.predict(run))),
+        screen(forecast_report(api.predict(run))),
     ):
         assert "Faster? num_workers=7, persistent_workers=True: 1.04x" in text
         assert "Certainty medium: within 1% of the best of the 2 measured settings (95%); " in text
@@ -224,7 +224,7 @@ def test_what_the_step_waits_within_epochs_and_between_them_is_one_figure() -> N
     assert restarts == pytest.approx(0.16, abs=0.005)
     text = screen(recommendation_report(run, advice))
     assert "41% of the time: 25% in epochs, 16% in epoch restarts (measured, step 20 ms)" in text
-    predicted = screen(forecast_report(run, api.predict(run, num_workers=8), named=True))
+    predicted = screen(forecast_report(api.predict(run, num_workers=8)))
     assert "48% of the time: 29% in epochs, 19% in epoch restarts (step 20 ms)" in predicted
     assert "the training step (52% of the time), not loading (receiving: 29%)" in predicted
 
@@ -239,7 +239,7 @@ def test_a_row_that_differs_in_more_than_workers_says_in_what() -> None:
     run = read_run(EXAMPLES / "loader.dlprof.jsonl")
     lines = drawn(sweep_report(run), 80).splitlines()
     assert [line.split()[:2] for line in lines if "persistent" in line] == [["5", "persistent"]]
-    ranks = drawn(forecast_report(run, api.predict(run, ranks=4)), 80)
+    ranks = drawn(forecast_report(api.predict(run, ranks=4)), 80)
     assert "\n  2 yours  " in ranks
     # Beside a wait: as ranks wait longer for what they share, none of them is at full speed.
     assert "the cores run out first, beyond 6 such ranks (95% CI 5-8)" in ranks

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import typing
+from email.message import Message
 
 import pytest
+from profiled_runs import profiled_run
 
 from dlprof.cli.entry import run
 from dlprof.errors import UsageError
 from dlprof.records import FindingCode
 from dlprof.report.explain import explained_codes, page_of
+from dlprof.report.export.formats import render_html, run_report
+from dlprof.report.markdown import to_markdown
 
 CODES = typing.get_args(FindingCode)
 
@@ -62,3 +67,31 @@ def test_a_code_that_is_none_gets_a_suggestion(code: str, hint: str) -> None:
     with pytest.raises(UsageError, match="is not the code of a finding") as caught:
         page_of(code)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("urls", "site"),
+    [
+        ({"Repository": "https://example.org/code"}, ""),
+        ({"Repository": "https://example.org/code", "Documentation": "https://example.org/docs/"},
+         "https://example.org/docs"),
+    ],
+    ids=["without", "with"],
+)  # fmt: skip
+def test_each_finding_says_what_explains_it_and_leads_there_where_there_is_an_address(
+    urls: dict[str, str], site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = Message()
+    for name, url in urls.items():
+        package["Project-URL"] = f"{name}, {url}"
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda _name: package)
+    run = profiled_run()
+    assert run.findings
+    page, text = render_html(run), to_markdown(run_report(run))
+    for code in (finding.code for finding in run.findings):
+        link = f"{site}/findings/{code}/"
+        assert f">dlprof explain {code}</{'a' if site else 'span'}>" in page
+        assert (f'href="{link}"' in page) == bool(site)
+        command = f"`dlprof explain {code}`"
+        assert (f"[{command}]({link})" if site else f" {command}\n") in text
+    assert ("<a " in page) == ("](" in text) == bool(site)

@@ -202,7 +202,7 @@ def test_nothing_in_a_text_acts_on_the_terminal() -> None:
 def test_a_finding_without_anything_else_still_reads() -> None:
     bare = Finding(code="consumer", severity="info", title="The step", explanation="Fed.")
     text = drawn(Document(title="", answer=tuple(cards((bare,)))), 80)
-    assert text == "  1. The step  consumer  info\n    Fed.\n"
+    assert text == ("  1. The step  consumer  info\n    Fed.\n    more  dlprof explain consumer\n")
 
 
 @pytest.mark.parametrize(
