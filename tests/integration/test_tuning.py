@@ -1071,9 +1071,9 @@ def test_a_timeout_keeps_no_workers_away_that_the_loader_had(
 
 
 def fetching_takes(seconds: float) -> Any:
-    def fetch_s(self: Any) -> tuple[float, float]:
+    def fetch_s(self: Any) -> tuple[float, float, float]:
         self._fetch_s = seconds
-        return seconds, seconds
+        return seconds, seconds, 0.0
 
     return fetch_s
 
