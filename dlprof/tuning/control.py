@@ -221,12 +221,11 @@ class Control:
                 seen = yield from self._windows(self.kept, _IN_A_ROW)
             share = self.wait_share = _whole(seen).wait_share
             if share > WORTH:
-                before = self.kept
-                if before.workers:
+                if self.kept.workers:
                     self._given_back = None
                 yield from self._improve(_whole(seen))
-                if self.kept != before:
-                    seen = yield from self._windows(self.kept, _IN_A_ROW, skip=before.in_flight)
+                if not self.kept.workers:  # from now on that is what it is to wait
+                    seen = yield from self._windows(self.kept, _IN_A_ROW)
                     share = self.wait_share = _whole(seen).wait_share
             elif self._changes_workers:
                 yield from self._give_back(share)
