@@ -710,7 +710,7 @@ class _Tuner:
     def fetch_s(self) -> tuple[float, float, float]:
         """What a worker took to make a batch since this was last asked.
 
-        And what of that was CPU time, and waiting for a core. All are 0 where none was made.
+        And what of that was CPU time, and run-queue delay. All are 0 where none was made.
         """
         places = SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES
         now = [math.fsum(self._clock[at::PLACES]) for at in places]
