@@ -135,7 +135,7 @@ class _Loader:
     Attributes:
         now_s: The training's clock.
         waited_s: In all.
-        clock: Seconds, those of CPU time, and batches of workers.
+        clock: Seconds, those of CPU time, those of waiting for a core, and batches of workers.
         received: Whether a batch was ready when it was asked for.
     """
 
@@ -146,7 +146,7 @@ class _Loader:
         self._ready: deque[float] = deque()  # when each batch that is ordered is
         self._ordered = 0
         self.now_s = self.waited_s = 0.0
-        self.clock = [0.0, 0.0, 0.0]
+        self.clock = [0.0] * 4
         self.received = False
         self.set(setting)
 
@@ -209,8 +209,9 @@ class _Loader:
             now_s += step_s
             yielded += 1
         self.clock[0] += made_s
-        self.clock[1] += computed * world.cpu_s  # waiting for a core is none
-        self.clock[2] += ordered - made
+        self.clock[1] += computed * world.cpu_s
+        self.clock[2] += computed * (cpu_s - world.cpu_s)
+        self.clock[3] += ordered - made
         self._ordered, self._worker = ordered, worker
         self.now_s, self.waited_s = now_s, self.waited_s + waited_s
         return yielded
@@ -349,18 +350,20 @@ class _Run:
         waited_s = self._loader.waited_s - self._waited_s
         figures = (self._count, waited_s, took_s - waited_s, self._skipped, self._skipped_s)
         *took, batches = self._loader.clock
-        self._loader.clock = [0.0, 0.0, 0.0]
+        self._loader.clock = [0.0] * 4
         workers = self._setting.workers  # these are clocked, and a batch is received from them
-        fetch_s, cpu_s = (each / batches if batches and workers else 0.0 for each in took)
+        took = [each / batches if batches and workers else 0.0 for each in took]
+        fetch_s, cpu_s, delay_s = took
         receive_s = self._receive_s if workers else 0.0
         window = Window(self._setting, *figures, receive_s=receive_s, fetch_s=fetch_s)
         stocked = self._loader.ready() - self._ready
-        self._ask = control.look(window._replace(cpu_s=cpu_s, stocked=stocked))
+        window = window._replace(cpu_s=cpu_s, delay_s=delay_s, stocked=stocked)
+        self._ask = control.look(window)
         wanted = self._ask.within or self._ask.setting
         deeper = wanted.workers == workers
-        if wanted != self._setting and self._started and (deeper or self._live):
+        if wanted != self._setting and (self._live or (self._started and deeper)):
             self._set(wanted)
-        control.live = self._live and control.kept.workers > 0
+        control.live = self._live and (control.kept.workers > 0 or control.live)
         self._begin(self._ask.skip)
 
 

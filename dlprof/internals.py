@@ -235,6 +235,7 @@ _TUNED = (
     _WORKER_LOOP,
     (_SIGNALS, "_set_worker_pids"),
     (_SIGNALS, "_remove_worker_pids"),
+    (_SIGNALS, "_set_SIGCHLD_handler"),
 )
 """What tuning needs of torch's modules."""
 
@@ -350,31 +351,54 @@ def _fetching(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def _next_data(self: Any) -> Any:
         live = getattr(self, _LIVE)
-        held = live.held
-        if not held:
+        if not live.held:
             if not self._task_info:
                 self._try_put_index()
             if live.workers or self._task_info:
                 return get(self)
             self._rcvd_idx = self._send_idx  # batches that came in any order are behind
             try:
-                held.append(self._next_index())
+                live.held.append(self._next_index())
             except StopIteration:
                 return get(self)  # which ends the workers
             self._send_idx = self._rcvd_idx = self._send_idx + 1
-        try:
-            data = live.fetcher.fetch(held[0])
-            if self._pin_memory:
-                pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
-                data = pin(data, self._pin_memory_device)
-        except Exception as error:
-            if not reports_death(error):
-                held.clear()
-            raise
-        held.clear()
-        return data
+        return _made_here(self, live)
 
     return _next_data
+
+
+def _fetching_alone(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Torch's method that makes a batch, as one of an iterator that may be given workers.
+
+    Whoever follows the iterator may have kept it from before it had any.
+    """
+
+    def _next_data(self: Any) -> Any:
+        live = getattr(self, _LIVE)
+        if live.fetcher is None:
+            return get(self)
+        if started_workers(self):
+            return type(self)._next_data(self)
+        if not live.held:
+            live.held.append(self._next_index())
+        return _made_here(self, live)
+
+    return _next_data
+
+
+def _made_here(it: Any, live: _Live) -> Any:
+    """The batch of the indices that are held."""
+    try:
+        data = live.fetcher.fetch(live.held[0])
+        if it._pin_memory:
+            pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
+            data = pin(data, it._pin_memory_device)
+    except Exception as error:
+        if not reports_death(error):
+            live.held.clear()
+        raise
+    live.held.clear()
+    return data
 
 
 def _freeing(end: Callable[..., None]) -> Callable[..., None]:
@@ -434,7 +458,8 @@ def _tuned_class(kind: Any) -> Any:
         index = draw(self)
         number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
         setattr(self, _DRAWN, number + 1)
-        if getattr(self, _SEEDED) or (put is not None and not getattr(self, _LIVE).workers):
+        live = getattr(self, _LIVE)
+        if getattr(self, _SEEDED) or not (live.workers or live.fetcher is None):
             return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
         return index
 
@@ -453,7 +478,8 @@ def _tuned_class(kind: Any) -> Any:
     methods: dict[str, Any] = {"__next__": __next__, "_next_index": _next_index, "_reset": _reset}
     if put is not None:
         methods["_try_put_index"] = _filling(put)
-        methods["_next_data"] = _fetching(kind._next_data)
+    fetching = _fetching_alone if put is None else _fetching
+    methods["_next_data"] = fetching(kind._next_data)
     for name in ("_shutdown_workers", "_mark_worker_as_unavailable"):
         if hasattr(kind, name):
             methods[name] = _freeing(getattr(kind, name))
@@ -503,22 +529,28 @@ def tapped_iterator(
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _DRAWN: 0})
     vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_in_flight})
+    _initialize(iterator, loader)
+    if wrap is not None and not workers:
+        iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
+    if own_in_flight and not workers:
+        iterator._sampler_iter = iter(iterator._index_sampler)
+        live.fetcher = iterator._dataset_fetcher
+    return iterator
+
+
+def _initialize(iterator: Any, loader: Any) -> None:
+    """Have torch make an iterator, and start its workers."""
     try:
         iterator.__init__(loader)
     except BaseException:
         # Torch makes it last, and can't end the workers that it started without it.
-        vars(iterator).setdefault("_workers_status", [True] * workers)
+        vars(iterator).setdefault("_workers_status", [True] * loader.num_workers)
         raise
     finally:
         # Collected with an error that holds it, its queues would go before it, and its workers not
         # hear that they are to end: torch waits 5 s for each. So all of these are there until then.
         held = [getattr(iterator, name, None) for name in ("_index_queues", "_workers")]
         weakref.finalize(iterator, list, held).atexit = False
-    if own_in_flight and not workers:
-        iterator._sampler_iter = iter(iterator._index_sampler)
-    if wrap is not None and not workers:
-        iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
-    return iterator
 
 
 def _asked_freely(loader: Any) -> float:
@@ -579,6 +611,52 @@ def init_of(iterator: Any) -> Any:
 def started_workers(iterator: Any) -> int:
     """Workers of an iterator, those that are parked too."""
     return int(iterator._num_workers)
+
+
+class _Changed:
+    """An object with some attributes of its own, and all others of another."""
+
+    def __init__(self, other: Any, **own: Any) -> None:
+        vars(self).update(own, _dlprof_other=other)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dlprof_other, name)
+
+
+def start_first_worker(it: Any, loader: Any, *, seeded: bool) -> None:
+    """Have a tapped iterator without workers go on as one that has one, which is parked.
+
+    It stays in the midst of its epoch, with the order that its sampler has begun. The dataset is
+    map-style, and the loader as it is to be for an iterator with a single worker, which is sent a
+    seed with the indices of each batch if ``seeded``. If that can't be, the iterator is as before.
+
+    Raises:
+        OSError: There are no more processes, or files.
+    """
+    _find(_SIGNALS, "_set_SIGCHLD_handler")()  # once for all, or what follows would put it back
+    kind, before = type(it), dict(vars(it))
+    drawn = before[_DRAWN]
+    # A seed as unlike others as can be; the training's random numbers are left alone.
+    generator = _find("torch", "Generator")()
+    generator.manual_seed(batch_seed(it._base_seed, -1, drawn))
+    changed = _Changed(loader, _index_sampler=it._sampler_iter, generator=generator)
+    with undisturbed():
+        try:
+            it.__class__ = _tuned_class(_find(*_BATCH_ITERATOR))
+            it._reset = functools.partial(_find(*_BATCH_ITERATOR)._reset, it)  # no epoch begins
+            _initialize(it, changed)
+        except BaseException:
+            if "_workers" in vars(it):
+                shut_down(it)
+            vars(it).clear()
+            vars(it).update(before)
+            it.__class__ = kind
+            raise
+        for name in ("_index_sampler", "_base_seed", "_num_yielded"):
+            setattr(it, name, before[name])
+        it._send_idx = it._rcvd_idx = drawn
+        vars(it).update({_SEEDED: seeded})
+        del it._reset
 
 
 def start_worker(it: Any, context: Any) -> None:

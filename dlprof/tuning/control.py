@@ -89,6 +89,7 @@ class Window(NamedTuple):
     receive_s: float = 0.0
     fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
     cpu_s: float = 0.0  # the CPU time of that; with more threads than one it may be more
+    delay_s: float = 0.0  # waiting of that for a core; 0 where that isn't known
     shared_s: float = 0.0  # CPU time of that which the main process, with no shared memory, spares
     # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
@@ -189,9 +190,8 @@ class Control:
         self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
-        self._given_back: Setting | None = None  # what was kept before workers were parked
+        self._given_back: Setting | None = None  # what was kept before some were parked
         self._floor = 0  # workers that were seen to be too few
-        self._spared = 0  # workers that it does without: if any are missed, then so many
         self._last: Window | None = None
         self._again_s, self._rested_from_s, self._until_s = _AGAIN_S, 0.0, math.inf
         self._plan = self._life()
@@ -204,7 +204,9 @@ class Control:
         """Take in what was seen; returns what to have from now on."""
         self.total_s += window.took_s
         self.batches += window.batches + window.skipped
-        if window.setting.workers and self.kept.workers:  # else it is known what that is against
+        if not window.setting.workers:  # what having a batch from workers took is spared
+            window = window._replace(receive_s=self._receive_s)
+        elif self.kept.workers:  # else it is known what that is against
             self._receive_s = window.receive_s or self._receive_s
         return self._plan.send(window)
 
@@ -215,12 +217,16 @@ class Control:
     def _within_epochs(self) -> _Plan:
         seen = yield from self._windows(self.kept, _IN_A_ROW, skip=2 * self.kept.in_flight)
         while self.live:
-            share = self.wait_share = _whole(seen).wait_share
             if (yield from self._spare(_whole(seen))):
-                return
+                seen = yield from self._windows(self.kept, _IN_A_ROW)
+            share = self.wait_share = _whole(seen).wait_share
             if share > WORTH:
-                self._given_back = None
+                if self.kept.workers:
+                    self._given_back = None
                 yield from self._improve(_whole(seen))
+                if not self.kept.workers:  # from now on that is what it is to wait
+                    seen = yield from self._windows(self.kept, _IN_A_ROW)
+                    share = self.wait_share = _whole(seen).wait_share
             elif self._changes_workers:
                 yield from self._give_back(share)
             self._settle(share)
@@ -307,11 +313,15 @@ class Control:
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
                     break
+                if (yield from self._spare(seen)):
+                    return
                 speedup = self.changes[-1].speedup
                 unmoved = up and speedup is not None and abs(speedup.value - 1) < WORTH
             if not better:
                 return
             seen = _whole((yield from self._windows(self.kept, 2, skip=self.kept.in_flight)))
+            if (yield from self._spare(seen)):
+                return
 
     def _of(self, candidate: Setting) -> list[float]:
         """The log ratios of all turns of a setting against the one that is kept."""
@@ -344,11 +354,12 @@ class Control:
             # While workers never rest, each batch takes one of them as long as all of them.
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
-            most = min(self._most, _JUMP * max(1, workers)) if self.live else self._most
+            had = workers or (self._given_back or NO_WORKERS).workers or 1
+            most = min(self._most, _JUMP * had) if self.live else self._most
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            least = workers + 1 if workers else max(1, self._spared)
+            least = workers + 1 if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
@@ -364,7 +375,7 @@ class Control:
             )
             if self.live and self._changes_workers and up > workers:
                 found.insert(int(enough), (Setting(up, deeper), share))
-        if self._changes_workers and workers < between < up:
+        if self._changes_workers and least <= between < up:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
             fewer = Setting(min(workers - 1, math.ceil(0.7 * workers)), ahead)
@@ -398,6 +409,8 @@ class Control:
             self._note(candidate, why, kept=False, refused=str(error))
             return False
         kept = bool(verdict)
+        if not (kept or self.kept.workers):  # it goes on without
+            self._receive_s = self._handed_s(tried) or self._receive_s
         self._note(candidate, why, kept=kept, speedup=mean_interval(gains).through(math.exp))
         return kept
 
@@ -461,8 +474,6 @@ class Control:
                 self._receive_s = self._handed_s(with_workers) or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False
-            else:
-                self._gains.clear()  # workers are missed: something has changed
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
         return True
 
@@ -471,7 +482,7 @@ class Control:
         if not stays.are_enough(self.kept):
             return self.kept, "", None
         seen = stays.lately(self.kept)
-        if not self.kept.workers:  # what having a batch from workers took is spared
+        if not self.kept.workers:  # by what is known now
             seen = seen._replace(receive_s=self._receive_s)
         others = stays.now.workers != self.kept.workers
         slower = others and stays.gain(self.kept, stays.now)[0] < -_MOVED
@@ -509,30 +520,28 @@ class Control:
         if any(judged(each, cheaper=True, last=len(each) >= _ENOUGH) is False for each in tried):
             return False  # what was kept then was faster, and nothing has changed since
         # More workers may share what handing over costs, while there are cores; never receiving.
-        full = self.kept.workers >= self._cores and self._is_crowded(seen)
-        no_more = (
-            full
-            or self.kept.workers >= self._most
-            or any(
-                each.before == self.kept and each.after.workers > self.kept.workers
-                for each in self.changes
-            )
+        no_more = self.kept.workers >= self._most or any(
+            each.before == self.kept and each.after.workers > self.kept.workers
+            for each in self.changes
         )
-        takes_s = self._handed_s(seen) if no_more else seen.receive_s
+        takes_s = self._handed_s(seen) if no_more else max(seen.receive_s, self._shared_out_s(seen))
         # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
         return 0 < 1.2 * self._alone_s(seen) + 1e-4 < takes_s
 
-    def _is_crowded(self, seen: Window) -> bool:
-        """Whether fetching and receiving compute on all cores."""
-        receiving = seen.batches * seen.receive_s / (seen.waited_s + seen.stepped_s)
-        return _HEADROOM * (seen.busy_cores + receiving) >= self._cores
+    def _shared_out_s(self, seen: Window) -> float:
+        """What a batch is waited for at least while workers compute for it on all cores."""
+        step_s, waited_s = seen.stepped_s / seen.batches, seen.waited_s / seen.batches
+        idle_s = max(0.0, seen.fetch_s - seen.cpu_s - seen.delay_s)
+        computed_s = (waited_s + step_s) * seen.setting.workers - idle_s
+        slowed = 1 + seen.delay_s / seen.cpu_s if seen.cpu_s else 1.0
+        return min(waited_s, computed_s / slowed / self._cores - step_s)
 
     def _alone_s(self, seen: Window) -> float:
-        """What a batch takes to fetch with a core to itself."""
-        # On crowded cores, a worker that doesn't compute waits for one. For a batch from a single
-        # core that only fetches, the wait may be all that it computes: that would say nothing.
-        crowded = self._cores > 1 and self._is_crowded(seen)
-        fetch_s = min(seen.fetch_s, seen.cpu_s) if crowded else seen.fetch_s
+        """What a batch takes to fetch where no other worker has a core that it waits for."""
+        # Each of the others has its share of the cores. From a single core that only fetches, the
+        # wait may be all that a batch computes: that would say nothing.
+        others = seen.setting.workers - 1 if self._cores > 1 else 0
+        fetch_s = seen.fetch_s - min(seen.delay_s, seen.cpu_s * others / self._cores)
         return fetch_s - seen.shared_s if seen.shared_s < fetch_s else fetch_s
 
     def _handed_s(self, seen: Window) -> float:
@@ -579,7 +588,11 @@ class Control:
             )
         )
         if kept:
-            self._spared = 0 if candidate.workers else self.kept.workers
+            if not candidate.workers:
+                self._given_back = self._given_back or self.kept
+            elif not self.kept.workers:  # workers are missed: something has changed
+                self._given_back = None
+                self._gains.clear()
             self.kept = candidate
 
     # Where nothing is to be gained.
@@ -603,14 +616,15 @@ class Control:
                 self._floor = fewer.workers
 
     def _spare(self, seen: Window) -> Generator[Ask, Window, bool]:
-        """Do without workers where that may be as fast, and is; the next epoch starts none then."""
+        """Do without workers where that may be as fast, and is."""
         if not (self._spares(seen) and self._may_lose()):
             return False
         step_s, handed_s = seen.stepped_s / seen.batches + seen.receive_s, self._handed_s(seen)
-        self._until_s = self.total_s + _AGAIN_S
+        until_s, self._until_s = self._until_s, self.total_s + _AGAIN_S
         spared = yield from self._compare(NO_WORKERS, _SPARED, step_s=step_s)
+        self._until_s = until_s
         if spared:
-            self._receive_s, self.live = handed_s or self._receive_s, False
+            self._receive_s = handed_s or self._receive_s
         self._spares_workers = not self.changes[-1].refused
         return spared
 
@@ -645,11 +659,8 @@ class Control:
             self._last = window
             lately.append(window)
             self.wait_share = window.wait_share
-            # They were parked where none was missed, and cost nothing to have again: at once.
-            if self._given_back is not None and self.wait_share > max(WORTH, expected + _EQUAL):
-                self._floor = self.kept.workers
-                self._note(self._given_back, "workers are missed that were parked", kept=True)
-                self._given_back = None
+            missed = self.wait_share > max(WORTH, expected + _EQUAL)
+            if missed and (yield from self._have_back(lately)):
                 return
             if len(lately) < _ENOUGH:
                 continue
@@ -666,6 +677,31 @@ class Control:
             if share > WORTH and self.total_s - began_s > self._again_s:
                 self._again_s *= 2
                 return
+
+    def _have_back(self, lately: Sequence[Window]) -> Generator[Ask, Window, bool]:
+        """Have workers again that are missed; whether it has to be looked what has changed."""
+        had = self._given_back
+        if self.kept.workers:
+            # They were parked where none was missed, and cost nothing to have again: at once.
+            if had is not None:
+                self._floor = self.kept.workers
+                self._note(had, "workers are missed that were parked", kept=True)
+                self._given_back = None
+            return had is not None
+        *before, slow = lately
+        if len(before) < _FEWEST or self._gain(before, [slow])[0] > -_CLEAR:
+            return False
+        if had is not None:  # else it began without
+            why = "workers are missed that it did without"
+            try:
+                (seen,) = yield from self._windows(had, 1, skip=had.workers)
+            except _RefusedError as error:
+                self._note(had, why, kept=False, refused=str(error))
+                return True
+            gain, _ = self._gain([slow], [seen])
+            speedup = mean_interval([gain]).through(math.exp)
+            self._note(had, why, kept=gain > _EQUAL, speedup=speedup)
+        return True
 
     def _has_moved(self, before: Sequence[Window], recent: Sequence[Window]) -> bool:
         """Whether a batch costs more or less than it did: others came, or the step changed."""
@@ -790,6 +826,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         receive_s=windows[-1].receive_s,
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
         cpu_s=statistics.fmean([each.cpu_s for each in windows if each.fetch_s] or [0.0]),
+        delay_s=statistics.fmean([each.delay_s for each in windows if each.fetch_s] or [0.0]),
         shared_s=windows[-1].shared_s,
     )
 

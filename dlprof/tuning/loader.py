@@ -44,6 +44,7 @@ from dlprof.tuning.seeding import (
     ASKED,
     BATCHES,
     CPU_SECONDS,
+    DELAY_SECONDS,
     PLACES,
     READY,
     SECONDS,
@@ -311,7 +312,7 @@ class _Tuner:
         self._context: Any = torch.multiprocessing
         self._process = 0
         self._clock: Any = ()
-        self._clocked = [0.0] * 3
+        self._clocked = [0.0] * 4
         self._weighed_until_s = 0.0
         self.paused = False  # the last window had a pause, and doesn't count
 
@@ -331,13 +332,14 @@ class _Tuner:
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not changes_workers
         # Epochs may be so short that each is looked at as one.
-        self.whole_epochs = self._steers and start.workers > 0 and _is_short(loader, start)
+        short = self._steers and _is_short(loader, start)
+        self.whole_epochs = short and start.workers > 0
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
         control = Control(
             start,
             max(most, start.workers),
-            live=self._steers and start.workers > 0 and not self.whole_epochs,
+            live=self._steers and not short and (start.workers > 0 or spares_workers),
             cores=usable_cores(),
             **may,
         )
@@ -435,7 +437,7 @@ class _Tuner:
         self._taps = weakref.WeakSet()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
-            self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 3
+            self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 4
         node = self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
         known = None if self.tuning.off else self._state
         if known is not None and (name := _name_of(loader)) != known[2]:
@@ -467,7 +469,7 @@ class _Tuner:
             return self._control.kept
         while (asked := self._ask.setting) != (kept := self._control.kept):
             if not asked.workers and self._control.live:
-                return kept  # whose workers are there to go back to, within the epoch
+                return kept  # it is tried within the epoch
             takes_more = asked.takes_more_than(kept) or not asked.workers
             why = self._refusal(kept, asked, pids=()) if takes_more else ""
             if not why:
@@ -503,17 +505,22 @@ class _Tuner:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
         alone = not setting.workers and own_in_flight > 0
+        tap.loader = loader if alone and self._spares_workers else None
+        self._note_files(loader, setting)
+        if not setting.workers and self._before is None:
+            self._before = frozenset(open_files())
+        wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
+        with self._as_set(loader, setting):
+            return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+
+    def _note_files(self, loader: Any, setting: Setting) -> None:
+        """Note which files the workers that are to be forked have from here, and where."""
         watches = setting.workers == 1 or (setting.workers and self._spares_workers)
         if watches and self._context.get_start_method() == "fork":
             opened, self._readers = open_files(), setting.workers
             held = holders(loader) if opened else {}
             self._files = tuple(each for each in opened if each.descriptor in held)
             self._places = positions(self._files)
-        if not setting.workers and self._before is None:
-            self._before = frozenset(open_files())
-        wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
-        with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
 
     def _opened_here(self) -> tuple[OpenFile, ...]:
         """Files that the main process opened, or moved, since it first fetched a batch."""
@@ -564,7 +571,7 @@ class _Tuner:
     def _seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         if self.tuning.off:
             kept = self._control.kept
-            steers = self._can_steer(iterator, tap.setting, kept)
+            steers = self._can_steer(iterator, tap, kept)
             tap.over = not steers or self._go_over(iterator, tap, kept) is not None
             return
         if self._others(tap):
@@ -579,7 +586,7 @@ class _Tuner:
         # Some settings come with the next epoch, where ``batch`` is None, and others before.
         while self._can_steer(
             iterator,
-            tap.setting,
+            tap,
             wanted := (None if batch is None else self._ask.within) or self._ask.setting,
         ):
             if not self._has_turn(wanted):
@@ -597,7 +604,8 @@ class _Tuner:
                 return
             self._look(Window(wanted, 0, 0.0, 0.0, refused=why))
         kept = self._control.kept
-        self._control.live = self._steers and kept.workers > 0 and not self.whole_epochs
+        may_go_over = kept.workers > 0 or self._control.live
+        self._control.live = self._steers and may_go_over and not self.whole_epochs
         tap.begin(self._ask)
         self._report()
 
@@ -626,9 +634,12 @@ class _Tuner:
             if not self._refusal(kept, kept._replace(ahead=kept.ahead + 2), pids=pids):
                 self._copy_s = _copying_takes(self._batch_bytes)
 
-    def _can_steer(self, iterator: Any, before: Setting, after: Setting) -> bool:
+    def _can_steer(self, iterator: Any, tap: _Tap, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
-        if iterator is None or before == after or not internals.started_workers(iterator):
+        before = tap.setting
+        if iterator is None or before == after:
+            return False
+        if not internals.started_workers(iterator) and tap.loader is None:
             return False
         return self._steers or before.workers == after.workers
 
@@ -658,10 +669,15 @@ class _Tuner:
         try:
             for place in range(len(self._clock))[ready]:
                 self._clock[place] = 0.0
-            if started < after.workers and self._before is not None:
+            if 0 < started < after.workers and self._before is not None:
                 internals.init_of(iterator).open_again(self._opened_here())
             if not after.workers and self._before is None:
                 self._before = frozenset(open_files())
+            if after.workers and not started:
+                self._note_files(tap.loader, after)
+                with self._as_set(tap.loader, after._replace(workers=1)):
+                    internals.start_first_worker(iterator, tap.loader, seeded=self.reseeds)
+                started = 1
             for _ in range(started, after.workers):
                 internals.start_worker(iterator, self._context)
         except OSError as error:
@@ -691,18 +707,19 @@ class _Tuner:
             )
         return self._draws > 0
 
-    def fetch_s(self) -> tuple[float, float]:
-        """What a worker took to make a batch since this was last asked, and of CPU time.
+    def fetch_s(self) -> tuple[float, float, float]:
+        """What a worker took to make a batch since this was last asked.
 
-        Both are 0 where none was made.
+        And what of that was CPU time, and run-queue delay. All are 0 where none was made.
         """
-        now = [math.fsum(self._clock[at::PLACES]) for at in (SECONDS, CPU_SECONDS, BATCHES)]
+        places = SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES
+        now = [math.fsum(self._clock[at::PLACES]) for at in places]
         before, self._clocked = self._clocked, now
-        seconds, cpu_s, made = (each - its for each, its in zip(now, before, strict=True))
+        *took, made = (each - its for each, its in zip(now, before, strict=True))
         if made <= 0:
-            return 0.0, 0.0
-        self._fetch_s = seconds / made
-        return self._fetch_s, cpu_s / made
+            return 0.0, 0.0, 0.0
+        self._fetch_s, cpu_s, delay_s = (each / made for each in took)
+        return self._fetch_s, cpu_s, delay_s
 
     def shared_s(self) -> float:
         """CPU time that a batch took because workers collate in shared memory; 0 if unknown.
@@ -763,6 +780,7 @@ class _Tap:
 
     def __init__(self, tuner: _Tuner, setting: Setting, *, watching: bool) -> None:
         self._tuner, self.setting, self._draws = tuner, setting, watching
+        self.loader: Any = None  # of an iterator without workers, which may get some
         self._aside = watching  # whether the next batch is looked at in some other way
         self._began = False  # whether a sampler has drawn the seed of its epoch
         # Of CPU time; the least of the latest, since some are larger by chance.
@@ -814,7 +832,7 @@ class _Tap:
 
     def window(self) -> Window:
         """What was counted."""
-        fetch_s, cpu_s = self._tuner.fetch_s()
+        fetch_s, cpu_s, delay_s = self._tuner.fetch_s()
         return Window(
             self.setting,
             self._count - self._left,
@@ -825,6 +843,7 @@ class _Tap:
             receive_s=min(self._receives_ns, default=0) / NS if self.setting.workers else 0.0,
             fetch_s=fetch_s,
             cpu_s=cpu_s,
+            delay_s=delay_s,
             shared_s=self._tuner.shared_s(),
             stocked=self._ready - self._ready_before,
         )

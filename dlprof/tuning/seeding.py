@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -10,6 +11,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +20,14 @@ from torch.utils.data import get_worker_info
 from dlprof.internals import set_create_fetcher, wrap_collating
 from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 6
+PLACES = 7
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
-"""What its batches took, and of CPU time, how many they were, 1 as soon as it can make some, the
-CPU time in which torch collated tensors: in workers into shared memory, and 1 once the dataset or
-``collate_fn`` has asked which worker it is in: the main process has no answer to that."""
+SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
+"""What its batches took, and of CPU time, and of run-queue delay, how many they were, 1 as soon as
+it can make some, the CPU time in which torch collated tensors: in workers into shared memory, and 1
+once the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
+to that."""
 
 
 class ClockedInit:
@@ -147,14 +150,28 @@ class ClockedFetcher:
 
     def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
         self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
+        self._dlprof_schedstat: Any = None
+        with contextlib.suppress(OSError):
+            schedstat = Path("/proc/thread-self/schedstat")
+            self._dlprof_schedstat = schedstat.open("rb", buffering=0)
+
+    def _dlprof_delay_s(self) -> float:
+        """How long this thread has waited for a core; 0 where that isn't known."""
+        try:
+            file = self._dlprof_schedstat.fileno()
+            return int(os.pread(file, 64, 0).split()[1]) * 1e-9
+        except (AttributeError, OSError, IndexError, ValueError):
+            return 0.0
 
     def fetch(self, indices: Any) -> Any:
         """Fetch a batch."""
         clock, place = self._dlprof_clock, self._dlprof_place
+        began_delay_s = self._dlprof_delay_s()
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         batch = self._dlprof_fetcher.fetch(indices)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + CPU_SECONDS] += time.process_time() - began_cpu_s
+        clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + BATCHES] += 1
         return batch
 

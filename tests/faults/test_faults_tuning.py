@@ -49,6 +49,7 @@ class Restless(Control):
         some = Setting(self.chance.randint(1, 6), self.chance.randint(1, 3))
         # Only what is still in flight then comes from workers.
         setting = NO_WORKERS if self._spares_workers and self.chance.random() < 0.7 else some
+        self.kept = setting  # the next epoch may begin without workers
         return Ask(setting, self.chance.randint(0, 1), 1, 0.0)
 
 

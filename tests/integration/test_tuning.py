@@ -445,6 +445,86 @@ def test_without_workers_samples_and_the_trainings_random_numbers_are_as_with(
     assert changing.tuning.off == ""
 
 
+class Returning(Scripted):
+    """Has no workers as each epoch begins, soon some, and then none again."""
+
+    settings = (Setting(3, 1), NO_WORKERS, Setting(2, 2))
+
+    def begin(self) -> Ask:
+        self.kept = NO_WORKERS
+        return super().begin()
+
+
+@pytest.fixture
+def returning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Returning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    # Each epoch begins with what is kept.
+    monkeypatch.setattr(tuned._Tuner, "_allowed", lambda tuner: tuner._control.kept)
+
+
+@pytest.mark.parametrize("mode", ["plain", "P=1", "batch_sampler", "in_order=False"])
+def test_an_epoch_that_began_without_workers_gets_some(
+    returning: None, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The order, the sampler and the training's random numbers are as with the user's own."""
+    options = {**MODES.get(mode, {"in_order": False}), "generator": None}
+    options["shuffle"] = "batch_sampler" not in options
+
+    def drawn(made: Any) -> tuple[list[Any], float, float]:
+        torch.manual_seed(3)
+        random.seed(3)
+        epochs = [numbers(made) for _ in range(3)]
+        came = epochs if options.get("in_order", True) else [sorted(each) for each in epochs]
+        return came, random.random(), float(torch.rand(()))
+
+    dataset = Counted()
+    changing: Any = dlprof.tune(loader(dataset, **options), max_workers=4)
+    assert drawn(changing) == drawn(loader(Numbers(), **options))
+    assert 0 < dataset.alone < 3 * LENGTH
+    batches = iter(changing)
+    assert not internals.started_workers(batches)
+    assert len([next(batches) for _ in range(16)]) == 16
+    assert len(internals.workers_of(batches)) == 3
+    assert changing.tuning.off == ""
+
+
+def test_reseeded_batches_are_the_same_in_an_epoch_that_began_without_workers(
+    returning: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = augmented(num_workers=2)
+    monkeypatch.setenv("DLPROF_TUNE", "off")
+    assert once == augmented(num_workers=3)
+
+
+def test_workers_that_can_not_be_started_leave_an_epoch_that_began_without_as_it_is(
+    returning: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals: list[str] = []
+
+    class Noting(Returning):
+        def look(self, window: Window) -> Ask:
+            refusals.extend([window.refused] if window.refused else [])
+            return super().look(window)
+
+    monkeypatch.setattr(tuned, "Control", Noting)
+    queue, made = torch.multiprocessing.Queue, itertools.count(1)
+
+    def failing(*given: Any, **named: Any) -> Any:
+        if next(made) <= 3:  # the results' queue, then the first worker's, the results' again
+            raise OSError(errno.EMFILE, "too many files")
+        return queue(*given, **named)
+
+    monkeypatch.setattr(torch.multiprocessing, "Queue", failing)
+    changing: Any = dlprof.tune(loader(Numbers(200, draws=False), shuffle=False), max_workers=4)
+    batches = iter(changing)
+    came = numbers(batches)
+    assert came == [[4.0 * n + k for k in range(4)] for n in range(50)]
+    assert refusals == 3 * ["no more workers could be started: too many files"]
+    assert internals.started_workers(batches) == 3  # later they could
+    assert changing.tuning.off == ""
+
+
 class Eager(Sampler[list[int]]):
     """Draws all of an epoch when it is asked for it, and counts how often that is."""
 
@@ -912,10 +992,11 @@ class Interrupting(Numbers):
 
 
 @pytest.mark.usefixtures("_interruptible")
+@pytest.mark.parametrize("script", [Alone, Returning])
 def test_a_batch_that_ctrl_c_keeps_from_being_made_is_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, script: type[Scripted]
 ) -> None:
-    monkeypatch.setattr(tuned, "Control", Alone)
+    monkeypatch.setattr(tuned, "Control", script)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     dataset = Interrupting()
     batches, came = iter(dlprof.tune(loader(dataset), max_workers=4)), list[float]()
@@ -1071,9 +1152,9 @@ def test_a_timeout_keeps_no_workers_away_that_the_loader_had(
 
 
 def fetching_takes(seconds: float) -> Any:
-    def fetch_s(self: Any) -> tuple[float, float]:
+    def fetch_s(self: Any) -> tuple[float, float, float]:
         self._fetch_s = seconds
-        return seconds, seconds
+        return seconds, seconds, 0.0
 
     return fetch_s
 

@@ -365,6 +365,68 @@ def test_workers_that_were_done_without_are_tried_again_as_many_as_they_were(wor
     assert min(mine / its for mine, its in minutes) > 0.98
 
 
+def test_workers_that_were_done_without_come_back_within_the_epoch_when_storage_slows_down(
+    worlds: Any,
+) -> None:
+    """An epoch may last an hour. Workers wait for storage beside each other, a loop can not."""
+
+    class Slowing(worlds.World):  # type: ignore[name-defined,misc] # a module that is found late
+        def changed(self, phase: str) -> Any:
+            return dataclasses.replace(self, io_s=0.2)
+
+    training = worlds.Training(
+        world=Slowing(io_s=0.0, cores=2, **HANDED["tiny"]), phase="slower", at_s=100, whole_s=200
+    )
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ran = training.run(START, control)
+    spared, missed, *_ = control.changes
+    assert spared.after == missed.before == NO_WORKERS
+    assert missed.after == START
+    assert training.at_s < missed.at_s < training.at_s + 4
+    assert control.kept.workers > START.workers
+    twin = training.run(START, beside=ran)
+    minutes = zip(ran.by_minute[:-1], twin.by_minute, strict=False)
+    assert min(mine / its for mine, its in minutes) > 0.98
+
+
+def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
+    """They are compared for some seconds, and the loop goes on without."""
+    slow = {100}
+
+    def waited_s(setting: Setting) -> float:
+        if setting.workers:
+            return 0.02
+        return 0.2 if len(seen) in slow else 0.001
+
+    seen: list[Setting] = []
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ask = control.begin()
+    for _ in range(200):
+        seen.append(ask.setting)
+        count = max(ask.batches, round(ask.seconds / (waited_s(ask.setting) + 0.01)))
+        window = Window(ask.setting, count, count * waited_s(ask.setting), count * 0.01)
+        figures = {"fetch_s": 0.0005, "cpu_s": 0.0005, "receive_s": 0.002}
+        ask = control.look(window._replace(**figures) if ask.setting.workers else window)
+    assert control.kept == NO_WORKERS
+    assert START in seen[100:]
+    assert len(seen[100:]) - seen[100:].count(NO_WORKERS) < 16
+
+
+@pytest.mark.parametrize("beside", [2, 10])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_without_workers_within_a_minute_beside_other_processes(
+    worlds: Any, workers: int, beside: int
+) -> None:
+    """These keep fetching waiting for a core, in workers and without: that is no cost of it."""
+    world = worlds.World(io_s=0.0, cores=2, beside=beside, **HANDED["tiny"])
+    training = worlds.Training(world=world, whole_s=60)
+    start = Setting(workers, 2)
+    control = Control(start, 16, cores=2, spares_workers=True)
+    training.run(start, control)
+    assert control.kept == NO_WORKERS
+    assert control.changes[-1].at_s < 50
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_workers_share_handing_over_while_there_are_cores(worlds: Any, *, live: bool) -> None:
     """Without them a batch would take 1 ms, from the first two 2.5, and from sixteen 0.3."""

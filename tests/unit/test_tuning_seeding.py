@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.tuning import seeding
-from dlprof.tuning.seeding import SeededFetcher, streams
+from dlprof.tuning.seeding import (
+    BATCHES,
+    DELAY_SECONDS,
+    PLACES,
+    ClockedFetcher,
+    SeededFetcher,
+    streams,
+)
 
 _DRAWS: dict[str, Callable[[], object]] = {
     "python": random.random,
@@ -110,3 +118,19 @@ def test_another_bit_generator_of_numpy_is_kept_in_its_own_way() -> None:
         assert str(np.random.get_state(legacy=False)) == state
     finally:
         numpy.set_bit_generator(before)
+
+
+@pytest.mark.parametrize(("said", "delay_s"), [("7 {} 3", 2.0), ("", 0.0)])
+def test_run_queue_delay_is_clocked_where_the_kernel_counts_it(
+    monkeypatch: pytest.MonkeyPatch, said: str, delay_s: float
+) -> None:
+    waited_ns = iter([10**9, 3 * 10**9])
+    monkeypatch.setattr(
+        seeding.os, "pread", lambda *_: said.format(next(waited_ns)).encode(), raising=False
+    )
+    clock = [0.0] * 2 * PLACES
+    fetcher = ClockedFetcher(_Drawing(), clock, PLACES)
+    vars(fetcher)["_dlprof_schedstat"] = types.SimpleNamespace(fileno=lambda: -1)
+    assert fetcher.fetch(["nothing"]) == ["None"]
+    assert clock[PLACES + DELAY_SECONDS] == pytest.approx(delay_s)
+    assert clock[PLACES + BATCHES] == 1.0
