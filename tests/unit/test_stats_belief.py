@@ -104,7 +104,8 @@ def test_what_was_neither_measured_nor_predicted_is_an_error() -> None:
 
 
 def test_what_is_asked_once_more_is_not_computed_once_more() -> None:
-    table, other = {"a": [100.0, 99.0], "b": [110.0, 112.0]}, expected(a=100.0, b=120.0)
+    table: Table = {"a": [100.0, 99.0], "b": [110.0, 112.0]}
+    other = expected(a=100.0, b=120.0)
     first = believe(seen(table), expected(a=100.0, b=110.0))
     assert believe(seen(table), expected(a=100.0, b=110.0)) is first
     assert believe(seen(table), other).log_rates != first.log_rates
