@@ -370,7 +370,7 @@ def test_workers_that_were_done_without_come_back_within_the_epoch_when_storage_
 ) -> None:
     """An epoch may last an hour. Workers wait for storage beside each other, a loop can not."""
 
-    class Slowing(worlds.World):  # type: ignore[name-defined,misc] # a module that is found late
+    class Slowing(worlds.World):  # type: ignore[misc] # a module that is found late
         def changed(self, phase: str) -> Any:
             return dataclasses.replace(self, io_s=0.2)
 
@@ -405,8 +405,9 @@ def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
         seen.append(ask.setting)
         count = max(ask.batches, round(ask.seconds / (waited_s(ask.setting) + 0.01)))
         window = Window(ask.setting, count, count * waited_s(ask.setting), count * 0.01)
-        figures = {"fetch_s": 0.0005, "cpu_s": 0.0005, "receive_s": 0.002}
-        ask = control.look(window._replace(**figures) if ask.setting.workers else window)
+        if ask.setting.workers:
+            window = window._replace(fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+        ask = control.look(window)
     assert control.kept == NO_WORKERS
     assert START in seen[100:]
     assert len(seen[100:]) - seen[100:].count(NO_WORKERS) < 16

@@ -125,9 +125,7 @@ def test_run_queue_delay_is_clocked_where_the_kernel_counts_it(
     monkeypatch: pytest.MonkeyPatch, said: str, delay_s: float
 ) -> None:
     waited_ns = iter([10**9, 3 * 10**9])
-    monkeypatch.setattr(
-        seeding.os, "pread", lambda *_: said.format(next(waited_ns)).encode(), raising=False
-    )
+    monkeypatch.setattr("os.pread", lambda *_: said.format(next(waited_ns)).encode(), raising=False)
     clock = [0.0] * 2 * PLACES
     fetcher = ClockedFetcher(_Drawing(), clock, PLACES)
     vars(fetcher)["_dlprof_schedstat"] = types.SimpleNamespace(fileno=lambda: -1)
