@@ -154,7 +154,7 @@ def test_what_a_workers_first_batch_takes_is_part_of_starting_it() -> None:
     assert own == [each for each in usual.stages if each.name not in {"wait", "step"}]
     samples = [
         each.made._replace(
-            samples=8, samples_ns=8 * MS, worst_ns=MS, kept=array("f", [0.001]).tobytes()
+            samples=8, samples_ns=8 * MS, worst_ns=MS, kept=array("d", [0.001]).tobytes()
         )
         for each in rows
         if each.made
