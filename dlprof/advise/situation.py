@@ -306,14 +306,14 @@ def threads_of_others(usage: Usage, machine: Machine) -> float | None:
     """Threads of others that want one of these cores all the time; ``None`` where nobody counted.
 
     They wait for a core as the loader's own do, so that cores that they keep busy are the share of
-    the time in which they run. No more than were seen to run or wait, where that was looked at; and
-    cores that a quota leaves to nobody here they have first.
+    the time in which they run. No more than were seen to run or wait; and cores that a quota leaves
+    to nobody here they have first.
     """
     busy, most = usage.other_cpu_cores, usage.other_runnable
     if busy is None:
         return None
     runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
-    threads = max(busy, busy / runs if most is None else min(busy / runs, most))
+    threads = busy if most is None else max(busy, min(busy / runs, most))
     spare = machine.spare_cpus
     return min(threads, max(0.0, busy - spare)) if spare else threads
 

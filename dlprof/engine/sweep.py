@@ -100,6 +100,8 @@ class Sweep(Measuring):
             DlprofError: Nothing could be measured.
         """
         try:
+            if self.so_far.prediction is not None:  # of the sweep that goes on
+                self.listener.predicted(self.so_far.prediction)
             reason: EndReason = self._measure()
             self._try_scaling()
             self._try_binding()

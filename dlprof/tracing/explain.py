@@ -31,7 +31,8 @@ from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row, Trace
 
 LEAST_RESTED = 3  # batches from resting workers that show what receiving one takes
-_ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
+_CONSUMER: tuple[StageName, ...] = ("wait", "step")
+_ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, *_CONSUMER)
 
 
 def explain(
@@ -47,6 +48,10 @@ def explain(
     Its ends are nanoseconds of ``time.perf_counter_ns``: batches that were yielded within count.
     Where the consumer computes nothing between batches, CPU there was spent on letting go of the
     last one. What is missing has a reason under ``unavailable``.
+
+    What a worker's first batch takes belongs to starting it, and is in the time to the first batch
+    and in an epoch's restart: modules that the dataset imports and files that it opens when first
+    asked. It counts in what the consumer waits for, and else where no worker made another one.
     """
     rows = in_window(trace, window)
     began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
@@ -54,9 +59,10 @@ def explain(
     unavailable = dict(trace.unavailable)
     if not rows:
         unavailable["stages"] = "no batch was yielded in the window"
-    found = {name: spans(name, rows) for name in _ORDER}
+    usual = _started(rows)
+    found = {name: spans(name, rows if name in _CONSUMER else usual) for name in _ORDER}
     stages = tuple(_stage(name, found[name]) for name in _ORDER if found[name])
-    made = [row for row in rows if row.made is not None]
+    made = [row for row in usual if row.made is not None]
     if made and any(span.run_queue_ns is None for span in found["fetch"]):
         why = "the kernel reports no run-queue delay here, so it counts as blocked time"
         unavailable["run_queue_s"] = why
@@ -68,7 +74,7 @@ def explain(
         unavailable["samples"] = "the dataset is asked for whole batches (__getitems__)"
     rate = len(rows) / window_s if window_s > 0 else 0.0
     ages = [row.yielded - row.made.picked for row in made if row.made is not None]
-    own, ever = _by_worker(made), _by_worker(trace.rows)
+    own, ever = _by_worker(rows), _by_worker(trace.rows)
     return Explanation(
         trial_id=trial_id,
         config=config,
@@ -132,6 +138,12 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
     """Rows yielded in a window, in the order of their yields."""
     began, ended = (-math.inf, math.inf) if window is None else window
     return [row for row in trace.rows if began <= row.yielded <= ended]
+
+
+def _started(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows without each worker's first batch; all where no worker made another one."""
+    later = [row for row in rows if not row.made or row.made.worker < 0 or row.made.ordinal]
+    return later if any(row.made for row in later) else rows
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -273,14 +285,8 @@ def _let_go(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
-    """Batch by batch, in the order of their indices.
-
-    What a worker's first batch takes belongs to starting it, and is in the time to the first batch
-    and in an epoch's restart: modules that the dataset imports and files that it opens when first
-    asked. It counts where no worker made another one.
-    """
-    started = [row for row in made if row.made and (row.made.worker < 0 or row.made.ordinal)]
-    rows = sorted(started or made, key=lambda row: (row.epoch, row.batch))
+    """Batch by batch, in the order of their indices."""
+    rows = sorted(made, key=lambda row: (row.epoch, row.batch))
     fetch, collate = spans("fetch", rows), spans("collate", rows)
     receive, pin = spans("rebuild", rows), spans("pin", rows)
     own = [row.made for row in rows if row.made is not None]

@@ -147,7 +147,22 @@ def test_what_a_workers_first_batch_takes_is_part_of_starting_it() -> None:
     """The dataset imports and opens in each worker what it needs, when first asked."""
     slow = made(fetch_cpu=1500 * MS)
     rows = [row(number, start=20 * MS * number) for number in range(1, 5)]
-    assert explained(row(0, made=slow), *rows).costs.cpu_s == pytest.approx((0.002,) * 4)
+    found, usual = explained(row(0, made=slow), *rows), explained(*rows)
+    assert found.costs.cpu_s == pytest.approx((0.002,) * 4)
+    # Stages are of the same batches, but for what the consumer waited for.
+    own = [each for each in found.stages if each.name not in {"wait", "step"}]
+    assert own == [each for each in usual.stages if each.name not in {"wait", "step"}]
+    samples = [
+        each.made._replace(
+            samples=8, samples_ns=8 * MS, worst_ns=MS, kept=array("d", [0.001]).tobytes()
+        )
+        for each in rows
+        if each.made
+    ]
+    first = samples[0]._replace(ordinal=0, samples_ns=800 * MS, worst_ns=700 * MS)
+    weighed = explained(row(0, made=first), *(row(n + 1, made=m) for n, m in enumerate(samples)))
+    assert weighed.samples is not None
+    assert (weighed.samples.count, weighed.samples.max_s) == (32, 0.001)
     # In main nobody starts, and where no worker made another one these are all that there is.
     assert len(explained(row(0, made=made(worker=-1)), row(1)).costs.cpu_s) == 2
     both = [row(number, made=made(worker=number)) for number in range(2)]

@@ -456,7 +456,9 @@ def _start_s(view: Evidence, script: Script, config: Config) -> float:
         return 0.0
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
     at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
-    share = at_once / max(view.cores, at_once + max(view.others, view.beside))
+    # Cores that they keep busy are the share of the time in which they run.
+    runs = max(0.01, 1.0 - (view.usage.run_queue_wait_fraction or 0.0))
+    share = at_once / max(view.cores, at_once + view.others / runs)
     return workers * each_s / (share * view.cores)
 
 

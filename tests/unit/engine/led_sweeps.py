@@ -12,7 +12,17 @@ from builders import config, failed, header, machine, plan, target, trial
 from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.engine.sweep import Sweep
 from dlprof.engine.trials import Deadline
-from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
+from dlprof.records import (
+    BatchCosts,
+    Config,
+    Explanation,
+    Plan,
+    Run,
+    RunHeader,
+    SweepPrediction,
+    Trial,
+    Usage,
+)
 from dlprof.records.codec import to_json
 from dlprof.search.space import build_cells
 from dlprof.settings import SweepSettings
@@ -39,9 +49,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.messages: list[str] = []
+        self.predictions: list[SweepPrediction] = []
 
     def message(self, text: str) -> None:
         self.messages.append(text)
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        self.predictions.append(prediction)
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         return lambda *_shown: None

@@ -282,8 +282,9 @@ def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
     failures = collections.Counter(trial.config for trial in run.trials if trial.failure)
     assert {failure.num_workers for failure in failures} == {7, 8}
     assert set(failures.values()) == {1}
-    resumed = swept(path, PretendedBench(rates=rates))
+    resumed = swept(path, PretendedBench(rates=rates), listener := Quiet())
     assert len(resumed.trials) == len(run.trials)
+    assert listener.predictions == [run.prediction]  # which its display's best rests on, too
 
 
 class Raising(PretendedBench):
