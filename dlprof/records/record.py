@@ -29,9 +29,12 @@ else:
 
 def _methods(made: type) -> tuple[Any, Any, Any]:
     """``__eq__``, ``__hash__`` and ``__repr__``, which give what a dataclass's own would."""
-    names = [field.name for field in dataclasses.fields(made)]
+    fields = dataclasses.fields(made)
     # With the first name twice it gives a tuple also where there is only one.
-    values = operator.attrgetter(names[0], *names)
+    values = operator.attrgetter(fields[0].name, *(field.name for field in fields))
+    hashable = [field.name for field in fields if field.hash is not False]
+    hashed_values = operator.attrgetter(hashable[0], *hashable)
+    names = [field.name for field in fields if field.repr]
 
     def equal(self: Any, other: object) -> Any:
         if other.__class__ is not self.__class__:
@@ -39,13 +42,13 @@ def _methods(made: type) -> tuple[Any, Any, Any]:
         return values(self) == values(other)
 
     def hashed(self: Any) -> int:
-        return hash(values(self))
+        return hash(hashed_values(self))
 
-    def shown(self: Any) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-        return f"{type(self).__qualname__}({fields})"
+    def represented(self: Any) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({shown})"
 
-    return equal, hashed, shown
+    return equal, hashed, represented
 
 
 def empty() -> Any:
