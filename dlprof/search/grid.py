@@ -133,8 +133,8 @@ class GridSearch:
         """What the next block holds: the choice, and what may be better, by how much it may.
 
         Judged again for each block: one that was dropped comes back if later blocks speak for it.
-        If ``padded``, first repeats hold what comes nearest where nothing may be better: drift does
-        not show in one alone.
+        If ``padded``, first repeats, and those of a new choice, hold what comes nearest where
+        nothing may be better: drift does not show in one alone.
         """
         belief = self._judge(earlier)
         if belief is None:
@@ -190,7 +190,9 @@ class GridSearch:
         worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
         rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
         if short <= NEAR_LOG or not rivals:
-            rivals = ahead if padded and block < self.plan.min_repeats else []
+            early, open_ = block < self.plan.min_repeats, room is None or room.most > NEAR_LOG
+            once = open_ and belief.blocks[pick.key] < self.plan.min_repeats
+            rivals = [c for c in ahead if padded and (early or (once and belief.blocks[c.key]))]
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.

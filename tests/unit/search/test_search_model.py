@@ -348,6 +348,29 @@ def test_what_is_predicted_to_be_better_joins_the_race() -> None:
     assert end == "decided"
 
 
+def test_what_seems_best_by_one_trial_is_measured_again_beside_the_others() -> None:
+    """The machine is slow until three workers are measured, which are no faster than eight."""
+    predicted = {TWO: 200.0, THREE: 300.0, FOUR: 390.0, EIGHT: 400.0}
+    shown = ExpectedRates(
+        log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
+        log_sd=RELATIVE_ERROR,
+        families={each.key: each.num_workers for each in predicted},
+    )
+    final = final_plan(led(), (TWO, FOUR, EIGHT))
+    search = GridSearch(plan=final, expected=shown, cells=tuple(predicted))
+    done = [(FOUR, 0.5, 0), (TWO, 0.5, 0), (EIGHT, 0.5, 0), (FOUR, 0.5, 1), (EIGHT, 0.5, 1)]
+    history = [
+        trial(each, speed * predicted[each], repetition=block, usage=WAITING)
+        for each, speed, block in (*done, (THREE, 1.0, 1))
+    ]
+    again = set[Config]()
+    while isinstance(found := search.propose(history), Proposal):
+        again.add(found.config)
+        rate = predicted[found.config]
+        history.append(trial(found.config, rate, repetition=found.repetition, usage=WAITING))
+    assert again >= {FOUR, EIGHT}
+
+
 def test_what_asks_for_as_much_as_one_that_failed_does_not_join() -> None:
     rates = {TWO: 100.0, THREE: 150.0, FOUR: None, EIGHT: 200.0}
     predicted = {TWO: 105.0, THREE: 150.0, FOUR: 105.0, EIGHT: 200.0}
