@@ -256,9 +256,9 @@ class WaitStatistics:
         """
         thread = get_ident()
         times = reading.times.get(thread, [])
-        if len(times) < 3:  # it begins an epoch, or was worked out just now
-            return
         with self.held():
+            if len(times) < 3:  # it begins an epoch, or was worked out just now
+                return
             asked_ns, got_ns = times[-2:]
             del times[-2:]
             self._work_out(times, thread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -521,3 +522,23 @@ def test_a_copy_shares_nothing_and_stays_in_page_locked_memory(
     assert again["plain"][0].sum() == 2
     assert again["plain"][1] == "name"
     assert again["sparse"].to_dense().sum() == 2
+
+
+def test_a_batch_that_another_thread_has_worked_out_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    statistics = WaitStatistics(clock=itertools.count().__next__, began_ns=0)
+    reading, batches = statistics.open(lambda: iter(range(3)))
+    for _ in range(2):
+        reading.take(next, batches)
+    held = statistics.held
+
+    @contextlib.contextmanager
+    def held_after_another() -> Iterator[None]:
+        statistics.settle()  # it had the lock first
+        with held():
+            yield
+
+    monkeypatch.setattr(statistics, "held", held_after_another)
+    reading.leave_out()
+    assert (statistics.batches, statistics.waits.durations().count) == (2, 1)
