@@ -526,7 +526,8 @@ class Control:
         )
         takes_s = self._handed_s(seen) if no_more else max(seen.receive_s, self._shared_out_s(seen))
         # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
-        return 0 < 1.2 * self._alone_s(seen) + 1e-4 < takes_s
+        alone_s = self._alone_s(seen)  # 0 where nothing was clocked
+        return alone_s > 0 and 1.2 * alone_s + 1e-4 < takes_s
 
     def _shared_out_s(self, seen: Window) -> float:
         """What a batch is waited for at least while workers compute for it on all cores."""

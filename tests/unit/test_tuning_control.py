@@ -490,6 +490,14 @@ def test_what_is_slower_without_workers_is_not_tried_again() -> None:
     assert control.kept.workers == 2
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_workers_are_not_spared_where_nothing_was_clocked(*, live: bool) -> None:
+    control = Control(START, 2, live=live, spares_workers=True)
+    had = epochs(control, lambda setting, _: 0.01 if setting.workers else 0.02, 10, receive_s=0.002)
+    assert NO_WORKERS not in had
+    assert NO_WORKERS not in {each.after for each in control.changes}
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_within_epochs_what_is_slower_without_workers_is_tried_again_when_something_changes(
     *, changes: bool
