@@ -311,6 +311,19 @@ def test_starting_workers_takes_as_long_as_others_let_each_of_them_wait() -> Non
     assert long.predicted_gain.value < 0.8 * short.predicted_gain.value
 
 
+def test_a_start_waits_behind_no_more_threads_of_others_than_were_counted() -> None:
+    """What workers wait for beside them is each other."""
+    felt = Usage(available_cpu_cores=1.5, other_cpu_cores=0.5, run_queue_wait_fraction=0.95)
+    alone = dataclasses.replace(felt, run_queue_wait_fraction=0.0)
+    counted = dataclasses.replace(felt, other_runnable=0.5)
+    gains = [from_no_workers(each, 61, epochs=1).predicted_gain for each in (felt, counted, alone)]
+    uncounted, known, quiet = (None if each is None else each.value for each in gains)
+    assert known == quiet
+    assert uncounted is not None
+    assert known is not None
+    assert uncounted < known
+
+
 def test_the_fewer_batches_there_are_the_fewer_workers_are_worth_their_start() -> None:
     """The gain of the loop has the starts in it, and is that by which workers are counted."""
     usage = Usage(available_cpu_cores=1.9, other_cpu_cores=0.1)

@@ -456,9 +456,13 @@ def _start_s(view: Evidence, script: Script, config: Config) -> float:
         return 0.0
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
     at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
-    # Cores that they keep busy are the share of the time in which they run.
-    runs = max(0.01, 1.0 - (view.usage.run_queue_wait_fraction or 0.0))
-    share = at_once / max(view.cores, at_once + view.others / runs)
+    # Cores that they keep busy are the share of the time in which they run; where those that want
+    # one were counted, they are no more: what else workers waited for was each other.
+    usage = view.usage
+    threads = view.others / max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
+    if usage.other_runnable is not None:
+        threads = max(view.others, min(threads, usage.other_runnable / view.ranks))
+    share = at_once / max(view.cores, at_once + threads)
     return workers * each_s / (share * view.cores)
 
 
