@@ -103,12 +103,12 @@ def parse_wait(
         gil: Addresses among which the GIL is.
     """
     call, arguments = _call(syscall, machine)
-    if call == "write" and arguments[:1] in ([1], [2]):
-        return "other"  # whoever reads what it prints is slow
     if call in _BY_CHANNEL:
         known = _by_channel(channel or "")
-        # A call that waits shows no function for the moment in which it wakes up.
-        return "other" if call and known == "running" else known
+        # A call that waits shows no function for the moment in which it wakes up. And what is
+        # printed into a pipe waits for whoever reads that.
+        prints = call == "write" and known == "handover" and arguments[:1] in ([1], [2])
+        return "other" if prints or (call and known == "running") else known
     if call == "poll" and len(arguments) > 2:
         return "queue" if arguments[1] == 1 and arguments[2] in _QUEUE_MS else "network"
     if call == "ppoll" and len(arguments) > 1:  # its time-out is in the process's memory
