@@ -10,6 +10,7 @@ import os
 import random
 import struct
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,7 @@ class ClockedFetcher:
         with contextlib.suppress(OSError):
             schedstat = Path("/proc/thread-self/schedstat")
             self._dlprof_schedstat = schedstat.open("rb", buffering=0)
+            weakref.finalize(self, self._dlprof_schedstat.close).atexit = False
 
     def _dlprof_delay_s(self) -> float:
         """How long this thread has waited for a core; 0 where that isn't known."""

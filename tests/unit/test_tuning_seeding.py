@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -132,3 +134,11 @@ def test_run_queue_delay_is_clocked_where_the_kernel_counts_it(
     assert fetcher.fetch(["nothing"]) == ["None"]
     assert clock[PLACES + DELAY_SECONDS] == pytest.approx(delay_s)
     assert clock[PLACES + BATCHES] == 1.0
+
+
+def test_a_fetcher_that_is_gone_leaves_no_file_open() -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ResourceWarning)
+        ClockedFetcher(_Drawing(), [0.0] * PLACES, 0)
+        gc.collect()
+    assert not [each for each in warned if "schedstat" in str(each.message)]
