@@ -359,9 +359,11 @@ class Watcher:
     def _start_method(self) -> str:
         if self._training.parent != self._training.pid:
             return "forkserver"
+        own = read_text(f"{self._proc}/{self._training.pid}/cmdline")
         for pid in self._workers:
             words = read_text(f"{self._proc}/{pid}/cmdline") or ""
-            return "spawn" if "multiprocessing.spawn" in words else "fork"
+            # What is forked has its parent's, which may be a rank that was spawned itself.
+            return "spawn" if "multiprocessing.spawn" in words and words != own else "fork"
         return "fork"
 
 

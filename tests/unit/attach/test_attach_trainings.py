@@ -274,6 +274,21 @@ def _watched(root: Path) -> Watcher:
     return watcher
 
 
+@pytest.mark.parametrize(("spawned", "method"), [(False, "fork"), (True, "spawn")])
+def test_workers_of_a_rank_that_was_spawned_may_be_forked(
+    root: Path, *, spawned: bool, method: str
+) -> None:
+    words = "python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main({})\0"
+    for pid in (MAIN, *WORKERS):
+        own = words.format(pid if spawned else MAIN)
+        (root / f"proc/{pid}/cmdline").write_text(own)
+    watcher = _watched(root)
+    try:
+        assert watcher.seen().start_method == method
+    finally:
+        watcher.close()
+
+
 def test_workers_that_a_thread_has_started_are_found(root: Path) -> None:
     task = root / f"proc/{MAIN}/task"
     shutil.copytree(task / str(MAIN), task / "17300")
