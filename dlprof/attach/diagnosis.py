@@ -235,7 +235,7 @@ def _shares(seen: Seen) -> _Shares:
     handed = [e for e in looks if e.main == "handover" and not _starts(seen, e, most)]
     # A worker that makes its next batch hands few tensors over late: that is waiting for it.
     few = (_tensors(seen) or 1) <= FEW_TENSORS
-    late = sum(1 - look.idle / look.alive for look in handed if look.alive) if few else 0.0
+    late = sum(1 - look.idle / max(1, look.alive) for look in handed) if few else 0.0
     size = _message_bytes(seen)
     unread = [look.finished_bytes for look in looks if look.finished_bytes is not None]
     small = size is not None and size <= _LONGEST_MESSAGE
@@ -254,7 +254,7 @@ def _shares(seen: Seen) -> _Shares:
 
 def _starts(seen: Seen, look: Look, most: int) -> bool:
     """Whether workers are being started, and sent what they need."""
-    return not look.alive or (look.alive < most and seen.start_method != "fork")
+    return seen.start_method != "fork" and look.alive < max(1, most)
 
 
 def _waits(look: Look) -> bool:

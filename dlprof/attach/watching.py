@@ -184,6 +184,7 @@ class Watcher:
         if now >= self._weighed_ns or now < self._began_ns + 2_000_000_000:
             self._weighed_ns = now + 200_000_000
             self._weigh_shared()
+        if now < self._began_ns + 2_000_000_000:
             self._weigh_tensors()
         self._find_workers()
         main = self._main.look()
@@ -318,6 +319,7 @@ class Watcher:
 
     def _look_around(self) -> None:
         """What changes slowly: memory, threads of the main process."""
+        self._weigh_tensors()
         for each in self._workers.values():
             each.weigh()
         self._find_parents()
@@ -364,6 +366,11 @@ class Watcher:
             words = read_text(f"{self._proc}/{pid}/cmdline") or ""
             # What is forked has its parent's, which may be a rank that was spawned itself.
             return "spawn" if "multiprocessing.spawn" in words and words != own else "fork"
+        for word in self._read_children().split():  # that start, and have no name yet
+            words = read_text(f"{self._proc}/{word}/cmdline") or ""
+            for method in ("spawn", "forkserver"):
+                if f"multiprocessing.{method}" in words and words != own:
+                    return method
         return "fork"
 
 

@@ -586,7 +586,7 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
     return _believed(tuple(observations), expected)
 
 
-@functools.lru_cache(maxsize=2)  # views of one run ask alike, and thousands of trials take seconds
+@functools.lru_cache(maxsize=8)  # views of one run ask alike, and thousands of trials take seconds
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_others_are(observations)
     groups = _groups(observations, expected)

@@ -196,7 +196,7 @@ def _sends(*, alive: int) -> Seen:
     looks = started if alive else started[:150]
     sent = {"run_s": 3.0, "written_bytes": 300 << 20}
     if not alive:
-        return _seen(looks, workers=0, batches=0, main=sent)
+        return _seen(looks, workers=0, batches=0, main=sent, start_method="forkserver")
     return _seen(looks, main=sent, started_workers=4, start_method="spawn")
 
 
@@ -399,6 +399,9 @@ def test_without_workers_it_says_what_it_can_not_see() -> None:
     assert found.finding.code == "too_few_workers"
     assert found.wait_fraction is None
     assert found.confidence == "low"
+    # As one that writes images to a program that shows them.
+    writes = [Look(main="handover", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
+    assert _first(_seen(writes, workers=0, batches=0, main={"written_bytes": 9 << 20})) == "none"
     idle = [Look(main="threads", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
     assert _first(_seen(idle, workers=0, batches=0, main={"run_s": 0.01})) == "none"
 
