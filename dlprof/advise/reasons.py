@@ -597,13 +597,18 @@ def _untried(choice: Choice) -> str:
     """
     situation, pick = choice.situation, choice.pick.config
     run, limits = situation.run, situation.constraints
-    asked = run.header.settings.get("num_workers") is not None or limits.max_workers is not None
-    cells = run.prediction.cells if run.prediction is not None else ()
-    tried = max((cell.config.num_workers for cell in cells), default=math.inf)
-    if asked or choice.fed or not situation.as_measured or pick.num_workers < tried:
-        return ""
+    named = run.header.settings.get("num_workers")
+    most_named = max(named) if named else limits.max_workers or math.inf
+    words = f"; more than {pick.num_workers} workers were not tried, and may be faster"
     target = run.header.target
-    if target.kind == "iterable" or "num_workers" in target.fixed or not situation.is_calibrated:
+    unknown = target.kind == "iterable" or "num_workers" in target.fixed
+    if unknown or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
+        return ""
+    cells = run.prediction.cells if run.prediction is not None else ()
+    if not cells:
+        return words if _grows(choice) else ""
+    tried = max(cell.config.num_workers for cell in cells)
+    if most_named < math.inf or pick.num_workers < tried or not situation.is_calibrated:
         return ""
     if pick.batch_size not in {None, situation.calibration.batch_size}:
         return ""
@@ -612,7 +617,20 @@ def _untried(choice: Choice) -> str:
     caps = (alone.epoch_batches, Integrity.of(run).most_workers(pick))
     if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= pick.num_workers:
         return ""
-    return f"; more than {pick.num_workers} workers were not tried, and may be faster"
+    return words
+
+
+def _grows(choice: Choice) -> bool:
+    """Whether each worker that was measured brought more, and there are cores for another."""
+    pick = choice.pick
+    own, workers = pick.own_cpu_cores, pick.config.num_workers
+    measured = {each.key: each.config.num_workers for each in choice.allowed if each.measured}
+    fewer = [key for key, number in measured.items() if number < workers]
+    if not (pick.measured and fewer) or own is None or workers < max(measured.values()):
+        return False
+    slower = max(choice.speeds.ratio(key, pick.key).ends[1] for key in fewer)
+    usable = choice.situation.run.header.machine.usable_cores
+    return slower < 1 / at.PAYS and own * (workers + 1) <= usable * workers
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:

@@ -269,7 +269,7 @@ def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
         for chosen, rate in ((W2, 100), (W8, 400))
         for block in range(3)
     ]
-    found, reason = confidence(run(trials))
+    found, reason = confidence(run(trials, settings={"num_workers": [2, 8]}))
     assert found == level
     assert reason.endswith(f"the best of the 2 measured settings (95%){said}")
 

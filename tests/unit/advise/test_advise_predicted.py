@@ -105,6 +105,23 @@ def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> Non
     assert said not in recommend(_of_waiting(target=fixed)).confidence_reason
 
 
+def test_of_what_was_measured_alone_more_workers_may_be_faster_where_each_brought_more() -> None:
+    """A budget that held two configurations, or a list that the user gave."""
+    said = "; more than 2 workers were not tried, and may be faster"
+    found = run(blocks({config(1): [33.0] * 3, TWO: [66.0] * 3}, usage=WAITING))
+    assert recommend(found).confidence == "medium"
+    assert recommend(found).confidence_reason.endswith(said)
+    header = dataclasses.replace(found.header, settings={"num_workers": [1, 2, 4]})
+    listed = dataclasses.replace(found, header=header)
+    assert recommend(listed).confidence_reason.endswith(said)
+    every = dataclasses.replace(header, settings={"num_workers": [1, 2]})
+    flat = run(blocks({config(1): [65.0] * 3, TWO: [66.0] * 3}, usage=WAITING))
+    busy = Usage(own_cpu_cores=float(found.header.machine.usable_cores))
+    full = run(blocks({config(1): [33.0] * 3, TWO: [66.0] * 3}, usage=busy))
+    for other in (dataclasses.replace(found, header=every), flat, full):
+        assert said not in recommend(other).confidence_reason
+
+
 def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
     rates = {TWO: 100.0, FOUR: 101.5, config(8): 104.0}
     logs = ExpectedRates.of(predicted(rates).cells, 0.1)
