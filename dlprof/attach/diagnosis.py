@@ -253,8 +253,8 @@ def _shares(seen: Seen) -> _Shares:
 
 
 def _starts(seen: Seen, look: Look, most: int) -> bool:
-    """Whether workers are being started, and sent what they need."""
-    return seen.start_method != "fork" and look.alive < max(1, most)
+    """Whether workers are being started, and sent what they need: indices come once all are."""
+    return seen.start_method != "fork" and (not seen.main.messages or look.alive < max(1, most))
 
 
 def _waits(look: Look) -> bool:

@@ -200,6 +200,14 @@ def _sends(*, alive: int) -> Seen:
     return _seen(looks, main=sent, started_workers=4, start_method="spawn")
 
 
+def _sends_the_second() -> Seen:
+    """One of two workers has started, and no batch was asked for yet."""
+    looks = _looks((180, _look("handover", idle=1, alive=1)), (20, _look("running", alive=1)))
+    sent = {"run_s": 3.0, "written_bytes": 30 << 20}
+    waits: dict[Wait, int] = {"queue": LOOKS}
+    return _seen(looks, workers=1, batches=0, main=sent, worker_waits=waits, start_method="spawn")
+
+
 def _restarts() -> Seen:
     return _seen(
         _looks((100, _look("running", alive=0)), (100, WAITS)),
@@ -231,6 +239,7 @@ def _growing() -> Seen:
         ("startup", _restarts()),
         ("dataset.heavy", _sends(alive=1)),
         ("dataset.heavy", _sends(alive=0)),
+        ("dataset.heavy", _sends_the_second()),
         ("memory.growth", _growing()),
     ],
 )
