@@ -598,7 +598,8 @@ def _untried(choice: Choice) -> str:
     situation, pick = choice.situation, choice.pick.config
     run, limits = situation.run, situation.constraints
     named = run.header.settings.get("num_workers")
-    most_named = max(named) if named else limits.max_workers or math.inf
+    numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
+    most_named = max(numbers, default=limits.max_workers or math.inf)
     words = f"; more than {pick.num_workers} workers were not tried, and may be faster"
     target = run.header.target
     unknown = target.kind == "iterable" or "num_workers" in target.fixed
