@@ -191,7 +191,7 @@ def ask(case: Case, seconds: float) -> Answer:
             return _attach(case, training.pid, seconds)
         finally:
             with contextlib.suppress(OSError):
-                os.killpg(training.pid, signal.SIGKILL)
+                os.killpg(training.pid, signal.SIGTERM)  # so that semaphores are cleaned up
             training.wait()
             if training.stdout is not None:
                 training.stdout.close()
