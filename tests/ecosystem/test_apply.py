@@ -81,6 +81,7 @@ def test_training_arguments_are_copied(tmp_path: Path) -> None:
         _advised(num_workers=1, worker_threads=2).apply(arguments)
 
 
+@pytest.mark.slow
 def test_a_data_module_of_lightning_gives_loaders_as_advised(tmp_path: Path) -> None:
     pl: Any = pytest.importorskip("lightning.pytorch")
 

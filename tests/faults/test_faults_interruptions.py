@@ -82,6 +82,7 @@ def test_asked_to_end(tmp_path: Path, number: signal.Signals) -> None:
     assert reason(run_file) == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_asked_twice(tmp_path: Path) -> None:
     """It ends at once, and the next sweep clears up what it had no time for."""
@@ -135,6 +136,7 @@ def _read_all(descriptor: int) -> None:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_reader_of_both_outputs_that_goes_away(tmp_path: Path) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
@@ -165,6 +167,7 @@ def _on_a_disk_of(size: int, place: Path, words: Sequence[str]) -> list[str]:
     return ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", *words]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(not (_ROOT and _can_mount()), reason="needs root and a mount namespace")
 @pytest.mark.usefixtures("clean")
@@ -205,6 +208,7 @@ time.time = lambda: _true() + next(_day)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_clock_that_jumps(tmp_path: Path) -> None:
     """By a day, forwards and back, at each look, in every process: durations don't see it."""

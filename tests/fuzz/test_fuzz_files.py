@@ -119,12 +119,14 @@ def test_damaged_project_files(place: Path) -> None:
         program(["sweep", "--print-config"])
 
 
+@pytest.mark.slow
 @fuzz(250)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=3))
 def test_any_configuration(place: Path, table: dict[str, Any]) -> None:
     configure(place, as_toml(table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [SAVED, MIXED])
 def test_damaged_settings_files(place: Path, whole: bytes) -> None:
     for content in (*cuts(whole, 43), *flips(whole, 60)):

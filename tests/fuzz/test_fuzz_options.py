@@ -33,6 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlprof.engine.run_sweep", run_sweep)
 
 
+@pytest.mark.slow
 @fuzz(300)
 @given(flag=st.sampled_from(FLAGS), text=TEXTS, more=st.sampled_from(["--print-config", "--json"]))
 def test_any_text_for_a_flag(flag: str, text: str, more: str) -> None:
@@ -52,6 +53,7 @@ def test_any_text_in_a_variable(variable: str, text: str) -> None:
     program(["sweep", "--print-config"], {variable: text})
 
 
+@pytest.mark.slow
 @fuzz(250)
 @given(text=TEXTS, as_json=st.booleans())
 def test_any_text_as_target(text: str, *, as_json: bool) -> None:

@@ -105,6 +105,7 @@ def test_a_file_with_a_flipped_bit(run_file: Path, asked: list[BuildRequest]) ->
         resume(run_file, content, asked)
 
 
+@pytest.mark.slow
 @fuzz(250)
 @given(changes=st.dictionaries(st.sampled_from(sorted(SETTINGS)), VALUES, min_size=1, max_size=4))
 def test_any_settings(run_file: Path, asked: list[BuildRequest], changes: dict[str, Any]) -> None:

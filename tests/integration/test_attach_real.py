@@ -108,6 +108,7 @@ def test_a_training_that_waits_for_storage_is_warned_and_goes_on(script: str) ->
         assert _dlprof("attach", worker, "--seconds", "1")[1]["pid"] == training.pid
 
 
+@pytest.mark.slow
 def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> None:
     with _running(sys.executable, script, "0", ENDLESS) as training:
         code, found = _dlprof("attach", str(training.pid), "--seconds", "2")
@@ -120,6 +121,7 @@ def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> 
     assert found["confidence"] == "low"
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_is_reported_as_ended(script: str) -> None:
     with _running(sys.executable, script, "2", "400") as training:
         code, found = _dlprof("attach", str(training.pid), "--seconds", "60")

@@ -151,6 +151,7 @@ CORES = pytest.mark.skipif(
 ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 
 
+@pytest.mark.slow
 @CORES
 @pytest.mark.parametrize(
     ("workers", "count"),
@@ -177,6 +178,7 @@ def test_both_sides_of_a_quad_run_on_the_same_cores(
         assert place == {(tuple(cores), True)}
 
 
+@pytest.mark.slow
 @CORES
 def test_a_side_that_chooses_its_core_frees_both_and_that_is_said(repository: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
@@ -191,6 +193,7 @@ def test_a_side_that_chooses_its_core_frees_both_and_that_is_said(repository: Pa
     assert "(change: its code chooses cores itself" in target.verdict.notes[0]
 
 
+@pytest.mark.slow
 @CORES
 def test_a_system_that_refuses_to_hold_processes_does_no_harm(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -245,6 +248,7 @@ class AfterQuads(Silent):
         self.acts(done["load"])
 
 
+@pytest.mark.slow
 @CORES
 @ROOT
 @pytest.mark.root
@@ -294,6 +298,7 @@ def test_a_runner_that_is_throttled_to_five_percent(repository: Path, workers: i
     assert time.monotonic() - began_s < 90  # the budget, one block and the end of processes
 
 
+@pytest.mark.slow
 def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
     before = tmp_path / "a-directory-of-equal-len--e"
     before.mkdir()
@@ -306,6 +311,7 @@ def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> N
     assert shift < -0.5
 
 
+@pytest.mark.slow
 def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +332,7 @@ def test_code_that_an_editable_install_finds_in_the_checkout_is_refused(
         check(repository)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "named", ["installed:make", pytest.param("{}/installed.py:make", marks=pytest.mark.slow)]
 )
@@ -354,6 +361,7 @@ BAD: dict[str, tuple[str, str, type[DlprofError], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_bad_sides_have_their_own_sentence(repository: Path, case: str) -> None:
     base, change, kind, expected = BAD[case]
@@ -462,6 +470,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_check_that_is_ended_removes_its_worktree_and_processes(
     repository: Path, tmp_path: Path, times: int

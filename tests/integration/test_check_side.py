@@ -124,6 +124,7 @@ def block(side: SideProcess, batches: int, series: Series = "load") -> Block:
     return side.collect(20.0)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="as environments are on Unix")
 def test_an_environment_inside_of_the_checkout_serves_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +186,7 @@ def test_a_loader_that_can_not_be_made_again_is_not_started_and_loads_on(tmp_pat
         assert len(block(side, 8).service_s) == 8
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_between_blocks_is_named_in_the_next(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     with opened(tmp_path, "last_only") as side:
@@ -196,6 +198,7 @@ def test_a_worker_that_ends_between_blocks_is_named_in_the_next(tmp_path: Path) 
         assert block(side, 8).failure == ""
 
 
+@pytest.mark.slow
 def test_the_end_of_a_side_is_seen_though_another_process_holds_its_pipes(tmp_path: Path) -> None:
     with opened(tmp_path, "leaves") as side:
         assert "exit code 3" in block(side, 4).failure

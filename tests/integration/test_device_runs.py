@@ -42,6 +42,7 @@ def _dlprof(place: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_a_sweep_copies_its_batches_and_measures_pinning(tmp_path: Path) -> None:
     swept = _dlprof(
         tmp_path,
@@ -83,6 +84,7 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
     assert list(stages).index("copy") < list(stages).index("step")
 
 
+@pytest.mark.slow
 def test_transfer_brings_a_batch_over_without_an_accelerator(tmp_path: Path) -> None:
     found = _dlprof(
         tmp_path, "transfer", "--device", "cpu", "--budget", "1s", "--target", "synthetic:cpu_ms=0"

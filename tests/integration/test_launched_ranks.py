@@ -61,6 +61,7 @@ def trial(runner: TrialRunner, workers: int = 0, **request: Any) -> Trial:
     return runner.explain(asked, trial_id="t0001", repetition=0)[0]
 
 
+@pytest.mark.slow
 def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:
     with ranks(tmp_path, "straggling") as runner:
         free, in_step = trial(runner), trial(runner, step_barrier=True)
@@ -93,6 +94,7 @@ def test_the_slowest_rank_is_the_trials_rate(tmp_path: Path) -> None:
     assert alone.samples_per_s.value > 1.5 * slow.value
 
 
+@pytest.mark.slow
 def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     place = tmp_path / "noted"
     place.mkdir()
@@ -107,6 +109,7 @@ def test_each_rank_loads_its_share(tmp_path: Path) -> None:
     assert not first & second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assumed", [False, True])
 def test_ranks_compute_in_one_thread_as_under_torchrun(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, assumed: bool
@@ -122,6 +125,7 @@ def test_ranks_compute_in_one_thread_as_under_torchrun(
     assert ["OMP_NUM_THREADS=1" in note for note in runner.notes] == [True]
 
 
+@pytest.mark.slow
 def test_bound_ranks_and_their_workers_run_on_their_cpus_alone(tmp_path: Path) -> None:
     place = tmp_path / "placed"
     place.mkdir()
@@ -153,6 +157,7 @@ def test_bound_ranks_and_their_workers_run_on_their_cpus_alone(tmp_path: Path) -
     assert "can't be bound to the CPUs of its NUMA node" in lost.failure.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "word"),
     [pytest.param("killed", "SIGKILL", marks=pytest.mark.slow), ("stopped", "is stopped")],
@@ -174,6 +179,7 @@ def test_a_lost_rank_is_named_and_the_next_trial_works(
     assert in_step.failure.message.startswith("Rank 1 of 2 on ")
 
 
+@pytest.mark.slow
 def test_a_target_may_ask_torch_for_its_rank(tmp_path: Path) -> None:
     with ranks(tmp_path, "asking") as runner:
         found = trial(runner, workers=1)
@@ -182,6 +188,7 @@ def test_a_target_may_ask_torch_for_its_rank(tmp_path: Path) -> None:
     assert [each.epoch_batches for each in found.ranks] == [512, 512]
 
 
+@pytest.mark.slow
 def test_a_look_at_a_target_for_which_ranks_meet_has_all_of_them_come(tmp_path: Path) -> None:
     with ranks(tmp_path, "meeting") as runner:
         assert not runner.fork_safe
@@ -192,6 +199,7 @@ def test_a_look_at_a_target_for_which_ranks_meet_has_all_of_them_come(tmp_path: 
     assert message["weight"]["start_method"] == "fork"
 
 
+@pytest.mark.slow
 def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
     with ranks(tmp_path, "uneven") as runner:
         found = trial(runner, step_barrier=True)
@@ -200,6 +208,7 @@ def test_uneven_shares_are_named_and_hang_nothing(tmp_path: Path) -> None:
     assert any("20 batches on one rank and 10 on another" in each for each in found.warnings)
 
 
+@pytest.mark.slow
 def test_ranks_with_different_datasets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="Ranks differ: dataset is"), ranks(tmp_path, "other"):
         pass
@@ -250,6 +259,7 @@ def sweep(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_launches_ranks_and_shows_how_they_scale(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SWEEP, "--launch-ranks", "2", "--json")
     assert done.returncode == 0, done.stderr
@@ -308,6 +318,7 @@ print(" ".join(said) + "\\n", end="")
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_call_it_from_python_measure_together(tmp_path: Path) -> None:
     (tmp_path / "called.py").write_text(CALLED)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -129,6 +129,7 @@ def test_a_load_that_is_stopped_is_ended_all_the_same(tmp_path: Path) -> None:
     assert _is_gone(load)
 
 
+@pytest.mark.slow
 @linux
 def test_a_sweep_beside_a_load_records_it(tmp_path: Path) -> None:
     path = tmp_path / "run.dlprof.jsonl"

@@ -83,6 +83,7 @@ def binding(run: Run) -> NumaBinding:
     return run.recommendation.numa_binding
 
 
+@pytest.mark.slow
 def test_binding_that_pays_is_recommended_with_the_command_that_does_it(
     tmp_path: Path, machine: Machine
 ) -> None:

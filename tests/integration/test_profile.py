@@ -25,6 +25,7 @@ def profile(place: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_the_limit_is_reported(tmp_path: Path) -> None:
     options = ("--num-workers", "2", "--batch-size", "2", "--step-time", "100ms")
     document = profile(tmp_path, WAITING, *options)
@@ -61,6 +62,7 @@ def test_waiting_is_reported_with_a_remedy_and_the_run_file_holds_all_of_it(tmp_
         assert dlprof(tmp_path, *command, "run.dlprof.jsonl").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_loader_that_fails_is_reported_with_its_own_fault(tmp_path: Path) -> None:
     options = ("--arg", "how=exit", "--num-workers", "1", *QUICK)
     done = dlprof(tmp_path, "profile", f"{TARGETS}:dies", *options)

@@ -284,6 +284,7 @@ def test_a_function_without_a_name_in_the_code_is_refused(project: Project) -> N
     result.stdout.fnmatch_lines(["*can't find*by a name*"])
 
 
+@pytest.mark.slow
 def test_checks_take_turns_with_tests_of_other_processes(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

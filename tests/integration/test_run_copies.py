@@ -63,6 +63,7 @@ def _run(folder: Path, *words: str) -> dict[str, Any]:
     return {**document, "shown": " ".join(shown.split())}
 
 
+@pytest.mark.slow
 def test_a_scripts_own_copies_are_distinguished_from_its_step(tmp_path: Path) -> None:
     found = _run(tmp_path, "train.py")
     copies = found["loaders"][0]["copies"]
@@ -82,11 +83,13 @@ def test_a_scripts_own_copies_are_distinguished_from_its_step(tmp_path: Path) ->
     assert step.mean_s >= 2e-3
 
 
+@pytest.mark.slow
 def test_without_following_nothing_of_tensors_is_touched(tmp_path: Path) -> None:
     found = _run(tmp_path, "--no-follow", "train.py")
     assert found["loaders"][0]["copies"] is None
     assert "copies to" not in found["shown"]
 
 
+@pytest.mark.slow
 def test_watch_tells_of_the_copies_of_its_loop(tmp_path: Path) -> None:
     assert "copies to meta:0: 4" in _ran(tmp_path, "train.py", "watch")

@@ -148,6 +148,7 @@ def test_ranks_that_torchrun_starts_have_files_of_one_name(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
+@pytest.mark.slow
 def test_each_machines_first_rank_merges_the_files_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch.utils.data.dataloader")
     command = [*DLPROF, "-o", "run.dlprof.jsonl", "train.py"]
@@ -215,6 +216,7 @@ def test_two_runs_of_one_second_have_two_files(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("train-*.dlprof.jsonl"))) == 2
 
 
+@pytest.mark.slow
 def test_iterators_that_outlive_the_script_end_without_a_word(tmp_path: Path) -> None:
     script = tmp_path / "half.py"
     script.write_text(
@@ -227,6 +229,7 @@ def test_iterators_that_outlive_the_script_end_without_a_word(tmp_path: Path) ->
     assert b"Exception ignored" not in result.stderr
 
 
+@pytest.mark.slow
 def test_torchrun_starts_it_once_for_each_rank(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\n"

@@ -70,6 +70,7 @@ def measured(both: tuple[list[list[str]], Measured]) -> Measured:
     return both[1]
 
 
+@pytest.mark.slow
 def test_every_loop_is_trained_on_the_same_batches_in_the_same_order(
     plain: list[list[str]], measured: Measured
 ) -> None:
@@ -127,6 +128,7 @@ def test_without_the_option_nothing_is_given_again(plain: list[list[str]], folde
     assert not any(each["headroom"] or "headroom" in each["unavailable"] for each in loaders)
 
 
+@pytest.mark.slow
 def test_a_step_that_fails(folder: Path) -> None:
     done = ran([*DLPROF, *FILES, "train.py", "fail"], folder)
     assert done.returncode == 1
@@ -187,6 +189,7 @@ print(len(synchronized))
 """
 
 
+@pytest.mark.slow
 def test_a_step_that_a_device_goes_on_with(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DEVICE)
     done = ran([*DLPROF, *FILES, "train.py"], tmp_path)

@@ -56,6 +56,7 @@ def watched(
     return done, read_run(folder / "zoo.dlprof.jsonl")
 
 
+@pytest.mark.slow
 def test_the_script_does_what_it_does_alone(
     plain: subprocess.CompletedProcess[str], watched: tuple[subprocess.CompletedProcess[str], Run]
 ) -> None:
@@ -181,6 +182,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="system calls aren't shown")
 @pytest.mark.parametrize("kind", ["computes", "sleeps"])
 def test_a_wait_for_the_gil_is_not_one_for_storage(kind: str, tmp_path: Path) -> None:
@@ -228,6 +230,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_no_dataloader_shows_why_it_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FASTAI)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
@@ -258,6 +261,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(UNTOLD)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
@@ -283,6 +287,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [pytest.param("exit", marks=pytest.mark.slow), "kill"])
 def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ABRUPT)

@@ -53,6 +53,7 @@ def word(cause: str) -> str:
     return STORAGE if cause == WAITS else cause
 
 
+@pytest.mark.slow
 def test_the_others_wait_in_their_steps_for_a_rank_of_slow_storage(tmp_path: Path) -> None:
     run = trained(tmp_path, "storage")
     assert run.script is not None

@@ -58,6 +58,7 @@ def watched(folder: Path, *kinds: str, options: tuple[str, ...] = ()) -> tuple[d
     return json.loads((folder / "run.json").read_text()), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), pytest.param(("--no-follow",), marks=pytest.mark.slow)],
@@ -77,6 +78,7 @@ def test_data_that_every_worker_gives_is_said_first(
     assert document["loaders"][0]["asks_worker"] is False
 
 
+@pytest.mark.slow
 def test_only_what_is_wrong_is_called_so(tmp_path: Path) -> None:
     right = ("shared", "constant", "broken off", "zipped")
     document, _ = watched(tmp_path, *right)
@@ -87,6 +89,7 @@ def test_only_what_is_wrong_is_called_so(tmp_path: Path) -> None:
         assert loader["asks_worker"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "code"),
     [("short", "truncated"), pytest.param("augmented", "duplicated", marks=pytest.mark.slow)],

@@ -157,6 +157,12 @@ def lazily():
     return DataLoader(Samples(lazily=True), batch_size=4, num_workers=2)
 
 class Sent(Samples):
+    def __len__(self):
+        return 100_000  # the workers of an epoch are started once in a trial
+
+    def __getitem__(self, index):
+        return super().__getitem__(index % 256)
+
     def __getstate__(self):
         return {}
 
@@ -183,12 +189,13 @@ def dlprof(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=200,
+        timeout=500,
         check=False,
         env=ENVIRONMENT,
     )
 
 
+@pytest.mark.slow
 def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     done = dlprof(tmp_path, "profile", "target.py:shared", "--json", "-o", "run.jsonl")
     found = json.loads(done.stdout)
@@ -200,7 +207,13 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     assert found["trials"][0]["outcome"] == "skipped"
 
 
-@pytest.mark.parametrize(("method", "outcome"), [("fork", "skipped"), ("spawn", "completed")])
+@pytest.mark.parametrize(
+    ("method", "outcome"),
+    [
+        ("fork", "skipped"),
+        pytest.param("spawn", "completed", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_share_a_file_where_a_setting_forks_them(
     method: str, outcome: str, tmp_path: Path
 ) -> None:
@@ -212,6 +225,7 @@ def test_workers_share_a_file_where_a_setting_forks_them(
     assert shared == (["high"] if method == "fork" else [])
 
 
+@pytest.mark.slow
 def test_a_profile_without_workers_has_a_rate_and_promises_nothing_of_more(tmp_path: Path) -> None:
     done = dlprof(tmp_path, "profile", "target.py:alone", "--json", "-o", "run.jsonl")
     found = json.loads(done.stdout)
@@ -249,6 +263,7 @@ def test_a_file_that_each_worker_opens_is_swept_as_ever(tmp_path: Path) -> None:
     assert not run.header.target.shared_files
 
 
+@pytest.mark.slow
 def test_a_script_names_the_loader_that_shares(tmp_path: Path) -> None:
     done = dlprof(tmp_path, "run", "-o", "run.jsonl", "--json", "run.json", "target.py")
     assert done.returncode == 0, done.stderr
@@ -263,6 +278,7 @@ def test_a_script_names_the_loader_that_shares(tmp_path: Path) -> None:
     assert codes.count("data.shared_file") == 1
 
 
+@pytest.mark.slow
 def test_a_script_of_one_worker_is_right_and_advised_no_more(tmp_path: Path) -> None:
     words = ("run", "-o", "run.jsonl", "--json", "run.json", "target.py", "one")
     done = dlprof(tmp_path, *words)
@@ -322,6 +338,7 @@ globals()[sys.argv[1]]()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["zipped", "threaded", "one_each"])
 def test_a_script_whose_workers_share_nothing_is_not_blamed(case: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SOUND_SCRIPT)

@@ -137,6 +137,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "run.dlprof.jsonl").read_text() == "precious"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -162,6 +163,7 @@ def test_a_wrong_target_is_one_sentence(tmp_path: Path, arguments: list[str], wo
     assert not (tmp_path / "run.dlprof.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_the_present_settings_are_measured_too(tmp_path: Path) -> None:
     arguments = ["--max-workers", "1", "--trial-time", "0.1s", "--repeats", "1", "--json"]
     done = dlprof(tmp_path, "sweep", f"{TARGETS}:as_loader", *arguments, "-o", "run.dlprof.jsonl")
@@ -174,6 +176,7 @@ def test_the_present_settings_are_measured_too(tmp_path: Path) -> None:
     assert not any(config["in_order"] for config in tried if config["num_workers"])
 
 
+@pytest.mark.slow
 def test_failing_settings_cost_their_trials_only(tmp_path: Path) -> None:
     target = f"{TARGETS}:dies"
     arguments = ["--arg", "how=exit", *SHORT, "--json", "-o", "run.dlprof.jsonl"]
@@ -239,6 +242,7 @@ def test_a_run_is_not_continued_with_other_settings(swept: Path) -> None:
     assert "TARGET" in unnamed.stderr  # a run file must not choose what code is run
 
 
+@pytest.mark.slow
 def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -267,6 +271,7 @@ def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["True True", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere shared memory has no folder")
 def test_shared_memory_that_a_dataset_keeps_is_removed_at_the_end(tmp_path: Path) -> None:
     name = f"dlprof-test-{os.getpid()}"

@@ -37,6 +37,7 @@ def _sweep(library: Path, folder: Path, **scenario: object) -> Any:
     return document
 
 
+@pytest.mark.slow
 def test_a_sweep_tells_of_all_eight_cards(library: Path, tmp_path: Path) -> None:
     document = _sweep(library, tmp_path, count=8, gpm=1, processes=2)
     assert len(document["machine"]["gpus"]) == 8
@@ -48,6 +49,7 @@ def test_a_sweep_tells_of_all_eight_cards(library: Path, tmp_path: Path) -> None
     assert cards[7]["unavailable"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [

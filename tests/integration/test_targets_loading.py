@@ -80,6 +80,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
         yield ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_file_target_reaches_its_workers(load: Load, method: str) -> None:
     lengths, first, attached, closed = load(
@@ -91,6 +92,7 @@ def test_a_file_target_reaches_its_workers(load: Load, method: str) -> None:
     assert not closed
 
 
+@pytest.mark.slow
 def test_a_class_that_collates_by_its_method_reaches_spawned_workers(load: Load) -> None:
     lengths, first, attached, _ = load(
         "user_data.py:make_own_loader", {"num_workers": 1, "start_method": "spawn"}

@@ -49,6 +49,7 @@ def test_batches_stay_as_they_are_and_waits_are_timed(workers: int) -> None:
         assert "its workers are threads" in trace.unavailable["hooks"]
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_them(tmp_path: Path) -> None:
     words = "thread_workers.py:loader --num-workers 0,2 --prefetch-factor 2 --repeats 1"
     found = _dlprof(
@@ -58,6 +59,7 @@ def test_a_sweep_measures_them(tmp_path: Path) -> None:
     assert {trial["config"]["num_workers"] for trial in found["trials"]} == {0, 2}
 
 
+@pytest.mark.slow
 def test_an_exception_in_a_worker_thread_is_named_so(tmp_path: Path) -> None:
     words = "thread_workers.py:failing --num-workers 2 --prefetch-factor 2 --repeats 1"
     found = _dlprof(
@@ -139,6 +141,7 @@ def _beside_threads(patch: str = "") -> tuple[float | None, float, float, dict[s
     return found
 
 
+@pytest.mark.slow
 def test_what_other_threads_compute_while_main_fetches_is_seen() -> None:
     beside_s, blocked_s, cpu_s, _ = _beside_threads()
     assert beside_s is not None
@@ -146,6 +149,7 @@ def test_what_other_threads_compute_while_main_fetches_is_seen() -> None:
     assert blocked_s > 0
 
 
+@pytest.mark.slow
 def test_a_python_without_a_gil_has_no_wait_for_it() -> None:
     beside_s, _, _, unavailable = _beside_threads("sys._is_gil_enabled = lambda: False")
     assert beside_s is None

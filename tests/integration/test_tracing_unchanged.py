@@ -153,6 +153,7 @@ def test_nothing_changes(kind: str, mode: str) -> None:
     check(kind, MODES[mode])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mode"), [("iterable", "spawn"), ("chain", "forkserver"), ("own collate", "spawn")]
 )

@@ -131,6 +131,7 @@ def test_batches_of_whole_epochs_hold_what_their_own_size_says(place: Path) -> N
     assert running.target.epoch_batches(3) == 4
 
 
+@pytest.mark.slow
 @linux
 def test_a_target_that_reads_its_command_line_finds_none_of_dlprof_s(place: Path) -> None:
     running = start(place, "reads_command_line")
@@ -140,6 +141,7 @@ def test_a_target_that_reads_its_command_line_finds_none_of_dlprof_s(place: Path
         running.bench.close()
 
 
+@pytest.mark.slow
 @linux
 def test_no_trial_finds_what_another_left_in_shared_memory(place: Path) -> None:
     running = start(place, "remembers")
@@ -254,6 +256,7 @@ def test_a_thread_of_the_targets_makes_each_trial_build_it(place: Path) -> None:
     assert trial.outcome == "completed", trial.failure
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     ("target", "fork_safe"),
@@ -274,6 +277,7 @@ def test_torch_s_pool_of_threads_hangs_no_fork(place: Path, target: str, fork_sa
     assert any("pool of threads" in note for note in running.bench.notes) is not fork_safe
 
 
+@pytest.mark.slow
 @linux
 def test_a_fork_that_hangs_is_noticed(place: Path) -> None:
     running = start(place, "HangsInForks", first_probe_s=3.0)

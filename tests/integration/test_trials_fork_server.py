@@ -65,6 +65,7 @@ def kill_when_a_trial_runs(times: int) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_trial_is_tried_again_from_a_new_fork_server(bench: TrialRunner) -> None:
     bench.probe(TrialRequest(config=Config(), probe=True))
     killer = kill_when_a_trial_runs(1)
@@ -74,6 +75,7 @@ def test_a_trial_is_tried_again_from_a_new_fork_server(bench: TrialRunner) -> No
     assert [trial.id for trial in trials] == ["t0001", "t0002"]
 
 
+@pytest.mark.slow
 def test_a_second_death_costs_that_trial_only(bench: TrialRunner) -> None:
     killer = kill_when_a_trial_runs(2)
     failed = run(bench, 1)

@@ -22,6 +22,7 @@ print(*gc.get_count()[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_built_target_leaves_no_collection_due() -> None:
     shown = subprocess.run(
         [sys.executable, "-c", _ASK], capture_output=True, text=True, check=True, timeout=60

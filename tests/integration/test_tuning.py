@@ -625,6 +625,7 @@ def test_what_collating_in_shared_memory_costs_is_known_of_workers_that_may_be_s
     assert table[torch.Tensor] is costly
 
 
+@pytest.mark.slow
 def test_copying_starts_no_threads_that_workers_forked_later_would_wait_for() -> None:
     script = """
 import os
@@ -1036,7 +1037,9 @@ def test_a_parked_worker_that_is_killed_ends_the_epoch_as_others_do(
     assert internals.ordered_batches(batches) == 0
 
     def load() -> None:
-        internals.workers_of(batches)[1].kill()
+        worker = internals.workers_of(batches)[1]
+        worker.kill()
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # torch's own handler reaps it
         for batch in batches:
             came.extend(batch.flatten().tolist())
 
@@ -1079,6 +1082,7 @@ def test_workers_that_are_asked_who_they_are_stay(
     assert refusals[0] == "the dataset asks get_worker_info() for more than None"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and seen by /proc")
 def test_workers_that_come_while_an_epoch_goes_on_share_no_file_that_was_opened_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -1674,6 +1678,7 @@ def test_a_ranks_file_that_can_not_be_used_ends_no_training(
     dlprof.tune(loader(num_workers=0))  # off at once, which it tells the other ranks
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_gone_starts_workers_by_its_own_method(scripted: None) -> None:
     batches = iter(dlprof.tune(loader(multiprocessing_context="forkserver"), max_workers=4))
     gc.collect()

@@ -34,6 +34,7 @@ def make_loader():
 """
 
 
+@pytest.mark.slow
 def test_starts_are_split_by_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weighed.py").write_text(CODE)

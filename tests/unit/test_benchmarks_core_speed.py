@@ -55,6 +55,7 @@ def test_goals(core_speed: Any, left: float, ratio: float, *, passed: bool) -> N
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
 
 
+@pytest.mark.slow
 def test_loads_do_their_work(core_speed: Any) -> None:
     for work in (core_speed.computing, core_speed.sleeping):
         assert len(list(itertools.islice(work(), 2))) == 2

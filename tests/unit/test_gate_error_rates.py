@@ -28,6 +28,7 @@ def verdicts(bench: Any, world: str, slowdown: str) -> Counter[str]:
     return Counter(cell.verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["QUIET", "CROWDED"])
 @pytest.mark.parametrize("slowdown", ["NONE", "WITHIN", "LIMIT"])
 def test_what_keeps_the_limit_never_fails(bench: Any, world: str, slowdown: str) -> None:

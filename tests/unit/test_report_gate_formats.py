@@ -346,6 +346,7 @@ def test_nobody_is_called_by_a_comment() -> None:
     assert "#12" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 300, 3000])
 @pytest.mark.parametrize("letter", ["x", "\u20ac", "|", "@"])
 def test_sizes_are_bounded(size: int, letter: str) -> None:

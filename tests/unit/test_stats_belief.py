@@ -329,6 +329,7 @@ def stopped(rng: random.Random, noise: float) -> tuple[float, float]:
     return bound, max(true.values()) - true[pick]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_the_bound_holds_though_measuring_ends_when_it_is_small(noise: float) -> None:
     found = [stopped(random.Random(seed), noise) for seed in range(150)]

@@ -58,6 +58,7 @@ def test_neighbouring_steps_are_not_alike() -> None:
     assert abs(statistics.fmean(pairs)) < 0.3 * statistics.pvariance(shape)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["normal", "lognormal", "gamma", "uniform", "exponential"]),
     st.integers(1, 10**7),

@@ -87,6 +87,7 @@ def test_unknown_kinds_and_fields_are_ignored(saved: Path) -> None:
     assert pathless(read_run(saved)) == RUN
 
 
+@pytest.mark.slow
 def test_a_file_cut_at_any_byte_reads_as_far_as_it_goes(saved: Path) -> None:
     whole = saved.read_bytes()
     ends = [index for index, byte in enumerate(whole) if byte == ord("\n")]

@@ -445,5 +445,6 @@ for module in (clocks, recorder, stamper):
 """
 
 
+@pytest.mark.slow
 def test_a_target_that_patches_time_does_not_change_the_clocks_of_a_check() -> None:
     subprocess.run([sys.executable, "-c", _PATCHED], check=True)

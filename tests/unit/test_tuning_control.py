@@ -235,6 +235,7 @@ def test_queues_that_are_slower_when_deeper_hold_up_no_workers() -> None:
     assert had[1].ahead == 2
 
 
+@pytest.mark.slow
 def test_queues_that_are_a_little_slower_when_deeper_do_not_stay_so_by_chance() -> None:
     """They cost 15 and 23% where windows differ by 10%."""
     kept = []

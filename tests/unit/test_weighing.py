@@ -35,6 +35,7 @@ def _weighed(limit_s: float = 60.0, **held: Any) -> DatasetWeight:
     return weigh(DataLoader(Held(**held)), limit_s=limit_s)
 
 
+@pytest.mark.slow
 def test_the_heaviest_attribute_of_planted_datasets_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

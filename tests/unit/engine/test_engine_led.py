@@ -66,6 +66,7 @@ def test_it_calibrates_predicts_and_measures_few(tmp_path: Path) -> None:
     assert run.recommendation.config == run.prediction.pick == FOUR
 
 
+@pytest.mark.slow
 @THIRDS
 def test_a_sweep_cut_off_after_any_record_ends_as_if_it_had_not_been(
     tmp_path: Path, third: int
@@ -225,6 +226,7 @@ def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_p
     assert measured(run) == set(GRID)
 
 
+@pytest.mark.slow
 @THIRDS
 def test_where_the_most_workers_outrun_their_forecast_more_are_tried(
     tmp_path: Path, third: int

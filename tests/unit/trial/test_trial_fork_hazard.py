@@ -83,6 +83,7 @@ def _after_computing(before: str) -> str:
     return ended.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_pool_of_threads_that_was_used_does_not_survive_a_fork() -> None:
     assert "pool of threads" in _after_computing("torch.set_num_threads(2)")
 
