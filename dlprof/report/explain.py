@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,18 +45,25 @@ def page_of(code: str) -> str:
 
 
 def explained(code: str) -> Styled:
-    """What shows a finding's page, and its address below the project's documentation.
+    """What shows a finding's page, and its address below the project's documentation."""
+    link = f"{_site()}/findings/{code}/" if _site() else ""
+    return Styled(f"dlprof explain {code}", "code", link)
 
-    That is the ``Documentation`` of the package's metadata, from ``[project.urls]`` of
-    ``pyproject.toml``: without one the command stands alone, as a link would lead nowhere.
+
+@functools.cache
+def _site() -> str:
+    """The ``Documentation`` of the package's metadata, from ``[project.urls]`` of pyproject.toml.
+
+    Without one commands stand alone, as a link would lead nowhere.
     """
+    import importlib.metadata  # with all of email and zipfile, where most screens show no card
+
     try:
         urls = importlib.metadata.metadata("dlprof").get_all("Project-URL", [])
     except importlib.metadata.PackageNotFoundError:  # run from its source
         urls = []
-    known = dict(url.split(", ", 1) for url in urls)
-    site = known.get("Documentation", "").rstrip("/")
-    return Styled(f"dlprof explain {code}", "code", f"{site}/findings/{code}/" if site else "")
+    known: dict[str, str] = dict(url.split(", ", 1) for url in urls)
+    return known.get("Documentation", "").rstrip("/")
 
 
 def explain_document(code: str | None) -> str:

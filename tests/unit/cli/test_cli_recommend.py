@@ -153,3 +153,11 @@ def test_it_loads_neither_torch_nor_pydantic(run_file: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_answer_does_not_wait_for_what_reads_the_metadata_of_packages(run_file: str) -> None:
+    """With email and zipfile it is a tenth of the time that an answer takes."""
+    command = (sys.executable, "-X", "importtime", "-m", "dlprof", "recommend", run_file)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "dlprof.report.findings" in done.stderr
+    assert "importlib.metadata" not in done.stderr

@@ -13,6 +13,7 @@ from profiled_runs import profiled_run
 from dlprof.cli.entry import run
 from dlprof.errors import UsageError
 from dlprof.records import FindingCode
+from dlprof.report import explain
 from dlprof.report.explain import explained_codes, page_of
 from dlprof.report.export.formats import render_html, run_report
 from dlprof.report.markdown import to_markdown
@@ -84,10 +85,21 @@ def test_each_finding_says_what_explains_it_and_leads_there_where_there_is_an_ad
     package = Message()
     for name, url in urls.items():
         package["Project-URL"] = f"{name}, {url}"
-    monkeypatch.setattr(importlib.metadata, "metadata", lambda _name: package)
+    looks = []
+
+    def look(name: str) -> Message:
+        looks.append(name)
+        return package
+
+    monkeypatch.setattr(importlib.metadata, "metadata", look)
     run = profiled_run()
     assert run.findings
-    page, text = render_html(run), to_markdown(run_report(run))
+    explain._site.cache_clear()
+    try:
+        page, text = render_html(run), to_markdown(run_report(run))
+    finally:
+        explain._site.cache_clear()
+    assert len(looks) == 1  # however many findings there are
     for code in (finding.code for finding in run.findings):
         link = f"{site}/findings/{code}/"
         assert f">dlprof explain {code}</{'a' if site else 'span'}>" in page
