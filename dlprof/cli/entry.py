@@ -145,9 +145,13 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
         command = context.command_path if context is not None else "dlprof"
         hint = f"See {command} --help."
         if isinstance(error, click.NoSuchOption) and context is not None:
-            flag = error.option_name
-            mine = [o for p in _there(context.command) for o in (*p.opts, *p.secondary_opts)]
-            error = click.NoSuchOption(flag, possibilities=mine, ctx=context)
+            from difflib import get_close_matches  # where something is wrong
+
+            flag, own = error.option_name, _there(context.command)
+            # By their words: the dashes alone would make any two alike.
+            mine = {o.lstrip("-"): o for p in own for o in (*p.opts, *p.secondary_opts)}
+            near = [mine[each] for each in get_close_matches(flag.lstrip("-"), mine)]
+            error = click.NoSuchOption(flag, possibilities=near, ctx=context)
             known = ((name, each.opts) for name, c in _commands(program()) for each in _there(c))
             if others := [name for name, opts in known if flag in opts]:
                 hint = f"{' and '.join(others[:2])} {'have' if others[1:] else 'has'} it. {hint}"

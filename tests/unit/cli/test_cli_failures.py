@@ -86,7 +86,10 @@ def test_from_python_too() -> None:
         (["sweep", "--max-wait", "2%"], "dlprof predict has it. See dlprof sweep --help."),
         # No command has what is gone, nor is it what was meant.
         (["recommend", "--method", "maxplus"], "'--method'.\n  See dlprof recommend --help."),
-        (["predict", "--set", "1"], "(Did you mean one of: '--quiet', '--speed'?)\n"),
+        (["sweep", "--bugdet", "1m"], "'--bugdet'. Did you mean '--budget'?\n"),
+        (["sweep", "--max-rm", "1"], "(Did you mean one of: '--max-ram', '--max-shm'?)\n"),
+        # Nothing but the dashes is alike.
+        (["predict", "--set", "1"], "'--set'.\n  See dlprof predict --help."),
         (["check", "--step-time", "1ms"], "dlprof sweep and dlprof recommend have it."),
         (["sweep", "--nonsense"], "  See dlprof sweep --help."),
     ],
