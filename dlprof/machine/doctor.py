@@ -199,7 +199,7 @@ class _Fault(NamedTuple):
     finding: str  # what happens
     source: str  # where that is said
     fixed: str  # what to use instead: a version, or more
-    needs: str = ""  # the one system, or ``GPU``, without which it doesn't show
+    needs: tuple[str, ...] = ()  # without any of them it doesn't show: a system, ``GPU``, ``fork``
 
 
 _HANGS = (
@@ -234,7 +234,7 @@ _OF_PYTHON = (
         "A program may not end after workers sent it tensors",
         "github.com/pytorch/pytorch/issues/153050",
         "3.11",
-        needs="darwin",
+        needs=("darwin",),
     ),
 )
 _OF_TORCH = (
@@ -253,7 +253,7 @@ _OF_TORCH = (
         "(initialization error)",
         "github.com/pytorch/pytorch/issues/153143",
         '2.8, or multiprocessing_context="spawn"',
-        needs="GPU",
+        needs=("GPU", "fork"),
     ),
     _Fault(
         (1, 12),
@@ -262,7 +262,7 @@ _OF_TORCH = (
         "is gone, until the program ends",
         "github.com/pytorch/pytorch/issues/91252",
         "2.13, or make such a DataLoader once, not each epoch",
-        needs="GPU",
+        needs=("GPU",),
     ),
     _Fault(
         (1, 12),
@@ -271,7 +271,7 @@ _OF_TORCH = (
         "ends 5 s later for each of its workers",
         "github.com/pytorch/pytorch/issues/81794",
         "2.13, or del the DataLoader when it is done",
-        needs="GPU",
+        needs=("GPU",),
     ),
 )
 
@@ -283,7 +283,7 @@ def _faults(
     release = re.match(r"\d+(?:\.\d+)*", version)
     numbers = tuple(map(int, release[0].split("."))) if release else ()
     for fault in table:
-        if fault.first <= numbers < fault.until and fault.needs in there:
+        if fault.first <= numbers < fault.until and all(each in there for each in fault.needs):
             text = f"{version}: {fault.finding} ({fault.source})."
             yield Check(name, "warning", text, f"Use {name} {fault.fixed}.")
 
@@ -292,7 +292,7 @@ def _python(facts: SystemFacts) -> Iterator[Check]:
     version = ".".join(map(str, facts.python))
     # All of them are of POSIX: on Windows there is no fork.
     table = () if facts.system == "win32" else _OF_PYTHON
-    found = list(_faults("Python", version, table, {"", facts.system}))
+    found = list(_faults("Python", version, table, {facts.system}))
     yield from found or [Check("Python", "ok", f"{version}: no fault of this version is known.")]
 
 
@@ -306,7 +306,9 @@ def _torch(facts: SystemFacts) -> Iterator[Check]:
         advice = "Install the build for your GPU: pytorch.org/get-started."
         text = f"{version} is built for the CPU alone, and there is a GPU."
         yield Check("torch", "warning", text, advice)
-    found = list(_faults("torch", version, _OF_TORCH, {"", "GPU"} if gpu and not alone else {""}))
+    has = {"GPU": bool(gpu) and not alone, "fork": facts.system != "win32"}
+    there = {name for name, is_there in has.items() if is_there}
+    found = list(_faults("torch", version, _OF_TORCH, there))
     yield from found
     if not alone and not found:
         yield Check("torch", "ok", f"{version}: no fault of this version is known.")

@@ -180,6 +180,12 @@ def test_faults_of_pinning_need_a_gpu() -> None:
     assert [each.finding.rstrip(").").rpartition("/")[2] for each in found] == [SLOW]
 
 
+def test_a_fault_of_forked_workers_is_none_where_there_is_no_fork() -> None:
+    found = amiss(facts(torch="2.6.0", system="win32"))
+    named = [each.finding.rstrip(").").rpartition("/")[2] for each in found if each.name == "torch"]
+    assert named == [SLOW, *PINNED]
+
+
 def test_each_fault_ends_and_names_where_it_is_described() -> None:
     for fault in (*doctor._OF_PYTHON, *doctor._OF_TORCH):
         assert fault.first < fault.until
