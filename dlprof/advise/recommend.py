@@ -206,7 +206,7 @@ def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
     with contextlib.suppress(DlprofError):  # nothing can be predicted
         wanted = wanted_configs(situation, {})
         # Workers that persist go first: where they are the answer, no other need be predicted.
-        for some in filter(None, ({kept}.intersection(wanted), wanted)):
+        for some in filter(None, ({kept}.intersection(wanted) - {pick.config}, wanted)):
             found, speeds = candidates_of(situation, some)
             better = perhaps_faster(pick, found, speeds, situation)
             if better is not None:

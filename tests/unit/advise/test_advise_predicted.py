@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from builders import WAITING, around, blocks, config, failed, machine, run, target, trial
 from predicted_runs import calibrated, calibration
 
-from dlprof.advise.choice import Candidate, Speeds, perhaps_faster
+from dlprof.advise.choice import Candidate, Speeds, candidates_of, perhaps_faster
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
 from dlprof.advise.summary import summarize
@@ -135,6 +136,26 @@ def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> Non
     assert found is not None
     assert found.config == config(8)  # near which four workers are, within 3 % of both
     assert perhaps_faster(pick, others[:1], speeds, there) is None
+
+
+def test_a_pick_whose_workers_persist_is_not_predicted_once_more_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[set[Config]] = []
+
+    def predict(there: Situation, configs: Collection[Config]) -> Any:
+        asked.append({*configs})
+        return candidates_of(there, configs)
+
+    monkeypatch.setattr("dlprof.advise.recommend.candidates_of", predict)
+    for persistent in (False, True):
+        pick = config(2, persistent_workers=persistent)
+        found = calibrated(calibration(cpu=0.001, io=0.05), [trial(pick, 300.0)])
+        asked.clear()
+        assert recommend(found).config == pick
+        alone = [each for each in asked if len(each) == 1]
+        assert alone == ([] if persistent else [{config(2, persistent_workers=True)}])
+        assert asked
 
 
 @pytest.mark.parametrize("usage", [WAITING, COMPUTING])
