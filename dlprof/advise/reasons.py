@@ -571,9 +571,12 @@ def judge(
         return "low", "nothing else that may be chosen has a rate to compare with"
     pick = choice.pick
     disturbed = disturbed_text(pick.noisy, len(pick.trials))
+    usable = choice.situation.run.header.machine.usable_cores
+    taken = sum(each.noisy and each.node_usage.is_crowded(usable) for each in pick.trials)
     # The certificate holds for the machine as it was, which others may have made another one.
     crowded = 2 * pick.noisy > len(pick.trials)
-    near = certificate.text_of(which) + (f"; its trials: {disturbed}" if crowded else "")
+    by = "other processes" if 2 * taken > pick.noisy else "a CPU quota or drift"
+    near = certificate.text_of(which) + (f"; its trials: {disturbed} by {by}" if crowded else "")
     if certificate.shown > at.MEDIUM:
         return "low", near + untried
     derived_s = choice.situation.derived_step_s

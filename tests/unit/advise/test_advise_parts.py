@@ -258,7 +258,7 @@ def test_disturbed_trials_say_less() -> None:
 
 @pytest.mark.parametrize(
     ("noisy", "level", "said"),
-    [(1, "high", ""), (2, "medium", "; its trials: 2 of 3 disturbed")],
+    [(1, "high", ""), (2, "medium", "; its trials: 2 of 3 disturbed by a CPU quota or drift")],
 )
 def test_a_choice_whose_trials_were_mostly_disturbed_is_not_high(
     noisy: int, level: str, said: str

@@ -319,7 +319,9 @@ def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons(
     sure = with_recommendation(read_run(EARLIER / "shared-server.dlprof.jsonl")).recommendation
     assert sure is not None
     assert sure.confidence == "medium"
-    assert sure.confidence_reason.endswith("measured settings (95%); its trials: all 5 disturbed")
+    assert sure.confidence_reason.endswith(
+        "measured settings (95%); its trials: all 5 disturbed by other processes"
+    )
 
 
 def test_how_many_trials_were_disturbed_is_one_count_in_certainty_and_comparison() -> None:
