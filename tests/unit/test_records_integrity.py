@@ -35,6 +35,7 @@ from dlprof.records import (
     checked,
     shared_position,
 )
+from dlprof.report.export.formats import render_as, render_html
 from dlprof.search.space import still_useful
 from dlprof.store import RunWriter, read_run
 
@@ -523,3 +524,22 @@ def test_more_workers_than_worked_are_tried_and_not_answered_with_once_more_rais
     found = Integrity.of(iterable([trial(config(2)), raising(config(8))]))
     assert [found.is_unproven(config(w)) for w in (0, 2, 3)] == [False, False, True]
     assert not found.is_useless(config(7))
+
+
+def test_all_views_of_a_run_ask_for_what_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[object] = []
+    compute = Integrity.of_trials
+
+    def count(*asked: Any) -> Integrity:
+        computed.append(asked)
+        return compute(*asked)
+
+    monkeypatch.setattr(Integrity, "of_trials", count)
+    found = read_run(Path(__file__).parents[2] / "examples" / "single-box.dlprof.jsonl")
+    assert len(computed) == 1  # as it was written
+    found = dataclasses.replace(found, recommendation=None)
+    for render in (render_html, lambda shown: render_as(shown, "markdown")):
+        assert render(found)
+        assert len(computed) == 2  # as it is checked
+    Integrity.of(dataclasses.replace(found, trials=found.trials[:1]))
+    assert len(computed) == 3
