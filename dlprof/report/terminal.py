@@ -53,7 +53,9 @@ class Screen:
                 yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()
-        answer = (*self._document.answer, *self._document.hints)
+        hints = self._document.hints
+        hints = doc.known(*map(_beside_details, hints)) if self._verbose else hints
+        answer = (*self._document.answer, *hints)
         lines = list(writer.blocks(answer))
         while len(lines) > _MOST_LINES and any(map(_spare, answer)):
             fewer = doc.known(*map(_with_fewer_bars, answer))
@@ -357,6 +359,18 @@ def _fitting_note(note: str, most: int) -> str:
     while note and cell_len(note) > most:
         note = note.rpartition(", ")[0]
     return note
+
+
+def _beside_details(block: doc.Block) -> doc.Block | None:
+    """A hint without what says how details are shown; ``None`` where it says no more."""
+    if not isinstance(block, doc.Text):
+        return block
+    said = "".join(span.text for span in doc.spans(block.words))
+    left = " · ".join(each for each in said.split(" · ") if ": -v" not in each)
+    if left == said:
+        return block
+    left = left if said.startswith(left) else f"{left[0].upper()}{left[1:]}"
+    return doc.Text(doc.Styled(left, "soft")) if left else None
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:

@@ -63,7 +63,9 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert ("  Fix " in text) == ("  Speed-up " in text)
     assert lines[-1].strip() == "dlprof run train.py"
     details = "\n".join(_lines(attach_report(found), verbose=True))
-    assert details.endswith(text)
+    answer, _, hint = text.rpartition("  Details")
+    assert ": -v · each batch's stages" in hint
+    assert details.endswith(f"{answer}  Each batch's stages, in a new run:\n  dlprof run train.py")
     assert "sampled" in details
 
 

@@ -181,6 +181,7 @@ def test_a_profile_fits_a_screen_and_details_have_its_sources(profile: MachinePr
     assert len(drawn(profile_report(profile), 80).splitlines()) <= 16
     whole = " ".join(drawn(profile_report(profile), 200, verbose=True).split())
     assert all(said in whole for said in (*profile.source_url, *profile.notes))
+    assert "-v" not in whole.split()
 
 
 def test_names_of_others_are_text_and_never_act() -> None:

@@ -27,6 +27,7 @@ from dlprof.report.document import (
     Styled,
     Table,
     Text,
+    hint,
 )
 from dlprof.report.terminal import Screen, plain_text
 
@@ -180,6 +181,20 @@ def test_details_come_above_the_answer_and_only_where_they_are_asked_for() -> No
     )
     assert drawn(document, 40) == "  what to do\n"
     assert drawn(document, 40, verbose=True) == "Why\n  because\n\n  what to do\n"
+
+
+def test_who_sees_the_details_is_not_shown_the_way_to_them() -> None:
+    shown = {
+        "Details: -v (all 66 settings)": "",
+        "gpu-v100 · details: -v": "  gpu-v100\n",
+        "Details: -v · what training waits for:": "  What training waits for:\n",
+        "Where the figures are from, read on 2026-11-29: -v": "",
+        "Full report:": "  Full report:\n",
+    }
+    for said, left in shown.items():
+        document = Document(title="", answer=(Text("what to do"),), hints=hint(said))
+        assert drawn(document, 80) == f"  what to do\n  {said}\n"
+        assert drawn(document, 80, verbose=True) == f"  what to do\n{left}"
 
 
 def test_nothing_in_a_text_acts_on_the_terminal() -> None:
