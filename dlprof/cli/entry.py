@@ -54,6 +54,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     Returns:
         The exit code, one of ``dlprof.errors.ExitCode``.
     """
+    code: int = ExitCode.OK
     try:
         if environ.get(COMPLETES):  # a shell asks what could come next
             from dlprof.cli import completion  # rarely wanted
@@ -64,14 +65,12 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             # Click's own way in ends some faults with 1.
             with command.make_context("dlprof", list(arguments)) as context:
                 command.invoke(context)
-            code = 0
         except click.exceptions.Exit as request:
             code = request.exit_code
-        streams.flush_stdout()
+        sys.stdout.flush()  # now, where a reader that went away can still be dealt with
     except BrokenPipeError:
         # Whoever read stdout has seen enough; that is no fault of the command.
         streams.silence_stdout()
-        return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that maps them all
         with _deaf_to_interrupts():
             flags = _flags(arguments)

@@ -114,14 +114,6 @@ def _encoding(stream: TextIO) -> str:
     return getattr(stream, "encoding", None) or "utf-8"
 
 
-def flush_stdout() -> None:
-    """Bring out what is buffered now, where a reader that went away can still be dealt with."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence_stdout()
-
-
 def silence_stdout() -> None:
     """Drop what is still buffered for a reader that is gone.
 

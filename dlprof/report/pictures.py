@@ -39,12 +39,6 @@ from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
 _MOST_LOOKS = 150  # of each line over time
 
-_AS_PREDICTED = "by the model, before anything was measured"
-"""Not the one rate that the run has for such a configuration, which trials of others correct."""
-
-_OF_THE_LOOP = frozenset({"wait", "step"})
-"""Stages of the consumer, whose CPU time is not what they last."""
-
 
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
     """A document with what only a page shows."""
@@ -116,7 +110,9 @@ def _lines(run: Run) -> Iterator[doc.Series]:
                 continue
             rate = cell.epoch_samples_per_s or cell.samples_per_s.value
             if workers not in best or rate > best[workers].y.value:
-                said = f"{cell.config.text}: {format_rate(rate)} samples/s {_AS_PREDICTED}"
+                # Not the one rate of the run for it, which trials of others correct.
+                said = f"{cell.config.text}: {format_rate(rate)} samples/s by the model, before "
+                said += "anything was measured"
                 best[workers] = doc.Point(workers, Estimate(value=rate), said)
         points = tuple(best[workers] for workers in sorted(best))
         if prefetch and len(points) > 1:
@@ -133,7 +129,8 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
         pieces = tuple(
             doc.Piece(seconds, kind, format_duration(seconds))
             for kind, seconds in spent.items()
-            if seconds is not None and seconds > 0 and stage.name not in _OF_THE_LOOP
+            # What the consumer's stages last is not its CPU time.
+            if seconds is not None and seconds > 0 and stage.name not in {"wait", "step"}
         )
         whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
         bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))

@@ -51,7 +51,8 @@ def forecast_report(forecast: Forecast) -> doc.Document:
     """The predictions; of settings that were named, the run may recommend others."""
     run, rows, unit = forecast.run, _shown(forecast), _unit(forecast.rows)
     unit += " a rank" if forecast.ranks > 1 else ""
-    rated = []
+    rated, whole = [], len(forecast.rows)
+    some = "all" if len(rows) == whole else f"{len(rows):,} of"
     for row in forecast.rows:
         notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
         notes += sweep.alike(row.config, forecast.pick, row.ratio)
@@ -65,7 +66,7 @@ def forecast_report(forecast: Forecast) -> doc.Document:
                 rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
             ),
         ),
-        hints=doc.hint(f"Details: -v ({_of_all(rows, forecast)})"),
+        hints=doc.hint(f"Details: -v ({some} {counted(whole, 'setting')})"),
         details=lambda: (
             *doc.section("Configurations", *_table(forecast, rows)),
             *doc.section("Resources", *_resources(forecast)),
@@ -262,12 +263,6 @@ def _shown(forecast: Forecast) -> list[ForecastRow]:
             rows.append(row)
     kept = [i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured]
     return [rows[i] for i in sorted({*evenly(range(len(rows)), 66), *kept})]
-
-
-def _of_all(rows: Sequence[ForecastRow], forecast: Forecast) -> str:
-    """How many of the settings the table has."""
-    whole = counted(len(forecast.rows), "setting")
-    return f"all {whole}" if len(rows) == len(forecast.rows) else f"{len(rows):,} of {whole}"
 
 
 def _rate(row: ForecastRow) -> Estimate:

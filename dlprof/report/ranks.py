@@ -37,9 +37,6 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
     from dlprof.advise.forecast import Accelerators
 
 
-_IN_FIRST = "ranks of one machine are compared in the file of the first of them"
-
-
 def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.Row]:
     """All ranks together and the slowest, whose rate is that of their configuration, in a line."""
     speeds = rank_speeds(run, pick)
@@ -212,7 +209,8 @@ def training_facts(run: Run) -> Iterator[doc.Row]:
     script = run.script
     if script is None or len(script.ranks) < 2:
         if script is not None and script.rank:
-            yield "Ranks", f"rank {script.rank} by itself; {_IN_FIRST}"
+            there = "ranks of one machine are compared in the file of the first of them"
+            yield "Ranks", f"rank {script.rank} by itself; {there}"
         return
     ranks, world = script.ranks, script.world_size or 0
     waits = sorted(each.wait_fraction for each in ranks if each.wait_fraction is not None)

@@ -30,8 +30,6 @@ _HARDLY = 0.05  # below this share of its loop a loader is not worth a change
 
 _TUNING = "dlprof.tune: "  # what notes begin with that the answer shows
 
-_ONCE = "the script ran once"
-
 _ENDINGS = {
     "exit": "ended by sys.exit",
     "exception": "ended by an exception",
@@ -137,7 +135,7 @@ def _certainty(first: Finding | None = None) -> doc.Row:
         why = "the gain has no interval" if bare else "the CI leaves out how runs vary"
         more = "the cause is in doubt" if first.doubtful else why
     level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
-    return "Certainty", (level, f": {_ONCE}; {more}")
+    return "Certainty", (level, f": the script ran once; {more}")
 
 
 def _data_wait(run: Run) -> str:

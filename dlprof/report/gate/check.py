@@ -8,7 +8,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from dlprof.errors import DlprofError, FileError, refuse_newer
 from dlprof.gate import comparable
@@ -113,29 +112,21 @@ def side_text(side: Compared, most: int = 300) -> str:
     return f"{name} ({inside})" if inside else name
 
 
-class MetricRow(NamedTuple):
-    """One view of one metric as texts; only the first of a metric has its verdict, ``state``."""
+def rows(gates: Sequence[GateResult]) -> Iterator[tuple[str, str, str, str, str, str, str]]:
+    """The figures of all metrics; a metric without figures has one row of dashes.
 
-    metric: str
-    view: str
-    base: str
-    change: str
-    shift: str
-    limit: str
-    state: str
-
-
-def rows(gates: Sequence[GateResult]) -> Iterator[MetricRow]:
-    """The figures of all metrics; a metric without figures has one row of dashes."""
+    Metric, view, base, change, by how much it is worse, its limit, and the verdict, which only the
+    first view of a metric has.
+    """
     for gate in gates:
         label = short(gate.label)
         state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
         if not gate.views:
-            yield MetricRow(label, "", MISSING, MISSING, MISSING, MISSING, state)
+            yield label, "", MISSING, MISSING, MISSING, MISSING, state
         for view in gate.views:
             base, change = (figure_text(each, gate.unit) for each in (view.base, view.change))
             shift, limit = short(view.text), short(view.limit_text)
-            yield MetricRow(label, view_text(view), base, change, shift, limit, state)
+            yield label, view_text(view), base, change, shift, limit, state
             state = ""
 
 
@@ -340,22 +331,23 @@ def _details(check: CheckReport) -> Iterator[doc.Section]:
 
 def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     """What each metric rests on; the sentences of those that don't pass are beside it."""
-    found = list(rows(gates))
-    if not found:
+    if not gates:
         return None
+    metric, view, base, change, shift, limit, state = zip(*rows(gates), strict=True)
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
-    # Only the first view of a metric has a state; the label of the others is the view alone.
-    names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
+    # The label of further views of a metric is the view alone.
+    found = zip(metric, view, state, strict=True)
+    names = [f"{label}{ending}" if verdict else ending.strip() for label, ending, verdict in found]
     return doc.Table(
         (
             doc.Column("metric", names, left=True, note=f"service time: {_SERVICE}."),
-            doc.Column("base", [row.base for row in found], 1),
-            doc.Column("change", [row.change for row in found], 2),
-            doc.Column("worse by", [row.shift for row in found], 8, left=True),
-            doc.Column("limit", [row.limit for row in found], 3),
-            doc.Column("verdict", [row.state for row in found], 9, left=True),
+            doc.Column("base", base, 1),
+            doc.Column("change", change, 2),
+            doc.Column("worse by", shift, 8, left=True),
+            doc.Column("limit", limit, 3),
+            doc.Column("verdict", state, 9, left=True),
         ),
-        tuple(tones.get(row.state, "") for row in found),
+        tuple(tones.get(verdict, "") for verdict in state),
     )
 
 

@@ -155,8 +155,8 @@ def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
     message = sentence(gate.explanation)
     figures = [
-        f"{row.metric}{row.view}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
-        for row in rows([gate] if gate.views else [])
+        f"{metric}{view}: {base} -> {change}, {shift}; limit {limit}"
+        for metric, view, base, change, shift, limit, _ in rows([gate] if gate.views else [])
     ]
     text = "\n".join((message, *figures))
     if gate.state == "fail" and not (check.override or check.warn_only):
