@@ -282,7 +282,6 @@ class PlainListener(QuietListener):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say it at the start, at the end, and a few times between."""
-        # Lines about made data, where there is no terminal
         made = (what, done * 4 // max(1, total))
         if self._made != made:
             self._made = made

@@ -188,9 +188,9 @@ def headroom_text(found: Headroom) -> str:
         # A thread that never waits gets its turns later, where others want the cores as well.
         step = f"without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
-        # A share below this is written as less than 1%.
-        high = f"loading slows the step by {percent_text(most)} at most"
-        step = high if most >= 0.005 else "loading doesn't slow the step"
+        step = "loading doesn't slow the step"
+        if most >= 0.005:  # what is less is written as <1%
+            step = f"loading slows the step by {percent_text(most)} at most"
     else:
         step = f"loading slows the step, by {percent_text(slower.value)} of a batch's time"
     now, then = format_duration(found.period_s), format_duration(found.step_s)
