@@ -56,7 +56,7 @@ def config_of(loader: Any) -> Config | None:
             start_method=None if context is None else context.get_start_method(),
         )
         return config.canonical()
-    except Exception:  # noqa: BLE001 - a class of the user's may answer with anything
+    except Exception:  # a class of the user's may answer with anything
         return None
 
 
@@ -79,7 +79,7 @@ def _against_persisting(dataset: object) -> str:
 def _part(loader: Any, name: str) -> Any:
     try:
         return getattr(loader, name, None)
-    except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+    except Exception:  # a property of the user's may raise anything
         return None
 
 

@@ -217,7 +217,7 @@ class _Log:
             values = self._values()
             try:
                 self._log(values)
-            except Exception as error:  # noqa: BLE001 - a logger must not end a training
+            except Exception as error:  # a logger must not end a training
                 self._log = None
                 warnings.warn(
                     f"dlprof.watch: the logger raised {type(error).__name__}: {error}; "

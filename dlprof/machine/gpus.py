@@ -223,7 +223,7 @@ def within(limit_s: float, work: Callable[[], _T]) -> _T:
     def ask() -> None:
         try:
             found.put((work(), None))
-        except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
+        except Exception as error:  # a driver's binding may raise anything
             found.put((None, error))
 
     worker = threading.Thread(target=ask, daemon=True)

@@ -82,7 +82,7 @@ def build_target(
     directory = Path.cwd()
     if spec.kind == "object":
         # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301 - of dlprof's own process
+        live = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
         built = build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
         return dataclasses.replace(built, directory=directory)
     arguments = arguments or {}
@@ -302,7 +302,7 @@ def _parts_around(
         try:
             parts = take_apart(held[0], found)
             with_inner(found, held[0], held[0])
-        except Exception:  # noqa: BLE001 - classes of the user's own refuse in their own ways
+        except Exception:  # classes of the user's own refuse in their own ways
             return None
         return parts
     if factory is not None and factory.takes("num_workers"):
@@ -444,7 +444,7 @@ def length_of(found: object) -> int | None:
     """``len()`` where there is one."""
     try:
         return len(found) if isinstance(found, Sized) else None
-    except Exception:  # noqa: BLE001 - a __len__ of the user's; Lightning's asks for iter() first
+    except Exception:  # a __len__ of the user's; Lightning's asks for iter() first
         return None
 
 

@@ -64,7 +64,7 @@ def one_line(error: BaseException) -> str:
     name = type(error).__name__
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may be as wrong as all else
+    except Exception:  # an exception's own __str__ may be as wrong as all else
         lines = []
     return f"{name}: {lines[0][:300]}" if lines else name
 

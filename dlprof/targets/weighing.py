@@ -55,7 +55,7 @@ _now_s = time.perf_counter
 def _spent_s() -> float:
     """Seconds in which this thread did not wait for a core: that is not the dataset's doing."""
     try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - as it is faster
+        with open("/proc/thread-self/schedstat", "rb") as file:  # as it is faster
             return _now_s() - int(file.read().split()[1]) * 1e-9
     except (OSError, IndexError, ValueError):
         return _now_s()
@@ -218,7 +218,7 @@ class _Weigher:
         self._last_s = _spent_s()
         try:
             inside, fault = _inside(value) if depth < 8 else (None, "")
-        except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
+        except Exception as error:  # whatever the user's __getstate__ raises
             inside, fault = (), one_line(error)
         except OutOfTimeError:
             spent_s = self._lasted_s()
@@ -264,7 +264,7 @@ class _Weigher:
         began_s = _spent_s()
         text = ForkingPickler.dumps(part)
         packed_s = _spent_s()
-        pickle.loads(text)  # noqa: S301 - of this line's own making
+        pickle.loads(text)  # of this line's own making
         times = weight.flat_bytes / len(part)
         return dataclasses.replace(
             weight,
@@ -287,7 +287,7 @@ class _Weigher:
             return dataclasses.replace(
                 weight, pickled_bytes=size, pickle_s=lasted_s, unpickle_s=lasted_s, how="at_least"
             )
-        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+        except Exception as error:  # whatever the user's __reduce__ raises
             self._begin()
             return dataclasses.replace(weight, failure=one_line(error))
         times = entries[0] / found.entries if entries is not None and found.entries else 1.0
@@ -326,12 +326,12 @@ class _Weigher:
         size = sink.size - before
         sink.kept.seek(0)
         if self._unpickler is None:
-            self._unpickler = pickle.Unpickler(sink.kept)  # noqa: S301 - written above
+            self._unpickler = pickle.Unpickler(sink.kept)  # written above
         try:
             began_s = _spent_s()
             self._unpickler.load()
             unpacked_s = _spent_s() - began_s
-        except Exception:  # noqa: BLE001 - that it can't be unpickled is for ``try_start`` to say
+        except Exception:  # that it can't be unpickled is for ``try_start`` to say
             self._begin()
             return _Sample(len(entries), size, packed_s, packed_s)
         sink.kept.seek(0)
@@ -399,7 +399,7 @@ def _size_of(value: Any) -> tuple[float, float]:
         return 64.0, 0.0  # its header; its data is counted elsewhere
     try:
         size = sys.getsizeof(value)
-    except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
+    except Exception:  # a __sizeof__ of the user's
         return 64.0, 0.0
     return float(min(size, _PAGE)), float(max(0, size - _PAGE))
 

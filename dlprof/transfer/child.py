@@ -99,7 +99,7 @@ def _missing(what: str, send: Callable[[Message], object]) -> Iterator[None]:
         raise
     except UnavailableError as reason:
         send({"event": "missing", "what": what, "reason": str(reason)})
-    except Exception as error:  # noqa: BLE001 - a batch's objects have a ``to`` of the user's own
+    except Exception as error:  # a batch's objects have a ``to`` of the user's own
         send({"event": "missing", "what": what, "reason": one_line(error)})
 
 

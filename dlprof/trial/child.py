@@ -170,9 +170,9 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
             _bind(request)  # first, as the observer reads where it may run
             channel.send({"event": "born", "pid": os.getpid()})
             _run(request, builder, session)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+        except BaseException as error:  # whatever the user's code raises is a result
             session.fail(error)
-    except BaseException as error:  # noqa: BLE001 - the death of a second worker, in the midst of that
+    except BaseException as error:  # the death of a second worker, in the midst of that
         session.fail(error)
     session.await_supervisor()
 
@@ -391,7 +391,7 @@ def answer_build(
     try:
         with within or contextlib.nullcontext():
             built = build(request)
-    except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+    except BaseException as error:  # also what would end an ordinary program
         return None, build_failed(error)
     target = dataclasses.replace(built.target, import_s=_clock() - began_s)
     python = ".".join(str(part) for part in sys.version_info[:3])

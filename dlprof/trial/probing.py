@@ -224,7 +224,7 @@ def try_batch(*batches: object) -> SentBatch:
         counter = _Counter()
         try:
             counter.dump(batch)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+        except Exception as error:  # whatever the user's __reduce__ raises
             message = f"A worker can't send a batch to the main process: {one_line(error)}"
             hint = failures.SENDABLE_BATCH
             if (failure := _failure(error, "batch_not_picklable", message, hint)) is not None:
@@ -326,7 +326,7 @@ def _receive(goods: Mapping[str, bytes], answer: connection.Connection) -> None:
     for name, packed in goods.items():
         try:
             ForkingPickler.loads(packed)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
+        except Exception as error:  # whatever the user's __setstate__ raises
             fault = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
             answer.send(fault)
             return
@@ -361,12 +361,12 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     starts: list[WorkerStart] = []
     for method in request.starts:
         if method == "own":
-            method = start_method_of(loader, one)  # noqa: PLW2901 - its name
+            method = start_method_of(loader, one)
         if any(each.method == method for each in starts):
             continue
         try:
             start = _start(built, dataclasses.replace(one, start_method=method), weight)
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        except Exception as error:  # whatever the user's code raises
             missing[f"starts.{method}"] = f"{type(error).__name__}: {error}"[:200]
             continue
         if start is None:

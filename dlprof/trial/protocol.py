@@ -170,7 +170,7 @@ class Channel:
         What the target prints goes to stderr; where it asks for input, there is none.
         """
         channel = cls.of_descriptors(os.dup(0), os.dup(1))
-        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - what os.devnull names
+        with open(os.devnull, "rb") as nothing:  # what os.devnull names
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         return channel
@@ -239,7 +239,7 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
     while True:
         try:
             order = channel.receive()
-        except Exception as error:  # noqa: BLE001 - as torch raises a worker's death anywhere
+        except Exception as error:  # as torch raises a worker's death anywhere
             fault = error
             continue
         if order is None:
@@ -248,12 +248,12 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
         try:
             if fault is None:
                 answer = obey(order, orders)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+        except BaseException as error:  # whatever the user's code raises is a result
             fault = error
         if fault is not None:
             answer, fault = failed(fault), None
         if answer is not None:
             try:
                 channel.send(answer)
-            except Exception as error:  # noqa: BLE001 - a worker may die right after its last batch
+            except Exception as error:  # a worker may die right after its last batch
                 fault = error

@@ -43,7 +43,7 @@ class TextLines(Dataset[torch.Tensor]):
         start, end = self.offsets[line], self.offsets[line + 1]
         # A file opened by this very process: forked workers would share one position.
         if self._file is None or self._file[0] != os.getpid():
-            self._file = (os.getpid(), Path(self.path).open("rb"))  # noqa: SIM115 - stays open
+            self._file = (os.getpid(), Path(self.path).open("rb"))  # stays open
         file = self._file[1]
         file.seek(start)
         return torch.tensor(tokenise(file.read(end - start).decode("ascii"), self.vocabulary))
