@@ -45,7 +45,6 @@ _SLOW_STATE_S = 0.02  # time in a ``__getstate__`` of the user's that counts by 
 
 _OBJECTS = 20_000  # objects of an attribute that are counted, each with its size
 
-_PAGE = 4096
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes")
 
@@ -101,7 +100,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         attributes=tuple(
             each
             for each in found
-            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= _PAGE
+            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= mmap.PAGESIZE
             or each.failure
             or each.how == "at_least"
             or each.pickle_s >= _SLOW_STATE_S
@@ -401,7 +400,7 @@ def _size_of(value: Any) -> tuple[float, float]:
         size = sys.getsizeof(value)
     except Exception:  # a __sizeof__ of the user's
         return 64.0, 0.0
-    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
+    return float(min(size, mmap.PAGESIZE)), float(max(0, size - mmap.PAGESIZE))
 
 
 def _type_of(value: Any) -> str:
@@ -461,7 +460,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
         return int(value.nbytes())
     if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if _is(value, bytes | str) and len(value) >= _PAGE:
+    if _is(value, bytes | str) and len(value) >= mmap.PAGESIZE:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):
