@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import target_fault
 from dlprof.targets.parts import KEYWORDS, core_of, is_default
 
 SWEPT: Mapping[str, Any] = {
@@ -153,6 +153,4 @@ class Factory:
             hint = "Call it in a Python prompt with the same arguments to see the error alone."
             if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
                 hint = NOT_A_SCRIPT
-            raise TargetError(
-                f"{self.name} raised {one_line(error)}", hint=hint, traceback=user_traceback(error)
-            ) from error
+            raise target_fault(f"{self.name} raised", error, hint) from error

@@ -23,7 +23,7 @@ from torch.utils.data.distributed import DistributedSampler
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_class, kept_iterator
 from dlprof.targets.arguments import named_parameters, signature_of, takes_any
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import target_fault
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
 KEYWORDS: Mapping[str, str] = {
@@ -106,11 +106,9 @@ class LoaderParts:
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             name = self.loader_class.__qualname__
             shown = ", ".join(f"{key}={value}" for key, value in settings.items())
-            raise TargetError(
-                f"{name} can't be built again with {shown}: {one_line(error)}",
-                hint="" if self.loader_class is DataLoader else OWN_LOADER_HINT,
-                traceback=user_traceback(error),
-            ) from error
+            hint = "" if self.loader_class is DataLoader else OWN_LOADER_HINT
+            said = f"{name} can't be built again with {shown}:"
+            raise target_fault(said, error, hint) from error
         if self.around is None:
             return made
         outer, inner = self.around
