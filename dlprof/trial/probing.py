@@ -116,7 +116,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "descriptors": sent.descriptors,
         "data_files": data_files,
         "moved_files": len(moving),
-        "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
+        "batch_failure": sent.failure,
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": strategy,
     }
@@ -176,7 +176,7 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     ):
         shared = named(moved_by_workers(loader, files), loader)
     return {
-        "failure": None if failure is None else dataclasses.asdict(failure),
+        "failure": failure,
         "shared_files": list(shared),
     }
 
@@ -355,7 +355,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     loader = _loader(built, one)
     if not hasattr(loader, "dataset"):
         why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
-        return {"weight": dataclasses.asdict(DatasetWeight(unavailable=why))}
+        return {"weight": DatasetWeight(unavailable=why)}
     weight = weigh(loader, limit_s=request.trial_s)
     missing = dict(weight.unavailable)
     starts: list[WorkerStart] = []
@@ -376,7 +376,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     whole = dataclasses.replace(
         weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )
-    return {"weight": dataclasses.asdict(whole)}
+    return {"weight": whole}
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:

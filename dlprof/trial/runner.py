@@ -95,7 +95,7 @@ class TrialRunner:
         Raises:
             DlprofError: It can't be built; says which part is wrong.
         """
-        self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
+        self._nodes.order("build", self.ranks, request=self._request)
         self._limits = limits
         began_s = self._clock()
         try:
@@ -154,7 +154,7 @@ class TrialRunner:
         """
         until_s = self._clock() + left_s
         request = dataclasses.replace(request, ranks=self.ranks)
-        self._nodes.order("probe", self.ranks, request=dataclasses.asdict(request))
+        self._nodes.order("probe", self.ranks, request=request)
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
@@ -240,7 +240,7 @@ class TrialRunner:
         self._nodes.order(
             "look",
             request.ranks,
-            request=dataclasses.asdict(request),
+            request=request,
             limit_s=limit_s,
             stall_s=stall_s,
         )
@@ -298,7 +298,7 @@ class TrialRunner:
         self._nodes.order(
             "explain",
             asked.ranks,
-            request=dataclasses.asdict(asked),
+            request=asked,
             trial_id=trial_id,
             repetition=repetition,
             wall_s=wall_s,
