@@ -13,18 +13,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import target_fault
-from dlprof.targets.parts import KEYWORDS, core_of, is_default
-
-SWEPT: Mapping[str, Any] = {
-    "num_workers": 0,
-    "prefetch_factor": None,
-    "pin_memory": False,
-    "persistent_workers": False,
-    "batch_size": 32,
-    "in_order": True,
-    "multiprocessing_context": None,
-}
-"""DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
+from dlprof.targets.parts import KEYWORDS, SWEPT, core_of, is_default
 
 NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 """What to do about a target that is a whole training."""

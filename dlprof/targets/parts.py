@@ -26,15 +26,19 @@ from dlprof.targets.arguments import named_parameters, signature_of, takes_any
 from dlprof.targets.faults import target_fault
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
-KEYWORDS: Mapping[str, str] = {
-    "num_workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "pin_memory": "pin_memory",
-    "persistent_workers": "persistent_workers",
-    "batch_size": "batch_size",
-    "in_order": "in_order",
-    "start_method": "multiprocessing_context",
+SWEPT: Mapping[str, Any] = {
+    "num_workers": 0,
+    "prefetch_factor": None,
+    "pin_memory": False,
+    "persistent_workers": False,
+    "batch_size": 32,
+    "in_order": True,
+    "multiprocessing_context": None,
 }
+"""DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
+
+_FIELDS = {"multiprocessing_context": "start_method"}
+KEYWORDS: Mapping[str, str] = {_FIELDS.get(name, name): name for name in SWEPT}
 """Fields of ``Config`` that are arguments of a DataLoader, with the arguments' names."""
 
 _SETTINGS = (
@@ -71,11 +75,6 @@ class LoaderParts:
     # and the copy gets the settings; ``None`` where its class makes it again.
     copied: DataLoader[Any] | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def iterable(self) -> bool:
-        """Whether the dataset is iterable-style."""
-        return isinstance(self.dataset, IterableDataset)
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -172,7 +171,7 @@ class LoaderParts:
             TargetError: The dataset's length is needed and can't be had.
         """
         option = "--shuffle" if shuffle else "--no-shuffle"
-        if self.iterable:
+        if isinstance(self.dataset, IterableDataset):
             return self.noted(f"{option} is left out: an iterable dataset orders itself.")
         own = self.batching.get("sampler")
         if "batch_sampler" in self.batching or isinstance(own, BatchSampler):
@@ -196,7 +195,7 @@ class LoaderParts:
         live loader does on all ranks but one, is replaced by this rank's. One of fewer replicas
         than ranks is not: with tensor parallelism, ranks of a group load the same.
         """
-        if self.iterable:
+        if isinstance(self.dataset, IterableDataset):
             return self.noted(
                 "An iterable dataset shares itself out to ranks, or gives all to each."
             )
