@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 
 from dlprof.device.runtime import Event, Runtime, current_index
 
-_unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
+_unseen = torch._C.DisableTorchFunction  # torch has no public name for it
 """Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
 
 _NOTED = (
