@@ -123,11 +123,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
-    """Refuse a dataset that is a loader.
-
-    Raises:
-        TargetError: Beside the loader of this dataset another one was iterated.
-    """
+    """Refuse a dataset that is a loader: beside the one of this dataset another was iterated."""
     if built.parts is not None and len(started) > 1:
         raise TargetError(
             f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "

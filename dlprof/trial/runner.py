@@ -428,11 +428,7 @@ def _with(
 def _refuse_differing(
     mine: Mapping[str, object], theirs: Mapping[str, object], rank: int, hint: str
 ) -> None:
-    """Refuse a rank that differs in what is to be the same on all.
-
-    Raises:
-        TargetError: It does.
-    """
+    """Refuse a rank that differs in what is to be the same on all."""
     for name, value in mine.items():
         if theirs[name] != value:
             raise TargetError(
@@ -444,8 +440,7 @@ def _refuse_differing(
 def _alike(first: Target, other: Target, rank: int) -> Target:
     """The target as all ranks have it, with the notes of all, and one where their shares differ.
 
-    Raises:
-        TargetError: It is another one on this rank, so that no figure would hold for both.
+    Another one on this rank is refused: no figure would hold for both.
     """
     hint = "Have the target build the same loader on every rank, each for its share."
     names = ("dataset", "kind", "batch_size", "own_config")
