@@ -37,8 +37,9 @@ SWEPT: Mapping[str, Any] = {
 }
 """DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
 
-_FIELDS = {"multiprocessing_context": "start_method"}
-KEYWORDS: Mapping[str, str] = {_FIELDS.get(name, name): name for name in SWEPT}
+KEYWORDS: Mapping[str, str] = {
+    "start_method" if name == "multiprocessing_context" else name: name for name in SWEPT
+}
 """Fields of ``Config`` that are arguments of a DataLoader, with the arguments' names."""
 
 _SETTINGS = (
