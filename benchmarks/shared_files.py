@@ -4,7 +4,6 @@ Datasets that open a file in ``__init__`` in the ways that people do, of which e
 what another one seeks, and those that look alike and are sound.
 """
 
-# ruff: noqa: SIM115 - that files stay open is what this is about
 from __future__ import annotations
 
 import dataclasses
@@ -178,7 +177,7 @@ def _slice(mapped: Any, index: int) -> object:
 
 def _unpickled(file: Any, _index: int) -> object:
     file.seek(0)
-    return pickle.load(file)  # noqa: S301 - written below
+    return pickle.load(file)  # written below
 
 
 def _file_again(path: Path, _worker: int) -> None:

@@ -53,7 +53,7 @@ def is_there(path: Path | str) -> bool:
 
     ``Path.exists`` and its kin raise where a folder on the way is closed.
     """
-    return os.path.exists(path)  # noqa: PTH110 - as said
+    return os.path.exists(path)
 
 
 def make_folder(path: Path) -> None:

@@ -451,7 +451,7 @@ def _tuned_class(kind: Any) -> Any:
     advance, draw, reset = kind.__next__, kind._next_index, kind._reset
     put = getattr(kind, "_try_put_index", None)
 
-    def __next__(self: Any) -> Any:  # noqa: N807 - it becomes that method
+    def __next__(self: Any) -> Any:
         return getattr(self, _TAP)(advance, self)
 
     def _next_index(self: Any) -> Any:

@@ -621,7 +621,7 @@ def _by_gain(findings: Sequence[Finding], workers: int) -> tuple[Finding, ...]:
         gain = each.predicted_gain if _asked(each) > workers else None
         if gain is not None:
             gain = gain.through(lambda ratio: 1 / (held + (1 - held) / max(1e-9, ratio)))
-            each = dataclasses.replace(each, predicted_gain=gain)  # noqa: PLW2901 - the same one
+            each = dataclasses.replace(each, predicted_gain=gain)
             if gain.value > most:
                 most, first = gain.value, each
         limited.append(each)

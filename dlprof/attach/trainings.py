@@ -141,7 +141,7 @@ def training_of(pid: int, root: Path = Path("/")) -> Training:
         return (own or inner)[0]
     program = (_command(pid, root) or ("",))[0]
     with contextlib.suppress(OSError):
-        program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
+        program = os.readlink(f"{root}/proc/{pid}/exe")  # /proc's links lead nowhere
     if "python" not in Path(program).name and not has_torch(pid, root):
         raise UsageError(
             f"Process {pid} ({processes[pid].name}) runs no Python", hint=_LOADS_NOTHING

@@ -344,8 +344,8 @@ class Watcher:
         for name in list_names(folder):
             with contextlib.suppress(OSError):
                 # A tensor's file has lost its name, and only the descriptor leads to it.
-                if "/shm/torch_" in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
-                    sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
+                if "/shm/torch_" in os.readlink(f"{folder}/{name}"):
+                    sizes.append(os.stat(f"{folder}/{name}").st_size)
         return sum(sizes) / len(sizes) if sizes else None
 
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[tuple[ProcessSeen, ...], int]:
@@ -537,7 +537,7 @@ class _Pipes:
         folder = f"{self._proc}/{pid}/fd"
         for name in list_names(folder):
             with contextlib.suppress(OSError, ValueError):
-                leads = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - /proc's links lead nowhere
+                leads = os.readlink(f"{folder}/{name}")  # /proc's links lead nowhere
                 if leads.startswith("pipe:"):
                     found[leads].append(int(name))
         return found

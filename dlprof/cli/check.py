@@ -165,7 +165,7 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
     in_use = []
     for each in used:
         with contextlib.suppress(OSError):  # there is none
-            in_use.append(os.stat(each))  # noqa: PTH116 - a descriptor has no path
+            in_use.append(os.stat(each))  # a descriptor has no path
     for path in written:
         if path.exists() and any(os.path.samestat(path.stat(), there) for there in in_use):
             raise UsageError(f"The check itself uses {path}", hint="Write to another file.")

@@ -32,7 +32,7 @@ def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
     runs_script = sys.argv[1:2] == ["run"]
     # A process can be started with its streams closed; Python then has None in their place.
-    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the very end
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # open to the very end
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the program; but a script that is
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except BrokenPipeError:
         # Whoever read stdout has seen enough; that is no fault of the command.
         streams.silence_stdout()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that maps them all
+    except (Exception, KeyboardInterrupt) as error:  # the one place that maps them all
         with _deaf_to_interrupts():
             flags = _flags(arguments)
             verbose = bool(environ.get("DLPROF_DEBUG") or flags & {"-v", "--verbose"})

@@ -136,7 +136,7 @@ def _copied(part: Any) -> Any:
     """A shallow copy; ``None`` where the user's type doesn't allow it."""
     try:
         return copy.copy(part)
-    except Exception:  # noqa: BLE001 - whatever the user's type raises, it says no
+    except Exception:  # whatever the user's type raises, it says no
         return None
 
 
@@ -144,7 +144,7 @@ def _made(plain: type, like: Any, parts: Any) -> Any:
     """The parts in a container of the same type, or in a plain one where that can't be made."""
     try:
         return type(like)(parts)
-    except Exception:  # noqa: BLE001 - as above: the user's constructor
+    except Exception:  # as above: the user's constructor
         return plain(parts)
 
 

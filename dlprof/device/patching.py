@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 
 from dlprof.device.runtime import Event, Runtime, current_index
 
-_unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
+_unseen = torch._C.DisableTorchFunction  # torch has no public name for it
 """Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
 
 _NOTED = (
@@ -136,7 +136,7 @@ class Patch:
             copy = Copy(moves, device)
             moves.pending += 1
             self._mark(copy)
-        except Exception:  # noqa: BLE001 - whatever a tensor of the user's own, or a device, answers
+        except Exception:  # whatever a tensor of the user's own, or a device, answers
             moves.failed = True
             return None
         return copy
@@ -189,7 +189,7 @@ class Patch:
             moves.pinned_bytes += pinned
             seen.pending.append(copy)
             seen.reached.add(copy.device)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:
             moves.failed = True
 
 
@@ -282,7 +282,7 @@ class Copy:
             moves.copy_s += took_s
             moves.exposed_s += took_s if self.exposed else 0.0
             moves.blocked_s += min(took_s, self.host_s)
-        except Exception:  # noqa: BLE001 - a device that refuses; its batch is left out
+        except Exception:  # a device that refuses; its batch is left out
             moves.failed = True
         moves.pending -= 1
         return True
@@ -360,7 +360,7 @@ class Noticer:
                 moves = Moves(streams={each: stream(each) for each in list(seen.reached)})
             # Else it is the same batch, on its way through a loader that wraps another.
             seen.by_thread[thread] = self._open[thread] = moves
-        except Exception:  # noqa: BLE001 - a training must not end by being watched
+        except Exception:  # a training must not end by being watched
             self.over = True
             self.pause()
 

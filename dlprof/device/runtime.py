@@ -206,7 +206,7 @@ def _accelerator(name: str) -> Any:
 def empty_pinned_cache() -> bool:
     """Have torch give back page-locked memory that it keeps; false where it can't."""
     empty = getattr(torch.accelerator, "empty_host_cache", None)
-    empty = empty or getattr(torch._C, "_host_emptyCache", None)  # noqa: SLF001 - older versions
+    empty = empty or getattr(torch._C, "_host_emptyCache", None)  # older versions
     if empty is None:
         return False
     with contextlib.suppress(RuntimeError, NotImplementedError):  # the device pins nothing

@@ -122,7 +122,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
         )
         with contextlib.ExitStack() as ending:
             ending.callback(process.end)
-            process.order("copy", request=dataclasses.asdict(request))
+            process.order("copy", request=request)
             while not (cut or heard["done"]):
                 answer = process.answer(deadline_s - time.monotonic())
                 if answer is None:

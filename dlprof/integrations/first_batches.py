@@ -179,7 +179,7 @@ class Follower:
         with contextlib.ExitStack() as stack:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))
-            except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+            except Exception as error:  # a class of the user's own may refuse
                 self._refused = f"{type(loader).__name__} refused the hooks ({error})"
                 adopt = None
             make()

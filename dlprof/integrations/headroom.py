@@ -390,7 +390,7 @@ class LoopHeadroom:
             return
         try:
             self._copies.append((size, copied(batch)))
-        except Exception as error:  # noqa: BLE001 - the user's own class may refuse
+        except Exception as error:  # the user's own class may refuse
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
 
@@ -422,7 +422,7 @@ class LoopHeadroom:
         """Keep a fault of dlprof's own from the script."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a training must not end by being watched
+        except Exception as error:  # a training must not end by being watched
             if self._random_state is not None:
                 self._random_state()
             self._random_state = self._all.replaying = None

@@ -16,6 +16,7 @@ from typing import Any
 
 from dlprof.records import Config, WatchedLoader
 from dlprof.targets.faults import type_name
+from dlprof.targets.workers import settings_of
 
 _NO_CONFIG = "it has no settings of a DataLoader's"
 
@@ -38,25 +39,17 @@ def config_of(loader: Any) -> Config | None:
     """A DataLoader's settings; ``None`` for what has others than torch's own.
 
     What is passed to torch's iterators without being a DataLoader, as fastai's, has them too.
-    ``batch_size`` is the loader's, or that of its batch sampler; ``start_method`` is ``None``
-    where it is the platform's own.
+    ``batch_size`` is the loader's, or that of its batch sampler.
     """
     try:
-        context = loader.multiprocessing_context
+        settings = settings_of(loader)
         size = getattr(loader, "batch_size", None)
         if size is None:
             size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-        config = Config(
-            num_workers=int(loader.num_workers),
-            prefetch_factor=loader.prefetch_factor,
-            pin_memory=bool(loader.pin_memory),
-            persistent_workers=bool(loader.persistent_workers),
-            batch_size=size if isinstance(size, int) and size > 0 else None,
-            in_order=bool(getattr(loader, "in_order", True)),
-            start_method=None if context is None else context.get_start_method(),
-        )
-        return config.canonical()
-    except Exception:  # noqa: BLE001 - a class of the user's may answer with anything
+        settings["num_workers"] = int(loader.num_workers)
+        settings["batch_size"] = size if isinstance(size, int) and size > 0 else None
+        return Config(**settings).canonical()
+    except Exception:  # a class of the user's may answer with anything
         return None
 
 
@@ -79,7 +72,7 @@ def _against_persisting(dataset: object) -> str:
 def _part(loader: Any, name: str) -> Any:
     try:
         return getattr(loader, name, None)
-    except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+    except Exception:  # a property of the user's may raise anything
         return None
 
 

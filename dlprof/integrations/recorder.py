@@ -214,7 +214,7 @@ class LoaderRecorder:
         return sum(each.waited_ns - each.nested_ns - each.background_ns for each in every) / NS
 
     def _around_loader(self, method: Method) -> Method:
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
             with self.guarded("a loader's place could not be found"):
                 known = self._made.get(id(loader))
                 if known is None or known.loader() is not loader:
@@ -356,7 +356,7 @@ class LoaderRecorder:
         """Keep a fault of dlprof's own from the script, and remember it for the report."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a training must not end by being watched
+        except Exception as error:  # a training must not end by being watched
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
@@ -388,7 +388,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
 
 
 def _around_next(method: Method) -> Method:
-    def __next__(iterator: Any) -> Any:  # noqa: N807 - it is that method
+    def __next__(iterator: Any) -> Any:
         take: Take | None = getattr(iterator, _TAKE)
         return method(iterator) if take is None else take(method, iterator)
 
@@ -418,7 +418,7 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
         _wrap_own(each, wraps)
     inherited = cls.__dict__.get("__init_subclass__")
 
-    def __init_subclass__(derived: type[Any], /, **kwargs: Any) -> None:  # noqa: N807 - it is that method
+    def __init_subclass__(derived: type[Any], /, **kwargs: Any) -> None:
         if inherited is None:
             super(cls, derived).__init_subclass__(**kwargs)
         else:

@@ -177,7 +177,7 @@ class _Watching:
             program = self._plan.load()
         except DlprofError:
             raise
-        except BaseException as error:  # noqa: BLE001 - raised by a package around the module
+        except BaseException as error:  # raised by a package around the module
             program = show_fault(error)
         self._writer, self._is_loading = open_writer(), False
         return program

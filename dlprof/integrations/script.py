@@ -56,7 +56,8 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
         raise UsageError(f"There is no file {quoted(script)}", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{quoted(script)} can't be read: {error.strerror}", hint=hint) from None
-    full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118 - Python leaves ./ in it, and so in every traceback
+    # Python leaves ./ in it, and so in every traceback.
+    full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)
     try:
         code = compile(source, full, "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -71,7 +72,7 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
         ) from None
     return Program(
         argv=(script, *arguments),
-        folder=os.path.dirname(os.path.realpath(full)),  # noqa: PTH120 - a text for sys.path
+        folder=os.path.dirname(os.path.realpath(full)),
         path=full,
         code=code,
         spec=None,
@@ -98,7 +99,7 @@ def load_module(module: str, arguments: Sequence[str]) -> Program:
         raise UsageError(f"{quoted(module)} is not a Python module that can be run", hint=hint)
     return Program(
         argv=(spec.origin, *arguments),
-        folder=os.getcwd(),  # noqa: PTH109 - a text for sys.path
+        folder=os.getcwd(),
         path=spec.origin,
         code=code,
         spec=spec,
@@ -151,7 +152,7 @@ def execute(program: Program, main: ModuleType) -> Ending:
     """Run the script to its end; what ends it is shown as Python shows it."""
     try:
         exec(program.code, main.__dict__)  # noqa: S102 - running the user's script is the task
-    except BaseException as error:  # noqa: BLE001 - whatever the script ends with
+    except BaseException as error:  # whatever the script ends with
         return show_fault(error)
     return Ending(kind="returned", exit_code=0)
 
@@ -163,7 +164,7 @@ def show_fault(error: BaseException) -> Ending:
     _strip(error, set())
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException:  # noqa: BLE001 - a hook of the script's that fails
+    except BaseException:  # a hook of the script's that fails
         sys.__excepthook__(type(error), error, error.__traceback__)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
         sys.stderr.flush()

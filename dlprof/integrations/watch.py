@@ -217,7 +217,7 @@ class _Log:
             values = self._values()
             try:
                 self._log(values)
-            except Exception as error:  # noqa: BLE001 - a logger must not end a training
+            except Exception as error:  # a logger must not end a training
                 self._log = None
                 warnings.warn(
                     f"dlprof.watch: the logger raised {type(error).__name__}: {error}; "
@@ -261,12 +261,12 @@ def flush(watched: Watched[Any]) -> None:
 
     Called in the consumer's thread, between two batches.
     """
-    watched._dlprof_flush()  # noqa: SLF001 - of this module
+    watched._dlprof_flush()
 
 
 def loader_of(watched: Watched[_Batch]) -> Iterable[_Batch]:
     """What is watched."""
-    loader: Iterable[_Batch] = watched._dlprof_loader  # noqa: SLF001 - of this module
+    loader: Iterable[_Batch] = watched._dlprof_loader
     return loader
 
 
@@ -287,7 +287,7 @@ def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
         raise TypeError(f"a {own.__name__} has no __iter__")
 
     def iterate(this: Any) -> Iterator[Any]:
-        return watched._dlprof_open(lambda: own.__iter__(this))  # noqa: SLF001 - of this module
+        return watched._dlprof_open(lambda: own.__iter__(this))
 
     return derive_in_place(loader, {"__iter__": iterate})
 
@@ -307,7 +307,7 @@ def watch_all(kind: Any, *, name: str) -> Iterator[list[Watched[Any]]]:
         known = next((each for each in seen if loader_of(each) is loader), None)
         if known is None:
             seen.append(known := watch(loader, name=name))
-        return known._dlprof_open(lambda: own(loader))  # noqa: SLF001 - of this module
+        return known._dlprof_open(lambda: own(loader))
 
     kind.__iter__ = iterate
     try:

@@ -35,7 +35,7 @@ class Level:
     name: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cgroups:
     """The levels that bind a process, its own first: quotas, CPUs, memory, reads, threads."""
 
@@ -93,13 +93,8 @@ def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
     process = root / "proc" / ("self" if pid is None else str(pid))
     memberships = parse_memberships(read_text(process / "cgroup") or "")
     mounts = parse_mounts(read_text(process / "mountinfo") or "")
-    return Cgroups(
-        cpu=_levels("cpu", memberships, mounts, root),
-        cpuset=_levels("cpuset", memberships, mounts, root),
-        memory=_levels("memory", memberships, mounts, root),
-        io=_levels("blkio", memberships, mounts, root),
-        pids=_levels("pids", memberships, mounts, root),
-    )
+    names = ("cpu", "cpuset", "memory", "blkio", "pids")  # the controllers', as the fields come
+    return Cgroups(*(_levels(name, memberships, mounts, root) for name in names))
 
 
 def cpu_quota(cgroups: Cgroups) -> Limit | None:

@@ -102,7 +102,7 @@ def _others(path: str, own: Path) -> Iterator[str]:
     for folder in dict.fromkeys(path.split(os.pathsep)):
         found = shutil.which("dlprof", path=folder) if folder else None
         if found and homes.isdisjoint({Path(found).parent, Path(found).resolve().parent}):
-            yield found.replace(os.path.expanduser("~/"), "~/", 1)  # noqa: PTH111 - Path.home() may raise
+            yield found.replace(os.path.expanduser("~/"), "~/", 1)  # Path.home() may raise
 
 
 def _shared_memory(facts: SystemFacts) -> Iterator[Check]:

@@ -159,8 +159,8 @@ class Gpus:
         if not self._cards:
             self.unavailable.setdefault("gpus", why)
 
-    def _find(self, driver: Driver) -> Iterable[Gpu]:  # noqa: ARG002 - for vendors
-        return ()
+    def _find(self, driver: Driver) -> Iterable[Gpu]:
+        raise NotImplementedError
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
         """The cards. What a driver doesn't report of one is ``None``, with its reason above."""
@@ -223,7 +223,7 @@ def within(limit_s: float, work: Callable[[], _T]) -> _T:
     def ask() -> None:
         try:
             found.put((work(), None))
-        except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
+        except Exception as error:  # a driver's binding may raise anything
             found.put((None, error))
 
     worker = threading.Thread(target=ask, daemon=True)

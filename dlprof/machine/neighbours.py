@@ -111,7 +111,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     processes = {}
     for pid, process in scan_processes(proc):
         with contextlib.suppress(OSError):
-            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
+            owner = os.stat(f"{proc}/{pid}").st_uid  # as in files.list_names
             # The folder is root's, too, of one that nobody may look into (ssh-agent).
             owner = owner or parse_owner(read_text(f"{proc}/{pid}/status") or "") or 0
             processes[pid, process.start_ticks] = owner, process

@@ -236,7 +236,7 @@ def _slowdown(threads: int, ratio: float, cores: float, beside: float) -> tuple[
     nothing = 1e-12
     for count in range(1, threads + 1):
         pace = cores / (count + beside)
-        if pace > 1.0:  # noqa: PLR1730 - a call of min() would take a fifth of the loop's time
+        if pace > 1.0:  # a call of min() would take a fifth of the loop's time
             pace = 1.0
         weight *= (threads - count + 1) * ratio / (count * pace)
         whole += weight

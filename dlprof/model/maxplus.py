@@ -348,19 +348,19 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     for ready, sent, next_sent, (load, pin, take, then, step) in turns:
         if step is not None:
             now = last + step
-        if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
-            ready = sent  # noqa: PLW2901 - as above
-        ready += load  # noqa: PLW2901 - as above
+        if sent > ready:  # a call of max() would double the loop's time
+            ready = sent
+        ready += load
         loaded(ready)
-        ready += pin  # noqa: PLW2901 - as above
+        ready += pin
         taken = now
-        if ready > taken:  # noqa: PLR1730 - as above
+        if ready > taken:
             taken = ready
         if busy and taken < max(ready, next_sent) + then:
             taken += busy
         taken += take
         give(taken)
-        if taken > last:  # noqa: PLR1730 - as above
+        if taken > last:
             last = taken
     begun = itertools.islice(map(max, done, returned), count)
     return begun, itertools.islice(done, workers, None), returned[window:]
@@ -399,16 +399,16 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
             now = last + step
         ready, worker = finished[0]
         taken = now
-        if ready > taken:  # noqa: PLR1730 - as above
+        if ready > taken:
             taken = ready
         then = free[worker]
         if busy and taken < then:
             taken += busy
         taken += take
         give(taken)
-        if taken > last:  # noqa: PLR1730 - as above
+        if taken > last:
             last = taken
-        if taken > then:  # noqa: PLR1730 - as above
+        if taken > then:
             then = taken
         begin(then)
         then += load

@@ -71,7 +71,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
-            except Exception as error:  # noqa: BLE001 - whatever a changed class answers with
+            except Exception as error:  # whatever a changed class answers with
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
                     f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof "

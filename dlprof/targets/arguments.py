@@ -73,7 +73,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """The signature with its annotations resolved as far as they can be; ``None`` without one."""
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # noqa: BLE001 - annotations of the user's are arbitrary code
+    except Exception:  # annotations of the user's are arbitrary code
         try:
             return inspect.signature(function)
         except (TypeError, ValueError):

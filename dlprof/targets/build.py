@@ -21,7 +21,7 @@ from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.factory import NOT_A_SCRIPT, Factory
-from dlprof.targets.faults import one_line, own_attributes, type_name, user_traceback
+from dlprof.targets.faults import one_line, own_attributes, target_fault, type_name
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
 from dlprof.targets.parts import (
@@ -34,6 +34,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
+from dlprof.targets.workers import settings_of
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -82,7 +83,7 @@ def build_target(
     directory = Path.cwd()
     if spec.kind == "object":
         # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(spec.source).read_bytes())  # noqa: S301 - of dlprof's own process
+        live = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
         built = build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
         return dataclasses.replace(built, directory=directory)
     arguments = arguments or {}
@@ -201,11 +202,8 @@ def _loader_of(
         loader = adapted.load()
         return _again(loader, factory, found) if adapted.once and factory else loader, factory
     except Exception as error:
-        raise TargetError(
-            f"{type_name(found)} gave no loader: {one_line(error)}",
-            hint="Ask it for one in a Python prompt to see the error alone.",
-            traceback=user_traceback(error),
-        ) from error
+        hint = "Ask it for one in a Python prompt to see the error alone."
+        raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
 
 
 def _again(first: Iterable[Any], factory: Factory, found: object) -> Iterable[Any]:
@@ -302,7 +300,7 @@ def _parts_around(
         try:
             parts = take_apart(held[0], found)
             with_inner(found, held[0], held[0])
-        except Exception:  # noqa: BLE001 - classes of the user's own refuse in their own ways
+        except Exception:  # classes of the user's own refuse in their own ways
             return None
         return parts
     if factory is not None and factory.takes("num_workers"):
@@ -419,32 +417,17 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
     ``batch_size`` stays ``None``: it is the target's own by definition. ``None`` where the user
     left one of them open: a parameter without a default.
     """
-    context = loader.multiprocessing_context
-    settings = {
-        "num_workers": loader.num_workers,
-        "prefetch_factor": loader.prefetch_factor,
-        "persistent_workers": loader.persistent_workers,
-        **replaced,
-    }
-    # Numbers of numpy's are taken, too.
-    if (
-        not isinstance(settings["num_workers"], SupportsIndex)
-        or Parameter.empty in settings.values()
-    ):
-        return None
-    return Config(
-        **settings,
-        pin_memory=bool(loader.pin_memory),
-        in_order=getattr(loader, "in_order", True),
-        start_method=None if context is None else context.get_start_method(),
-    ).canonical()
+    settings = {**settings_of(loader), **replaced}
+    is_number = isinstance(settings["num_workers"], SupportsIndex)
+    is_known = is_number and Parameter.empty not in settings.values()
+    return Config(**settings).canonical() if is_known else None
 
 
 def length_of(found: object) -> int | None:
     """``len()`` where there is one."""
     try:
         return len(found) if isinstance(found, Sized) else None
-    except Exception:  # noqa: BLE001 - a __len__ of the user's; Lightning's asks for iter() first
+    except Exception:  # a __len__ of the user's; Lightning's asks for iter() first
         return None
 
 

@@ -454,22 +454,12 @@ def _samples(batch: object, seen: _Seen) -> _Place | None:
     if _is_array(batch):
         return None if _leading(batch) is None else _Place((), _leading)
     if _is_new(batch, seen):
-        found = (
-            _samples_of_list(batch, seen)
-            if isinstance(batch, list)
-            else _samples_within(batch, seen)
-        )
-        seen[id(batch)] = batch, found
+        parts = ((_samples(part, seen), step) for *step, part in _keyed(batch))
+        within = (place.below(*step) for place, step in parts if place is not None)
+        whole = _samples_of_list(batch, seen) if isinstance(batch, list) else next(within, None)
+        seen[id(batch)] = batch, whole
     known: _Place | None = seen[id(batch)][1]  # none yet within itself
     return known
-
-
-def _samples_within(batch: object, seen: _Seen) -> _Place | None:
-    for by_key, key, part in _keyed(batch):
-        found = _samples(part, seen)
-        if found is not None:
-            return found.below(by_key, key)
-    return None
 
 
 def _samples_of_list(batch: list[Any], seen: _Seen) -> _Place | None:

@@ -12,19 +12,8 @@ from torch.utils.data import DataLoader
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
-from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.parts import KEYWORDS, core_of, is_default
-
-SWEPT: Mapping[str, Any] = {
-    "num_workers": 0,
-    "prefetch_factor": None,
-    "pin_memory": False,
-    "persistent_workers": False,
-    "batch_size": 32,
-    "in_order": True,
-    "multiprocessing_context": None,
-}
-"""DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
+from dlprof.targets.faults import target_fault
+from dlprof.targets.parts import KEYWORDS, SWEPT, core_of, is_default
 
 NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 """What to do about a target that is a whole training."""
@@ -153,6 +142,4 @@ class Factory:
             hint = "Call it in a Python prompt with the same arguments to see the error alone."
             if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
                 hint = NOT_A_SCRIPT
-            raise TargetError(
-                f"{self.name} raised {one_line(error)}", hint=hint, traceback=user_traceback(error)
-            ) from error
+            raise target_fault(f"{self.name} raised", error, hint) from error

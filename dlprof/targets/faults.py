@@ -9,6 +9,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from dlprof.errors import TargetError
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -17,6 +19,11 @@ def user_traceback(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     _cut(report)
     return "".join(report.format())[-8192:]
+
+
+def target_fault(said: str, error: BaseException, hint: str) -> TargetError:
+    """What the user's own code raised as an error of the target: behind ``said``, in one line."""
+    return TargetError(f"{said} {one_line(error)}", hint=hint, traceback=user_traceback(error))
 
 
 def raised_outside(error: BaseException) -> bool:
@@ -64,7 +71,7 @@ def one_line(error: BaseException) -> str:
     name = type(error).__name__
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may be as wrong as all else
+    except Exception:  # an exception's own __str__ may be as wrong as all else
         lines = []
     return f"{name}: {lines[0][:300]}" if lines else name
 

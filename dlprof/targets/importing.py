@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dlprof.errors import TargetError, did_you_mean
-from dlprof.targets.faults import one_line, raised_outside, user_traceback
+from dlprof.targets.faults import raised_outside, target_fault, user_traceback
 from dlprof.targets.grammar import TargetSpec
 
 
@@ -109,11 +109,8 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
         elif isinstance(error, ImportError) and "no known parent package" in str(error):
             hint = "Add an __init__.py to its folder, or name it as a module of its package: "
             hint += f"package.module:{spec.attr}."
-        raise TargetError(
-            f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
-            hint=hint,
-            traceback=user_traceback(error),
-        ) from error
+        said = f"{spec.source!r} was found, but importing it failed:"
+        raise target_fault(said, error, hint) from error
 
 
 def _attribute(spec: TargetSpec, module: ModuleType) -> object:
@@ -128,11 +125,8 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
             hint = did_you_mean(name, public, most=3) or has
             raise TargetError(f"{path!r} has no attribute {name!r}.", hint=hint) from None
         except Exception as error:
-            raise TargetError(
-                f"Reading {name!r} of {path!r} failed: {one_line(error)}",
-                hint="The attribute is computed by code of the target; fix it there.",
-                traceback=user_traceback(error),
-            ) from error
+            hint = "The attribute is computed by code of the target; fix it there."
+            raise target_fault(f"Reading {name!r} of {path!r} failed:", error, hint) from error
         path = f"{path}:{name}" if path == spec.source else f"{path}.{name}"
     return found
 

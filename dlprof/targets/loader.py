@@ -19,7 +19,7 @@ from dlprof.internals import index_source
 from dlprof.records import Config
 from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
-from dlprof.targets.faults import one_line, type_name, user_traceback
+from dlprof.targets.faults import target_fault, type_name
 from dlprof.targets.parts import OWN_LOADER_HINT, LoaderParts, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup, start_method_of
 
@@ -111,11 +111,8 @@ def apply(config: Config, loader: Any) -> Any:
     except TargetError as error:
         raise TargetError(error.message, hint=_WHERE_MADE, traceback=error.traceback) from error
     except Exception as error:  # classes around a DataLoader are copied in their own ways
-        raise TargetError(
-            f"{type_name(loader)} can't be made again with other settings: {one_line(error)}",
-            hint=_WHERE_MADE,
-            traceback=user_traceback(error),
-        ) from error
+        said = f"{type_name(loader)} can't be made again with other settings:"
+        raise target_fault(said, error, _WHERE_MADE) from error
     _set_up_workers(made, config, None)
     return made
 

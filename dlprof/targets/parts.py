@@ -23,17 +23,22 @@ from torch.utils.data.distributed import DistributedSampler
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_class, kept_iterator
 from dlprof.targets.arguments import named_parameters, signature_of, takes_any
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import target_fault
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
+SWEPT: Mapping[str, Any] = {
+    "num_workers": 0,
+    "prefetch_factor": None,
+    "pin_memory": False,
+    "persistent_workers": False,
+    "batch_size": 32,
+    "in_order": True,
+    "multiprocessing_context": None,
+}
+"""DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
+
 KEYWORDS: Mapping[str, str] = {
-    "num_workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "pin_memory": "pin_memory",
-    "persistent_workers": "persistent_workers",
-    "batch_size": "batch_size",
-    "in_order": "in_order",
-    "start_method": "multiprocessing_context",
+    "start_method" if name == "multiprocessing_context" else name: name for name in SWEPT
 }
 """Fields of ``Config`` that are arguments of a DataLoader, with the arguments' names."""
 
@@ -73,11 +78,6 @@ class LoaderParts:
     notes: tuple[str, ...] = ()
 
     @property
-    def iterable(self) -> bool:
-        """Whether the dataset is iterable-style."""
-        return isinstance(self.dataset, IterableDataset)
-
-    @property
     def fixed(self) -> Mapping[str, str]:
         """Settings that can't be changed, by their names in ``Config``, each with the reason."""
         known = _parameters(self.loader_class)
@@ -106,11 +106,9 @@ class LoaderParts:
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             name = self.loader_class.__qualname__
             shown = ", ".join(f"{key}={value}" for key, value in settings.items())
-            raise TargetError(
-                f"{name} can't be built again with {shown}: {one_line(error)}",
-                hint="" if self.loader_class is DataLoader else OWN_LOADER_HINT,
-                traceback=user_traceback(error),
-            ) from error
+            hint = "" if self.loader_class is DataLoader else OWN_LOADER_HINT
+            said = f"{name} can't be built again with {shown}:"
+            raise target_fault(said, error, hint) from error
         if self.around is None:
             return made
         outer, inner = self.around
@@ -174,7 +172,7 @@ class LoaderParts:
             TargetError: The dataset's length is needed and can't be had.
         """
         option = "--shuffle" if shuffle else "--no-shuffle"
-        if self.iterable:
+        if isinstance(self.dataset, IterableDataset):
             return self.noted(f"{option} is left out: an iterable dataset orders itself.")
         own = self.batching.get("sampler")
         if "batch_sampler" in self.batching or isinstance(own, BatchSampler):
@@ -198,7 +196,7 @@ class LoaderParts:
         live loader does on all ranks but one, is replaced by this rank's. One of fewer replicas
         than ranks is not: with tensor parallelism, ranks of a group load the same.
         """
-        if self.iterable:
+        if isinstance(self.dataset, IterableDataset):
             return self.noted(
                 "An iterable dataset shares itself out to ranks, or gives all to each."
             )

@@ -45,7 +45,6 @@ _SLOW_STATE_S = 0.02  # time in a ``__getstate__`` of the user's that counts by 
 
 _OBJECTS = 20_000  # objects of an attribute that are counted, each with its size
 
-_PAGE = 4096
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes")
 
@@ -55,7 +54,7 @@ _now_s = time.perf_counter
 def _spent_s() -> float:
     """Seconds in which this thread did not wait for a core: that is not the dataset's doing."""
     try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - as it is faster
+        with open("/proc/thread-self/schedstat", "rb") as file:  # as it is faster
             return _now_s() - int(file.read().split()[1]) * 1e-9
     except (OSError, IndexError, ValueError):
         return _now_s()
@@ -101,7 +100,7 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         attributes=tuple(
             each
             for each in found
-            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= _PAGE
+            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= mmap.PAGESIZE
             or each.failure
             or each.how == "at_least"
             or each.pickle_s >= _SLOW_STATE_S
@@ -218,7 +217,7 @@ class _Weigher:
         self._last_s = _spent_s()
         try:
             inside, fault = _inside(value) if depth < 8 else (None, "")
-        except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
+        except Exception as error:  # whatever the user's __getstate__ raises
             inside, fault = (), one_line(error)
         except OutOfTimeError:
             spent_s = self._lasted_s()
@@ -264,7 +263,7 @@ class _Weigher:
         began_s = _spent_s()
         text = ForkingPickler.dumps(part)
         packed_s = _spent_s()
-        pickle.loads(text)  # noqa: S301 - of this line's own making
+        pickle.loads(text)  # of this line's own making
         times = weight.flat_bytes / len(part)
         return dataclasses.replace(
             weight,
@@ -287,7 +286,7 @@ class _Weigher:
             return dataclasses.replace(
                 weight, pickled_bytes=size, pickle_s=lasted_s, unpickle_s=lasted_s, how="at_least"
             )
-        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+        except Exception as error:  # whatever the user's __reduce__ raises
             self._begin()
             return dataclasses.replace(weight, failure=one_line(error))
         times = entries[0] / found.entries if entries is not None and found.entries else 1.0
@@ -326,12 +325,12 @@ class _Weigher:
         size = sink.size - before
         sink.kept.seek(0)
         if self._unpickler is None:
-            self._unpickler = pickle.Unpickler(sink.kept)  # noqa: S301 - written above
+            self._unpickler = pickle.Unpickler(sink.kept)  # written above
         try:
             began_s = _spent_s()
             self._unpickler.load()
             unpacked_s = _spent_s() - began_s
-        except Exception:  # noqa: BLE001 - that it can't be unpickled is for ``try_start`` to say
+        except Exception:  # that it can't be unpickled is for ``try_start`` to say
             self._begin()
             return _Sample(len(entries), size, packed_s, packed_s)
         sink.kept.seek(0)
@@ -399,9 +398,9 @@ def _size_of(value: Any) -> tuple[float, float]:
         return 64.0, 0.0  # its header; its data is counted elsewhere
     try:
         size = sys.getsizeof(value)
-    except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
+    except Exception:  # a __sizeof__ of the user's
         return 64.0, 0.0
-    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
+    return float(min(size, mmap.PAGESIZE)), float(max(0, size - mmap.PAGESIZE))
 
 
 def _type_of(value: Any) -> str:
@@ -461,7 +460,7 @@ def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kin
         return int(value.nbytes())
     if _is(value, bytearray | array.array | memoryview | mmap.mmap):
         return memoryview(value).nbytes
-    if _is(value, bytes | str) and len(value) >= _PAGE:
+    if _is(value, bytes | str) and len(value) >= mmap.PAGESIZE:
         return len(value)
     module = kind.__module__.partition(".")[0]
     if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):

@@ -37,6 +37,23 @@ def start_method_of(loader: Any = None, config: Config | None = None) -> str:
     return method or multiprocessing.get_all_start_methods()[0]
 
 
+def settings_of(loader: Any) -> dict[str, Any]:
+    """What a DataLoader was built with, by the fields of ``Config``, without its batch size.
+
+    Numbers are as the user gave them, such as numpy's. ``start_method`` is ``None`` where it is
+    the platform's own.
+    """
+    context = loader.multiprocessing_context
+    return {
+        "num_workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "in_order": bool(getattr(loader, "in_order", True)),
+        "start_method": None if context is None else context.get_start_method(),
+    }
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerSetup:
     """A picklable ``worker_init_fn`` that sets a worker up and then calls the user's own."""

@@ -101,7 +101,7 @@ class Chains:
         tally = timed.tally = Tally(len(timed))
         try:
             owner.transforms = timed
-        except Exception:  # noqa: BLE001 - the user's own class may refuse; then it isn't timed
+        except Exception:  # the user's own class may refuse; then it isn't timed
             return []
         self._tallies.append(tally)
         self._undo.append(lambda: _put_back(owner, plain, timed))

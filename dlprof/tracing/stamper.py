@@ -199,7 +199,7 @@ def _name(key: Any) -> str:
         return str(key)[:60]
     try:
         return str(operator.index(key))
-    except Exception:  # noqa: BLE001 - as said
+    except Exception:
         return type(key).__name__
 
 
@@ -211,7 +211,7 @@ def look_up(proc: Path = Path("/proc/self")) -> Facts:
         threads = MISSING
     ask = getattr(os, "sched_getaffinity", None)
     try:  # what is private grows as shared pages are copied, where RSS doesn't
-        with open(proc / "smaps_rollup", "rb") as file:  # noqa: PTH123 - faster than Path.open
+        with open(proc / "smaps_rollup", "rb") as file:  # faster than Path.open
             lines = [line.split() for line in file if line.startswith(b"Private_")]
         private_bytes = 1024 * sum(int(words[1]) for words in lines)
     except (OSError, IndexError, ValueError):

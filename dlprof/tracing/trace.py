@@ -258,7 +258,7 @@ def _bytes_of(value: Any, depth: int = 2) -> int:
         if storage is not None:
             return int(value.untyped_storage().nbytes()) + 64
         size = sys.getsizeof(value)
-    except Exception:  # noqa: BLE001 - whatever a class of the user's makes of its size
+    except Exception:  # whatever a class of the user's makes of its size
         return 64
     inside = parts_of(value) if depth and not isinstance(value, _SIMPLE) else ()
     return size + sum(_bytes_of(each, depth - 1) for _, each in inside)

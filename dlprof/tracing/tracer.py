@@ -106,7 +106,7 @@ class Tracer:
             return
         try:
             set_iterator_maker(loader, _Maker(self, loader, make))
-        except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+        except Exception as error:  # a class of the user's own may refuse
             self._refused(loader, error)
 
     def remove(self) -> None:
@@ -135,7 +135,7 @@ class Tracer:
         )
         try:
             undo = recorder.prepare(loader)
-        except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+        except Exception as error:  # a class of the user's own may refuse
             self._refused(loader, error)
             yield lambda _iterator: None
             return
@@ -147,7 +147,7 @@ class Tracer:
     def _adopt(self, loader: Any, recorder: Recorder, iterator: Any) -> None:
         try:
             recorder.adopt(iterator)
-        except Exception as error:  # noqa: BLE001 - never break the script that is looked at
+        except Exception as error:  # never break the script that is looked at
             recorder.let_go()
             self._refused(loader, error)
             return

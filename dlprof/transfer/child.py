@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -76,18 +75,17 @@ def _answer(request: TransferRequest, send: Callable[[Message], object], opened:
     for name, runtime in everywhere.items():
         send({"event": "progress", "text": f"copying to {name}"})
         copied = measure_device(name, runtime, request, request.budget_s / len(everywhere))
-        send({"event": "device", "device": dataclasses.asdict(copied)})
+        send({"event": "device", "device": copied})
     if request.all_devices and len(runtimes) > 1:
         send({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
         with _missing("together", send):
-            rates = all_at_once(runtimes, request.most_bytes)
-            send({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
+            send({"event": "together", "rates": all_at_once(runtimes, request.most_bytes)})
     if load is not None and request.build is not None:
         send({"event": "progress", "text": "copying the target's own batch"})
         with _missing("batch", send):
             runtime = next(iter(everywhere.values()))
             batch = measure_batch(load, runtime, request.build.target.text)
-            send({"event": "batch", "batch": dataclasses.asdict(batch)})
+            send({"event": "batch", "batch": batch})
 
 
 @contextlib.contextmanager
@@ -99,7 +97,7 @@ def _missing(what: str, send: Callable[[Message], object]) -> Iterator[None]:
         raise
     except UnavailableError as reason:
         send({"event": "missing", "what": what, "reason": str(reason)})
-    except Exception as error:  # noqa: BLE001 - a batch's objects have a ``to`` of the user's own
+    except Exception as error:  # a batch's objects have a ``to`` of the user's own
         send({"event": "missing", "what": what, "reason": one_line(error)})
 
 

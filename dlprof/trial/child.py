@@ -123,7 +123,7 @@ class Session:
             self._names.remove_empty(Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
-        self.channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
+        self.channel.send({"event": "failed", "failure": failure})
 
     def _exit_codes(self) -> tuple[int, ...]:
         """How workers have ended; one that is about to end is given a moment."""
@@ -170,9 +170,9 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
             _bind(request)  # first, as the observer reads where it may run
             channel.send({"event": "born", "pid": os.getpid()})
             _run(request, builder, session)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+        except BaseException as error:  # whatever the user's code raises is a result
             session.fail(error)
-    except BaseException as error:  # noqa: BLE001 - the death of a second worker, in the midst of that
+    except BaseException as error:  # the death of a second worker, in the midst of that
         session.fail(error)
     session.await_supervisor()
 
@@ -295,12 +295,12 @@ def _measure(
     seen.weigh(loop.batch)
     each = rate.samples / rate.batches if rate is not None and rate.samples else None
     return loop, {
-        "measured": dataclasses.asdict(measured),
+        "measured": measured,
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
         **({} if ranks is None else {"epoch_batches": loop.promised()}),
         "warnings": [*seen.warnings, *lengths],
-        **({} if copies is None else {"copies": dataclasses.asdict(copies.to_record())}),
+        **({} if copies is None else {"copies": copies.to_record()}),
         **({} if explainer is None else explainer.summary(request.config, copies)),
     }
 
@@ -391,12 +391,12 @@ def answer_build(
     try:
         with within or contextlib.nullcontext():
             built = build(request)
-    except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+    except BaseException as error:  # also what would end an ordinary program
         return None, build_failed(error)
     target = dataclasses.replace(built.target, import_s=_clock() - began_s)
     python = ".".join(str(part) for part in sys.version_info[:3])
     versions = {"torch": importlib.metadata.version("torch"), "python": python}
-    answer = {"event": "built", "target": dataclasses.asdict(target), "versions": versions}
+    answer = {"event": "built", "target": target, "versions": versions}
     return built, answer
 
 
@@ -462,8 +462,8 @@ class Explainer:
         if copies is not None:
             explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
         return {
-            "explanation": dataclasses.asdict(explanation),
-            "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),
+            "explanation": explanation,
+            "timeline": timeline(trace, trial_id="", window=edges),
         }
 
 

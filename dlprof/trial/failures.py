@@ -321,7 +321,7 @@ def _text(error: BaseException) -> str:
     """The message of an exception, whose own ``__str__`` may raise."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - as wrong as the user's code can be
+    except Exception:  # as wrong as the user's code can be
         return ""
 
 

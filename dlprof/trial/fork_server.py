@@ -233,7 +233,7 @@ class ForkServer:
             child.run_trial(request, self._target, channel)
             self._parting.take()
             status = 0
-        except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server's frames
+        except BaseException:  # nothing may unwind into the fork server's frames
             sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(OSError, ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import socket
@@ -20,7 +19,7 @@ from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial import stacks
 from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
-from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of, line_of
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.units import format_duration
 
@@ -205,7 +204,7 @@ class ForkLauncher(Launcher):
 
     def build(self, request: BuildRequest) -> None:
         """Order it of the fork server, so that several do it at once."""
-        self._process.order("build", request=dataclasses.asdict(request))
+        self._process.order("build", request=request)
         self._stuck = True
 
     def built(self, patience_s: float = math.inf) -> Built:
@@ -216,7 +215,7 @@ class ForkLauncher(Launcher):
 
     def preload(self, request: BuildRequest) -> None:
         """Only import torch: each trial then builds the target for itself."""
-        self._process.order("preload", request=dataclasses.asdict(request))
+        self._process.order("preload", request=request)
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Fork a trial."""
@@ -226,8 +225,8 @@ class ForkLauncher(Launcher):
             channel = Channel.of_socket(ours)
         self._count += 1
         source = f"{self.source}-trial-{self._count}"
-        order = {"order": "trial", "request": dataclasses.asdict(request)}
-        line, link = json.dumps(order).encode() + b"\n", cast(socket.socket, self._process.link)
+        line = line_of({"order": "trial", "request": request})
+        link = cast(socket.socket, self._process.link)
         with theirs:
             # First, because without a listener there must be no trial.
             self._inbox.listen(source, channel.hear)
@@ -295,7 +294,7 @@ class FreshLauncher(Launcher):
         self._process = process
         with resource_limits("a thread that waits for a trial"):
             threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
-        process.order("trial", request=dataclasses.asdict(request))
+        process.order("trial", request=request)
         return process.channel, process.source
 
     def kill(self) -> None:
@@ -312,7 +311,7 @@ class FreshLauncher(Launcher):
             log=log,
             env=self._environ,
         )
-        process.order("build", request=dataclasses.asdict(cast(BuildRequest, self._request)))
+        process.order("build", request=self._request)
         return process
 
     def _await_exit(self, process: ModuleProcess) -> None:

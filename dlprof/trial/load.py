@@ -106,7 +106,7 @@ class _Load:
         ended.daemon = True
         ended.start()
         if reads:
-            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - ends with the process
+            file = tempfile.TemporaryFile(dir=folder)  # ends with the process
             for _ in range(_READ // _AT_ONCE):  # no holes, which no storage would be asked for
                 file.write(os.urandom(_AT_ONCE))
             file.flush()

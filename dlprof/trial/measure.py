@@ -131,7 +131,7 @@ class Loop:
         """The batches of an epoch, by the loader's own word."""
         try:
             return len(self.loader)
-        except Exception:  # noqa: BLE001 - the user's __len__; few iterable datasets have one
+        except Exception:  # the user's __len__; few iterable datasets have one
             return None
 
     def begin_epoch(self) -> None:

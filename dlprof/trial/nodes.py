@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import queue
 import socket
 import struct
@@ -20,10 +19,18 @@ from typing import Any
 
 from dlprof.errors import DlprofError, UsageError
 from dlprof.records import Failure
-from dlprof.records.codec import MismatchError, from_json, to_json
+from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial.failures import as_error
 from dlprof.trial.launch import LocalRank
-from dlprof.trial.protocol import Channel, Message, Orders, describe_error, error_of, obey
+from dlprof.trial.protocol import (
+    Channel,
+    Message,
+    Orders,
+    describe_error,
+    error_of,
+    line_of,
+    obey,
+)
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
@@ -90,7 +97,7 @@ class Link:
             connection = self._socket
             if connection is not None:
                 try:
-                    connection.sendall(json.dumps(message).encode() + b"\n")
+                    connection.sendall(line_of(message))
                 except OSError:
                     self._lose(connection)
 
@@ -249,7 +256,7 @@ class Nodes:
 
     def lose(self, failure: Failure) -> Failure:
         """End the trial on all nodes."""
-        self._share(lost=to_json(failure))
+        self._share(lost=failure)
         return failure
 
     def _share(self, **what: Any) -> None:

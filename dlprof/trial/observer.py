@@ -200,7 +200,7 @@ class Observer:
         else:
             unavailable.pop("core_speed", None)
         ranks = [rank.used(self._each) for rank in self._each]
-        self._say("usage", usage=dataclasses.asdict(usage), unavailable=unavailable, ranks=ranks)
+        self._say("usage", usage=usage, unavailable=unavailable, ranks=ranks)
 
     def _say(self, event: str, **details: Any) -> None:
         self._send({"event": event, "pid": self._pid, **details})
@@ -231,7 +231,7 @@ class Observer:
             self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         if last is not None:
             usage, _ = usage_between(last, now, gpu=self._gpus.latest())
-            self._say("pulse", usage=dataclasses.asdict(usage))
+            self._say("pulse", usage=usage)
 
 
 def main() -> None:

@@ -116,18 +116,14 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "descriptors": sent.descriptors,
         "data_files": data_files,
         "moved_files": len(moving),
-        "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
+        "batch_failure": sent.failure,
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": strategy,
     }
 
 
 def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
-    """Refuse a dataset that is a loader.
-
-    Raises:
-        TargetError: Beside the loader of this dataset another one was iterated.
-    """
+    """Refuse a dataset that is a loader: beside the one of this dataset another was iterated."""
     if built.parts is not None and len(started) > 1:
         raise TargetError(
             f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
@@ -176,7 +172,7 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     ):
         shared = named(moved_by_workers(loader, files), loader)
     return {
-        "failure": None if failure is None else dataclasses.asdict(failure),
+        "failure": failure,
         "shared_files": list(shared),
     }
 
@@ -224,7 +220,7 @@ def try_batch(*batches: object) -> SentBatch:
         counter = _Counter()
         try:
             counter.dump(batch)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+        except Exception as error:  # whatever the user's __reduce__ raises
             message = f"A worker can't send a batch to the main process: {one_line(error)}"
             hint = failures.SENDABLE_BATCH
             if (failure := _failure(error, "batch_not_picklable", message, hint)) is not None:
@@ -326,7 +322,7 @@ def _receive(goods: Mapping[str, bytes], answer: connection.Connection) -> None:
     for name, packed in goods.items():
         try:
             ForkingPickler.loads(packed)
-        except Exception as error:  # noqa: BLE001 - whatever the user's __setstate__ raises
+        except Exception as error:  # whatever the user's __setstate__ raises
             fault = {"name": name, "error": one_line(error), "traceback": user_traceback(error)}
             answer.send(fault)
             return
@@ -355,18 +351,18 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     loader = _loader(built, one)
     if not hasattr(loader, "dataset"):
         why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
-        return {"weight": dataclasses.asdict(DatasetWeight(unavailable=why))}
+        return {"weight": DatasetWeight(unavailable=why)}
     weight = weigh(loader, limit_s=request.trial_s)
     missing = dict(weight.unavailable)
     starts: list[WorkerStart] = []
     for method in request.starts:
         if method == "own":
-            method = start_method_of(loader, one)  # noqa: PLW2901 - its name
+            method = start_method_of(loader, one)
         if any(each.method == method for each in starts):
             continue
         try:
             start = _start(built, dataclasses.replace(one, start_method=method), weight)
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        except Exception as error:  # whatever the user's code raises
             missing[f"starts.{method}"] = f"{type(error).__name__}: {error}"[:200]
             continue
         if start is None:
@@ -376,7 +372,7 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     whole = dataclasses.replace(
         weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )
-    return {"weight": dataclasses.asdict(whole)}
+    return {"weight": whole}
 
 
 def _loader(built: BuiltTarget, config: Config) -> Any:

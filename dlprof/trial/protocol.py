@@ -2,7 +2,7 @@
 
 Every message is one JSON object on a line. A ``Channel`` is one end of a two-way stream of them.
 An order names what is to be done as ``order``, an answer what has happened as ``event``. What else
-they hold are plain values, and records as ``dlprof.records.codec`` reads them.
+they hold are plain values, and records, which ``dlprof.records.codec`` reads again.
 """
 
 from __future__ import annotations
@@ -134,8 +134,15 @@ def error_of(fault: Mapping[str, str]) -> DlprofError:
     return kind(fault["message"], hint=fault["hint"], traceback=fault["traceback"])
 
 
-def _plain(value: Any) -> float | str:
-    """A number as JSON has it: a target's settings may be numpy's, or what no record can hold."""
+def line_of(message: Mapping[str, Any]) -> bytes:
+    """A message as it is sent; records in it as plain values."""
+    return json.dumps(message, default=_plain).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """A record as JSON has it, or a number: a target's settings may be numpy's, or no record's."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     for read in (operator.index, float):
         with contextlib.suppress(TypeError, ValueError):
             return read(value)
@@ -170,7 +177,7 @@ class Channel:
         What the target prints goes to stderr; where it asks for input, there is none.
         """
         channel = cls.of_descriptors(os.dup(0), os.dup(1))
-        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - what os.devnull names
+        with open(os.devnull, "rb") as nothing:  # what os.devnull names
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         return channel
@@ -178,7 +185,7 @@ class Channel:
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message at once."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ValueError):
-            self._writer.write(json.dumps(message, default=_plain).encode() + b"\n")
+            self._writer.write(line_of(message))
             self._writer.flush()
 
     def receive(self) -> Message | None:
@@ -239,7 +246,7 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
     while True:
         try:
             order = channel.receive()
-        except Exception as error:  # noqa: BLE001 - as torch raises a worker's death anywhere
+        except Exception as error:  # as torch raises a worker's death anywhere
             fault = error
             continue
         if order is None:
@@ -248,12 +255,12 @@ def serve(channel: Channel, orders: Orders, failed: Callable[[BaseException], Me
         try:
             if fault is None:
                 answer = obey(order, orders)
-        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+        except BaseException as error:  # whatever the user's code raises is a result
             fault = error
         if fault is not None:
             answer, fault = failed(fault), None
         if answer is not None:
             try:
                 channel.send(answer)
-            except Exception as error:  # noqa: BLE001 - a worker may die right after its last batch
+            except Exception as error:  # a worker may die right after its last batch
                 fault = error

@@ -95,7 +95,7 @@ class TrialRunner:
         Raises:
             DlprofError: It can't be built; says which part is wrong.
         """
-        self._nodes.order("build", self.ranks, request=dataclasses.asdict(self._request))
+        self._nodes.order("build", self.ranks, request=self._request)
         self._limits = limits
         began_s = self._clock()
         try:
@@ -154,7 +154,7 @@ class TrialRunner:
         """
         until_s = self._clock() + left_s
         request = dataclasses.replace(request, ranks=self.ranks)
-        self._nodes.order("probe", self.ranks, request=dataclasses.asdict(request))
+        self._nodes.order("probe", self.ranks, request=request)
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
@@ -240,7 +240,7 @@ class TrialRunner:
         self._nodes.order(
             "look",
             request.ranks,
-            request=dataclasses.asdict(request),
+            request=request,
             limit_s=limit_s,
             stall_s=stall_s,
         )
@@ -298,7 +298,7 @@ class TrialRunner:
         self._nodes.order(
             "explain",
             asked.ranks,
-            request=dataclasses.asdict(asked),
+            request=asked,
             trial_id=trial_id,
             repetition=repetition,
             wall_s=wall_s,
@@ -428,11 +428,7 @@ def _with(
 def _refuse_differing(
     mine: Mapping[str, object], theirs: Mapping[str, object], rank: int, hint: str
 ) -> None:
-    """Refuse a rank that differs in what is to be the same on all.
-
-    Raises:
-        TargetError: It does.
-    """
+    """Refuse a rank that differs in what is to be the same on all."""
     for name, value in mine.items():
         if theirs[name] != value:
             raise TargetError(
@@ -444,8 +440,7 @@ def _refuse_differing(
 def _alike(first: Target, other: Target, rank: int) -> Target:
     """The target as all ranks have it, with the notes of all, and one where their shares differ.
 
-    Raises:
-        TargetError: It is another one on this rank, so that no figure would hold for both.
+    Another one on this rank is refused: no figure would hold for both.
     """
     hint = "Have the target build the same loader on every rank, each for its share."
     names = ("dataset", "kind", "batch_size", "own_config")

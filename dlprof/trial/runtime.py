@@ -28,7 +28,7 @@ _SHOWN_BYTES = 1 << 16
 _HEAD_BYTES = _SHOWN_BYTES // 4
 """Of what is shown, from the beginning: what went wrong first stands there."""
 
-MOST_BYTES = 1 << 20  # a log is cut where it is found to be longer
+MOST_BYTES = 16 * _SHOWN_BYTES  # a log is cut where it is found to be longer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class SideProcess:
             self._ending = ending.pop_all()
         process.order(
             "build",
-            request=dataclasses.asdict(self.request),
+            request=self.request,
             moved=[list(pair) for pair in place.moved],
             temporary=str(self.logs),
         )
@@ -125,7 +125,7 @@ class SideProcess:
             NothingMeasuredError: It can't be made.
         """
         self._config = config
-        answer = self._ask("open", patience_s, config=dataclasses.asdict(config))
+        answer = self._ask("open", patience_s, config=config)
         if isinstance(answer, Failure):
             is_target = answer.kind == "target_error"
             raise as_error(answer, TargetError if is_target else NothingMeasuredError)
@@ -135,7 +135,7 @@ class SideProcess:
         self._fault = self._stand_up(request)
         if self._process is not None:
             self._process.resume()
-            self._process.order("block", request=dataclasses.asdict(request))
+            self._process.order("block", request=request)
 
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
         """The block that was ordered, and what went wrong where it has no figures.
@@ -169,13 +169,13 @@ class SideProcess:
             self.close()
             return as_failure(error)
         free = dataclasses.replace(request, cores=())  # it learns of its threads again
-        answer = self._ask("block", self._build_s, request=dataclasses.asdict(free))
+        answer = self._ask("block", self._build_s, request=free)
         if not isinstance(answer, Failure):
             return None
         self.close()
         return answer
 
-    def _ask(self, order: str, patience_s: float, **details: Message) -> Message | Failure:
+    def _ask(self, order: str, patience_s: float, **details: object) -> Message | Failure:
         cast(ModuleProcess, self._process).order(order, **details)
         return self._answer(patience_s)
 

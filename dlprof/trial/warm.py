@@ -353,7 +353,7 @@ def _stray(moved: Sequence[Sequence[str]]) -> str:
 
 def _failed(error: BaseException) -> Message:
     failure = failures.classify(error)
-    return {"event": "failed", "failure": dataclasses.asdict(failure)}
+    return {"event": "failed", "failure": failure}
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ def tune_loader(
         _LOG.warning("dlprof.tune: reseed has no effect on this loader")
     try:
         derive_in_place(core, tuner.methods())
-    except Exception as error:  # noqa: BLE001 - its class may want no class derived from it
+    except Exception as error:  # its class may want no class derived from it
         name = type(core).__name__
         _LOG.warning("dlprof.tune: no class can be derived from %s (%s): not tuned", name, error)
     return loader
@@ -410,7 +410,7 @@ class _Tuner:
             if self._process != os.getpid():
                 self._begin_process(loader, mine)
             setting = self._affordable(mine)
-        except Exception as error:  # noqa: BLE001 - whatever fails here must not end a training
+        except Exception as error:  # whatever fails here must not end a training
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
@@ -864,7 +864,7 @@ class _Tap:
         got_ns = clock()
         stepped_ns = asked_ns - self._last_ns
         self._stepped_ns += stepped_ns
-        if stepped_ns > self._longest_ns:  # noqa: PLR1730 - each batch pays for it
+        if stepped_ns > self._longest_ns:  # each batch pays for it
             self._longest_ns = stepped_ns
         self._waited_ns += got_ns - asked_ns
         self._last_ns = got_ns
@@ -969,7 +969,7 @@ def _is_short(loader: Any, setting: Setting) -> bool:
             batches = math.ceil(len(loader.dataset) / (loader.batch_size or 1))
         else:
             batches = len(loader)
-    except Exception:  # noqa: BLE001 - whatever a dataset or a sampler of the user's raises
+    except Exception:  # whatever a dataset or a sampler of the user's raises
         return False
     finally:
         back()  # some samplers make up their batches to count them

@@ -369,7 +369,7 @@ def _kept(batch: Any) -> Any:
 
 def _unsendable(fault: str, batch: Any) -> Any:
     made: dict[str, Callable[[], object]] = {
-        "batch_file": lambda: (batch, Path(__file__).open()),  # noqa: SIM115 - left open: that is the fault
+        "batch_file": lambda: (batch, Path(__file__).open()),  # left open: that is the fault
         "batch_lambda": lambda: (batch, lambda: batch),
         "batch_lock": lambda: (batch, threading.Lock()),
         "batch_generator": lambda: (batch, (number for number in range(3))),

@@ -70,7 +70,7 @@ def outcome(loader: Any) -> list[Any]:
             seen.append(next(iterator).tolist())
         except StopIteration:
             break
-        except Exception as error:  # noqa: BLE001 - whatever comes is compared
+        except Exception as error:  # whatever comes is compared
             text = "".join(traceback.format_exception(error))
             # A worker's traceback is the message here, and is to be as it is without a tracer.
             seen.append((type(error), str(error), "in fail" in text or "in __iter__" in text))

@@ -311,7 +311,7 @@ def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevic
     names = [message["event"] for message in shown]
     assert names.count("device") == 1  # the fake calls itself cpu too, and so is the only one
     (batch,) = [message["batch"] for message in shown if message["event"] == "batch"]
-    assert batch["tensors"][0]["shape"][0] == 4
+    assert batch.tensors[0].shape[0] == 4
     assert names[-1] == "done"
 
 

@@ -107,7 +107,7 @@ def both_sides(
 def _interpreter(python: str | None) -> str | None:
     if python is None:
         return None
-    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - may be a mere name
+    found = shutil.which(os.path.expanduser(python))  # may be a mere name
     if found is None:
         raise UsageError(
             f"--against-python {python}: there is no such program",
@@ -122,8 +122,8 @@ def _directory(against: str, cwd: Path) -> Path | None:
         raise UsageError(
             "--against is empty", hint="Give a git ref or a directory, or leave --against out."
         )
-    path = Path(os.path.realpath(cwd / os.path.expanduser(against)))  # noqa: PTH111 - never raises
-    if os.path.isdir(path):  # noqa: PTH112 - never raises, however long the path
+    path = Path(os.path.realpath(cwd / os.path.expanduser(against)))  # never raises
+    if os.path.isdir(path):  # never raises, however long the path
         return path
     if files.is_there(path):
         raise UsageError(

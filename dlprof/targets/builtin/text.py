@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from dlprof.targets.builtin.files import directory
 from dlprof.targets.builtin.options import TextOptions
 
-PADDING, UNKNOWN = 0, 1
+UNKNOWN = 1  # 0 is what torch pads with
 
 _TOKEN = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 _MARKS = tuple(".,;:?!0123456789")
@@ -43,7 +43,7 @@ class TextLines(Dataset[torch.Tensor]):
         start, end = self.offsets[line], self.offsets[line + 1]
         # A file opened by this very process: forked workers would share one position.
         if self._file is None or self._file[0] != os.getpid():
-            self._file = (os.getpid(), Path(self.path).open("rb"))  # noqa: SIM115 - stays open
+            self._file = (os.getpid(), Path(self.path).open("rb"))  # stays open
         file = self._file[1]
         file.seek(start)
         return torch.tensor(tokenise(file.read(end - start).decode("ascii"), self.vocabulary))
@@ -61,7 +61,7 @@ def tokenise(line: str, vocabulary: dict[str, int]) -> list[int]:
 def collate(lines: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Pad to the longest line; the lengths say what is padding."""
     return {
-        "tokens": pad_sequence(list(lines), batch_first=True, padding_value=PADDING),
+        "tokens": pad_sequence(list(lines), batch_first=True),
         "lengths": torch.tensor([len(line) for line in lines]),
     }
 

@@ -20,7 +20,6 @@ from dlprof.targets.builtin.files import Progress, make_whole
 from dlprof.units import format_bytes, parse_step, quoted
 
 ZIPPED = "npz"
-_BLOCK = 1 << 20
 _TAKEN = {
     "dataset": (
         *("data_folder", "format", "num_files_train", "num_samples_per_file"),
@@ -112,14 +111,14 @@ class Workload:
             ) from None
 
     def _write(self, path: Path, size: int) -> None:
-        block = os.urandom(_BLOCK)
+        block = os.urandom(1 << 20)
         if self.ending == ZIPPED and (numpy := _installed("numpy")) is not None:
             whole = numpy.resize(numpy.frombuffer(block, dtype="uint8"), size)
             with path.open("wb") as file:
                 numpy.savez(file, x=whole, y=numpy.zeros(self.samples))
             return
         with path.open("wb") as file:
-            for start in range(0, size, _BLOCK):
+            for start in range(0, size, len(block)):
                 file.write(block[: size - start])
 
 

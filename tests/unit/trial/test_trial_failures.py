@@ -272,7 +272,7 @@ def passed_on(error: Exception) -> Exception:
         wrapped = wrapper(where="in DataLoader worker process 0")
     try:
         wrapped.reraise()
-    except Exception as again:  # noqa: BLE001 - torch makes it again, mostly of the same type
+    except Exception as again:  # torch makes it again, mostly of the same type
         return again
     raise AssertionError("nothing was raised")
 

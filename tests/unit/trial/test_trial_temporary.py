@@ -50,7 +50,7 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
         patch.setattr(tempfile, "_TemporaryFileWrapper", burst)
         patch.setattr("os.unlink", burst)
         with pytest.raises(RuntimeError):
-            tempfile.NamedTemporaryFile()  # noqa: SIM115 - it is never made
+            tempfile.NamedTemporaryFile()  # it is never made
 
     assert names is not None
     assert len(list(folder.iterdir())) == 1
@@ -61,7 +61,7 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
 def test_a_file_is_removed_whose_removal_an_error_cut_short(folder: Path) -> None:
     """Nobody hears of what bursts while an object is let go."""
     names = remember_names()
-    file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115 - it stays
+    file = tempfile.NamedTemporaryFile(delete=False)  # it stays
     file.close()
 
     assert names is not None
