@@ -21,14 +21,15 @@ from torch.utils.data import get_worker_info
 from dlprof.internals import set_create_fetcher, wrap_collating
 from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 7
+PLACES = 8
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
+SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED, SELDOM = range(PLACES)
 """What its batches took, and of CPU time, and of run-queue delay, how many they were, 1 as soon as
-it can make some, the CPU time in which torch collated tensors: in workers into shared memory, and 1
-once the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
-to that."""
+it can make some, the CPU time in which torch collated tensors: in workers into shared memory, how
+often the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
+to that, and 1 once some batches but its first have asked and others haven't: then one that is made
+shows little of the next."""
 
 
 class ClockedInit:
@@ -92,13 +93,13 @@ class ClockedInit:
 
 
 def _notice_asking(info: Any, clock: Any, at: int) -> None:
-    """Note when something of what ``get_worker_info()`` gives is read, in this worker."""
+    """Count what is read of what ``get_worker_info()`` gives, in this worker."""
     plain: Any = type(info)
     read = plain.__getattribute__
 
     def noticed(self: Any, name: str) -> Any:
         if not name.startswith("__"):
-            clock[at] = 1.0
+            clock[at] += 1
         return read(self, name)
 
     plain.__getattribute__ = noticed
@@ -122,24 +123,31 @@ class SeededFetcher:
     """A fetcher of torch's that is sent a seed with the indices of each batch.
 
     With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
-    in the main process they are the training's.
+    in the main process they are the training's. With ``once`` only the first batch is seeded, and
+    the next go on from there, as in a worker: that takes half as long.
     """
 
-    def __init__(self, fetcher: Any, *, keep: bool = False) -> None:
+    def __init__(self, fetcher: Any, *, keep: bool = False, once: bool = False) -> None:
         self._dlprof_fetcher, self._dlprof_kept = fetcher, _Kept() if keep else None
+        self._dlprof_own = _Kept() if once else None
 
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
-        kept = self._dlprof_kept
+        kept, own = self._dlprof_kept, self._dlprof_own
         if kept is None:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
         kept.keep()
         try:
-            _seed_all(seed)
+            if own is None or not own.are_bytes:
+                _seed_all(seed)
+            else:
+                own.back()
             return self._dlprof_fetcher.fetch(indices)
         finally:
+            if own is not None:
+                own.keep()
             kept.back()
 
     def __getattr__(self, name: str) -> Any:
@@ -156,6 +164,7 @@ class ClockedFetcher:
             schedstat = Path("/proc/thread-self/schedstat")
             self._dlprof_schedstat = schedstat.open("rb", buffering=0)
             weakref.finalize(self, self._dlprof_schedstat.close).atexit = False
+        self._dlprof_made, self._dlprof_asks = 0, False
 
     def _dlprof_delay_s(self) -> float:
         """How long this thread has waited for a core; 0 where that isn't known."""
@@ -168,13 +177,17 @@ class ClockedFetcher:
     def fetch(self, indices: Any) -> Any:
         """Fetch a batch."""
         clock, place = self._dlprof_clock, self._dlprof_place
-        began_delay_s = self._dlprof_delay_s()
+        began_delay_s, asked = self._dlprof_delay_s(), clock[place + ASKED]
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         batch = self._dlprof_fetcher.fetch(indices)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + CPU_SECONDS] += time.process_time() - began_cpu_s
         clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + BATCHES] += 1
+        before, self._dlprof_asks = self._dlprof_asks, clock[place + ASKED] > asked
+        self._dlprof_made += 1
+        if self._dlprof_made > 2 and self._dlprof_asks != before:
+            clock[place + SELDOM] = 1.0
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -228,10 +241,15 @@ class _Kept:
 
     Before and after each batch numpy takes 70 us to copy its state, and Python 11 us, where a small
     batch takes 150. So their bytes are copied, if they are where CPython and numpy have them.
+
+    Attributes:
+        are_bytes: Whether some are kept, and as bytes: only these go on under any generator.
     """
 
+    are_bytes = False
+
     def keep(self) -> None:
-        """The training's are kept."""
+        """Those that are in force are kept."""
         self._torch, places = torch.get_rng_state(), list[tuple[int, int]]()
         python: Any = getattr(random.random, "__self__", None)
         self._known = type(python) is random.Random and _python_is_known()
@@ -245,6 +263,7 @@ class _Kept:
         slow = self._numpy is not None and self._bits is None
         self._state: Any = self._numpy.random.get_state(legacy=False) if slow else None
         self._bytes = [(at, ctypes.string_at(at, size)) for at, size in (*places, *of_numpy)]
+        self.are_bytes = self._known and not slow
 
     def back(self) -> None:
         """They go on."""

@@ -280,6 +280,25 @@ def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
     assert control.kept.workers > 2
 
 
+@pytest.mark.parametrize(("epoch_s", "reacts"), [(2.7, 2), (1.0, 3)])
+def test_storage_that_slows_down_gets_workers_within_two_short_epochs(
+    epoch_s: float, reacts: int
+) -> None:
+    """One that is slow may be so by chance. What workers bring is judged by what is slow since."""
+    control = Control(START, 16, live=False)
+    ask, had = control.begin(), list[Setting]()
+    batches = round(epoch_s / 0.01)
+    for epoch in range(30):
+        had.append(ask.setting)
+        by_one_s = 0.014 if epoch < 12 else 0.058
+        waited_s = max(0.0, by_one_s / ask.setting.workers - 0.01)
+        ask = control.look(Window(ask.setting, batches, batches * waited_s, batches * 0.01))
+    slow = 12 + reacts
+    assert had[:slow] == slow * [START]
+    assert {*had[slow:]} == {Setting(7, 2)}
+    assert [each.kept for each in control.changes] == [True]
+
+
 def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() -> None:
     control = Control(Setting(12, 2), 16, live=False)
     assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
@@ -391,8 +410,8 @@ def test_workers_that_were_done_without_come_back_within_the_epoch_when_storage_
 
 
 def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
-    """They are compared for some seconds, and the loop goes on without."""
-    slow = {100}
+    """Two in a row are: they are compared for some seconds, and the loop goes on without."""
+    slow = {100, 101}
 
     def waited_s(setting: Setting) -> float:
         if setting.workers:
@@ -412,6 +431,41 @@ def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
     assert control.kept == NO_WORKERS
     assert START in seen[100:]
     assert len(seen[100:]) - seen[100:].count(NO_WORKERS) < 16
+
+
+def test_windows_that_are_slow_now_and_then_bring_no_workers_back() -> None:
+    """For a second of every twenty, as where a disk writes: workers would be no faster then."""
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ask, now_s = control.begin(), 0.0
+    while now_s < 200:
+        slow = now_s > 30 and now_s % 20 < 1
+        waited_s = 0.02 if ask.setting.workers else 0.06 if slow else 0.001
+        count = max(ask.batches, round(ask.seconds / (waited_s + 0.01)))
+        window = Window(ask.setting, count, count * waited_s, count * 0.01)
+        if ask.setting.workers:
+            window = window._replace(fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+        now_s += window.took_s
+        ask = control.look(window)
+    assert [each.after for each in control.changes] == [NO_WORKERS]
+
+
+def test_workers_that_come_back_in_vain_are_a_loss_that_counts() -> None:
+    """For three seconds of ten all is slow, and with workers it is slower still."""
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ask, now_s, lost_s = control.begin(), 0.0, list[tuple[float, float]]()
+    while now_s < 300:
+        slow = now_s > 30 and now_s % 10 < 3
+        waited_s = (0.02 if ask.setting.workers else 0.001) + (0.2 if slow else 0.0)
+        count = max(ask.batches, round(ask.seconds / (waited_s + 0.01)))
+        window = Window(ask.setting, count, count * waited_s, count * 0.01)
+        if ask.setting.workers:
+            window = window._replace(fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+            lost_s.append((now_s, window.took_s - count * 0.07 if now_s > 30 else 0.0))
+        now_s += window.took_s
+        ask = control.look(window)
+    assert control.kept == NO_WORKERS
+    minutes = [sum(lost for at_s, lost in lost_s if 0 <= at_s - 60 * n < 60) for n in range(5)]
+    assert max(minutes) < 0.8
 
 
 @pytest.mark.parametrize("beside", [2, 10])
