@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import get_worker_info
@@ -124,7 +124,7 @@ class SeededFetcher:
 
     With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
     in the main process they are the training's. With ``once`` only the first batch is seeded, and
-    the next go on from there, as in a worker: that takes half as long.
+    the next go on from there, as in a worker: seeding takes longer than all else here.
     """
 
     def __init__(self, fetcher: Any, *, keep: bool = False, once: bool = False) -> None:
@@ -248,36 +248,48 @@ class _Kept:
 
     are_bytes = False
 
-    def keep(self) -> None:
-        """Those that are in force are kept."""
-        self._torch, places = torch.get_rng_state(), list[tuple[int, int]]()
-        python: Any = getattr(random.random, "__self__", None)
+    def __init__(self) -> None:
+        self._numpy, self._owners = _numpy(), cast(tuple[Any, ...], ())
+
+    def _look(self, python: Any) -> None:
+        """Where the bytes of Python's generator, and of numpy's, are."""
+        places = list[tuple[int, int]]()
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
-        self._rest: Any = python.gauss_next if self._known else random.getstate()
-        self._python: Any = python
-        self._numpy = _numpy()
         found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
         self._bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
-        slow = self._numpy is not None and self._bits is None
-        self._state: Any = self._numpy.random.get_state(legacy=False) if slow else None
-        self._bytes = [(at, ctypes.string_at(at, size)) for at, size in (*places, *of_numpy)]
-        self.are_bytes = self._known and not slow
+        self._slow = self._numpy is not None and self._bits is None
+        self._views = [
+            memoryview((ctypes.c_char * size).from_address(at)).cast("B")
+            for at, size in (*places, *of_numpy)
+        ]
+
+    def keep(self) -> None:
+        """Those that are in force are kept."""
+        self._torch = torch.default_generator.get_state()
+        owners = getattr(random.random, "__self__", None), *_owners_of(self._numpy)
+        if owners != self._owners:
+            self._look(owners[0])
+            self._owners = owners
+        self._rest: Any = owners[0].gauss_next if self._known else random.getstate()
+        self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
+        self._bytes = [view.tobytes() for view in self._views]
+        self.are_bytes = self._known and not self._slow
 
     def back(self) -> None:
         """They go on."""
-        torch.set_rng_state(self._torch)
+        torch.default_generator.set_state(self._torch)
         if self._known:
-            self._python.gauss_next = self._rest
+            self._owners[0].gauss_next = self._rest
         else:
             random.setstate(self._rest)
         if self._state is not None:
             self._numpy.random.set_state(self._state)
         elif self._bits is not None and self._numpy.random.get_bit_generator() is not self._bits:
             self._numpy.random.set_bit_generator(self._bits)  # the dataset took another
-        for at, kept in self._bytes:
-            ctypes.memmove(at, kept, len(kept))
+        for view, kept in zip(self._views, self._bytes, strict=True):
+            view[:] = kept
 
 
 @functools.cache
@@ -293,15 +305,21 @@ def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
 
     ``None`` where it is another generator, or a numpy that doesn't say.
     """
-    get = getattr(numpy.random, "get_bit_generator", None)  # since 1.24
-    state: Any = getattr(numpy.random.random_sample, "__self__", None)
-    bits: Any = get and get()
+    bits, state = _owners_of(numpy)
     if type(bits).__name__ != "MT19937" or type(state) is not numpy.random.RandomState:
         return None, ()
     if not (half := _half_of()):
         return None, ()
     twister = bits.ctypes.state_address, _TWISTER_BYTES
     return bits, (twister, (id(state) + half, _HALF_BYTES))
+
+
+def _owners_of(numpy: Any) -> tuple[Any, Any]:
+    """Numpy's global generator, and whose it is; ``None`` where that isn't said."""
+    if numpy is None:
+        return None, None
+    get = getattr(numpy.random, "get_bit_generator", None)  # since 1.24
+    return get and get(), getattr(numpy.random.random_sample, "__self__", None)
 
 
 @functools.cache
