@@ -543,8 +543,11 @@ class Control:
         # Each of the others has its share of the cores. From a single core that only fetches, the
         # wait may be all that a batch computes: that would say nothing.
         others = seen.setting.workers - 1 if self._cores > 1 else 0
-        fetch_s = seen.fetch_s - min(seen.delay_s, seen.cpu_s * others / self._cores)
-        return fetch_s - seen.shared_s if seen.shared_s < fetch_s else fetch_s
+        theirs_s = min(seen.delay_s, seen.cpu_s * others / self._cores)
+        fetch_s, delay_s = seen.fetch_s - theirs_s, seen.delay_s - theirs_s
+        # What isn't computed waits for no core either, whoever has it.
+        shared_s = seen.shared_s * (1 + delay_s / seen.cpu_s if seen.cpu_s else 1.0)
+        return fetch_s - shared_s if shared_s < fetch_s else fetch_s
 
     def _handed_s(self, seen: Window) -> float:
         """What a batch takes because it comes from a worker: receiving it.

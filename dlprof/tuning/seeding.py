@@ -268,11 +268,12 @@ class _Kept:
     def keep(self) -> None:
         """Those that are in force are kept."""
         self._torch = torch.default_generator.get_state()
-        owners = getattr(random.random, "__self__", None), *_owners_of(self._numpy)
+        python: Any = getattr(random.random, "__self__", None)
+        owners = python, *_owners_of(self._numpy)
         if owners != self._owners:
-            self._look(owners[0])
+            self._look(python)
             self._owners = owners
-        self._rest: Any = owners[0].gauss_next if self._known else random.getstate()
+        self._rest: Any = python.gauss_next if self._known else random.getstate()
         self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
         self._bytes = [view.tobytes() for view in self._views]
         self.are_bytes = self._known and not self._slow

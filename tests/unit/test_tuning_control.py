@@ -299,6 +299,18 @@ def test_storage_that_slows_down_gets_workers_within_two_short_epochs(
     assert [each.kept for each in control.changes] == [True]
 
 
+def test_more_workers_are_judged_by_what_was_seen_since_storage_slowed_down(worlds: Any) -> None:
+    """Beside windows from before they looked slower, and it took three epochs of 10 s to see it."""
+    world = worlds.World(cpu_s=0.001, io_s=0.018, step_s=0.01, cores=4)
+    training = worlds.Training(
+        world=world, phase="storage slows", at_s=120, whole_s=240, epoch_s=10
+    )
+    control = Control(START, 16, live=False, cores=4)
+    ran = training.run(START, control)
+    assert control.kept.workers == 6
+    assert ran.batches > 0.95 * training.run(Setting(8, 4)).batches
+
+
 def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() -> None:
     control = Control(Setting(12, 2), 16, live=False)
     assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
@@ -531,6 +543,14 @@ def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
     )
     assert (NO_WORKERS in had) is spared
     assert (control.kept == NO_WORKERS) is spared
+
+
+@pytest.mark.parametrize(("others_s", "alone_s"), [(0.0, 0.002), (0.006, 0.004)])
+def test_other_processes_delay_what_is_spared_no_less(others_s: float, alone_s: float) -> None:
+    """Two workers on two cores: half of what one computes, the other waits, and no longer alone."""
+    seen = Window(START, 10, 0.1, 0.1, fetch_s=0.009 + others_s, cpu_s=0.006, shared_s=0.004)
+    seen = seen._replace(delay_s=0.003 + others_s)
+    assert Control(START, 16, cores=2)._alone_s(seen) == pytest.approx(alone_s)
 
 
 def test_what_is_slower_without_workers_is_not_tried_again() -> None:

@@ -97,8 +97,9 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
         _DRAWS[draw]()
     assert after == streams()
     one = SeededFetcher(_Drawing()).fetch((0, 4 * names))
-    each = [SeededFetcher(_Drawing()).fetch((number, names)) for number in range(4)]
-    assert batches == (one if known else sum(each, []))
+    alone = SeededFetcher(_Drawing())
+    each = [drawn for number in range(4) for drawn in alone.fetch((number, names))]
+    assert batches == (one if known else each)
 
 
 def _begin() -> None:
