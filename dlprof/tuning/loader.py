@@ -496,8 +496,7 @@ class _Tuner:
         if alone:
             if any(self._clock[SELDOM::PLACES]):
                 return "the dataset asks get_worker_info() for more than None now and then"
-            error = self._attempt.error() if self._attempt is not None else ""
-            return f"outside of workers its dataset gives no batch: {error}" if error else ""
+            return (self._attempt.error() or "") if self._attempt is not None else ""
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.
@@ -973,7 +972,8 @@ class _Attempt:
     """
 
     def __init__(self, again: Callable[[], None], context: Any, why: str) -> None:
-        self._error = f"there is no room to see that: {why}" if why else None
+        known = f"there is no room to see if its dataset gives a batch without workers: {why}"
+        self._error = known if why else None
         if why:
             return
         self._until_s = time.monotonic() + _ATTEMPT_S
@@ -985,7 +985,7 @@ class _Attempt:
                 self._process.start()
         except OSError as error:
             self._results.close()
-            self._error = str(error)
+            self._error = f"no process could be started: {error.strerror}"
         finally:
             results.close()
 
@@ -999,7 +999,8 @@ class _Attempt:
             self._process.kill()  # its end, by a signal that no training has a handler for
             self._process.join()
             self._results.close()
-            self._error = said.decode(errors="replace")
+            raised = said.decode(errors="replace")
+            self._error = raised and f"outside of workers its dataset gives no batch: {raised}"
         return self._error
 
 

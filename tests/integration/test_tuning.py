@@ -1147,6 +1147,17 @@ def test_workers_that_need_not_be_asked_who_they_are_are_done_without(
     assert not refusals
 
 
+def test_no_process_sees_what_is_without_workers_where_there_is_no_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = refusals_of(monkeypatch, *Staying.settings)
+    changing = dlprof.tune(loader(Tolerant(), shuffle=False), max_workers=4, max_ram=1_000_000)
+    for epoch in until_refused(changing, refusals):
+        assert torch.cat(epoch)[:, 0].tolist() == list(range(LENGTH))
+    assert refusals[0].startswith("there is no room to see if its dataset gives a batch without")
+    assert refusals[0].endswith("above max_ram")
+
+
 class Drawing(IterableDataset[list[float]]):
     """Random numbers from its first step on, which the training has none of."""
 
