@@ -1084,7 +1084,7 @@ class Begun(IterableDataset[torch.Tensor]):
 
 def until_refused(changing: Any, refusals: list[str]) -> Iterator[list[Any]]:
     """The epochs until the first refusal, and two more."""
-    until, more = time.monotonic() + 30, 2
+    until, more = time.monotonic() + 120, 2
     while more and time.monotonic() < until:
         more -= bool(refusals)
         yield list(changing)
@@ -1138,7 +1138,7 @@ def test_workers_that_need_not_be_asked_who_they_are_are_done_without(
     refusals = refusals_of(monkeypatch, *Staying.settings)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
     changing = dlprof.tune(loader(Tolerant(), shuffle=False), max_workers=4)
-    until, makers = time.monotonic() + 30, set[int]()
+    until, makers = time.monotonic() + 120, set[int]()
     while -1 not in makers and time.monotonic() < until:
         epoch = torch.cat(list(changing))
         assert epoch[:, 0].tolist() == list(range(LENGTH))
@@ -1198,7 +1198,7 @@ def test_an_iterable_that_shares_its_samples_out_is_read_without_workers(
 
     refusals = refusals_of(monkeypatch, NO_WORKERS)
     monkeypatch.setattr(tuned, "Control", Edge)
-    changing, until = dlprof.tune(made(2), max_workers=4), time.monotonic() + 30
+    changing, until = dlprof.tune(made(2), max_workers=4), time.monotonic() + 120
     while not changing.dataset.begun and time.monotonic() < until:
         seen, after = drawn(changing, 4)
     (shared, _), alone = drawn(made(2), 4), list(range(LENGTH))
