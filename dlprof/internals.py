@@ -224,6 +224,7 @@ def shut_down(iterator: Any) -> None:
 
 
 _BATCH_ITERATOR = "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"
+_ITERABLE = "torch.utils.data", "_DatasetKind.Iterable"
 _SIGNALS = "torch.utils.data._utils.signal_handling"
 _WORKER_LOOP = "torch.utils.data._utils.worker", "_worker_loop"
 _TUNED = (
@@ -298,10 +299,11 @@ class _Live:
     Where queues are shallower than the loader's own it comes as many batches later.
 
     To no workers none are handed out. As soon as those have come that were, batches are made here
-    by the ``fetcher``, from indices that are ``held`` until then.
+    by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those that were
+    drawn last.
     """
 
-    __slots__ = ("cycle", "fetcher", "freely", "held", "in_flight", "own", "workers")
+    __slots__ = ("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "workers")
 
     def __init__(
         self, workers: int, in_flight: int, *, own: int = 1, freely: float = math.inf
@@ -310,6 +312,7 @@ class _Live:
         self.own, self.freely = own, freely
         self.fetcher: Any = None
         self.held: list[Any] = []
+        self.latest: Any = None
         self.restart()
 
     def restart(self) -> None:
@@ -459,6 +462,7 @@ def _tuned_class(kind: Any) -> Any:
         number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
         setattr(self, _DRAWN, number + 1)
         live = getattr(self, _LIVE)
+        live.latest = index
         if getattr(self, _SEEDED) or not (live.workers or live.fetcher is None):
             return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
         return index
@@ -520,6 +524,9 @@ def tapped_iterator(
     An iterator with workers asks the sampler twice as it begins, and uses the second answer; one
     without asks once. A sampler may draw random numbers then, or count epochs: it is asked as often
     as with the ``own_in_flight`` batches of the loader's own workers; 0 for none.
+
+    Where the loader has workers of its own, and the iterator none, an iterable dataset begins with
+    the first batch, as in a worker, and by the random numbers that ``wrap`` has for it.
     """
     workers = loader.num_workers
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
@@ -529,13 +536,50 @@ def tapped_iterator(
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _DRAWN: 0})
     vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_in_flight})
-    _initialize(iterator, loader)
+    late = own_in_flight and not workers and loader._dataset_kind == _find(*_ITERABLE)
+    _initialize(iterator, _Changed(loader, dataset=()) if late else loader)
+    if late:
+        iterator._dataset = loader.dataset
+        iterator._dataset_fetcher = _LateFetcher(_fetcher_maker(iterator))
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
-    if own_in_flight and not workers:
+    if own_in_flight and not (workers or late):
         iterator._sampler_iter = iter(iterator._index_sampler)
         live.fetcher = iterator._dataset_fetcher
     return iterator
+
+
+class _LateFetcher:
+    """A fetcher that is made with its first batch."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._fetcher = make, cast(Any, None)
+
+    def fetch(self, indices: Any) -> Any:
+        """Fetch a batch."""
+        if self._fetcher is None:
+            self._fetcher = self._make()
+        return self._fetcher.fetch(indices)
+
+
+def _fetcher_maker(iterator: Any) -> Callable[[], Any]:
+    """What makes a fetcher for this process; it keeps no iterator."""
+    parts = ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")
+    create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
+    return functools.partial(create, *(getattr(iterator, f"_{part}") for part in parts))
+
+
+def made_again(iterator: Any) -> Callable[[], None]:
+    """What makes the batch that was drawn last in the process that calls it; it keeps no iterator.
+
+    Of an iterable dataset it is the first one.
+    """
+    live, make = getattr(iterator, _LIVE), _fetcher_maker(iterator)
+
+    def again() -> None:
+        make().fetch(live.latest)
+
+    return again
 
 
 def _initialize(iterator: Any, loader: Any) -> None:
@@ -589,9 +633,7 @@ def steer(
     """
     live = getattr(iterator, _LIVE)
     if not workers and live.fetcher is None and wrap is not None:
-        parts = ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")
-        create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
-        live.fetcher = wrap(create(*(getattr(iterator, f"_{part}") for part in parts)))
+        live.fetcher = wrap(_fetcher_maker(iterator)())
     if workers != live.workers:  # workers of an iterable dataset keep their turn
         live.workers, live.cycle = workers, None
     live.in_flight = workers * ahead

@@ -430,6 +430,7 @@ class Control:
             if window.refused:
                 self._note(window.setting, why, kept=False, refused=window.refused)
                 stays.seen[window.setting] = []
+                self._spares_workers &= window.setting != NO_WORKERS
             else:
                 if stays.add(window):
                     trial = stays.now != self.kept and stays.now in {asked, deeper}
@@ -479,7 +480,7 @@ class Control:
 
     def _next(self, stays: _Stays) -> tuple[Setting, str, Setting | None]:
         """What to have from the next epoch on, and why; and which deeper queues before."""
-        if not stays.are_enough(self.kept):
+        if not stays.are_enough(self.kept) or stays.odd:
             return self.kept, "", None
         seen = stays.lately(self.kept)
         if not self.kept.workers:  # by what is known now
@@ -542,8 +543,11 @@ class Control:
         # Each of the others has its share of the cores. From a single core that only fetches, the
         # wait may be all that a batch computes: that would say nothing.
         others = seen.setting.workers - 1 if self._cores > 1 else 0
-        fetch_s = seen.fetch_s - min(seen.delay_s, seen.cpu_s * others / self._cores)
-        return fetch_s - seen.shared_s if seen.shared_s < fetch_s else fetch_s
+        theirs_s = min(seen.delay_s, seen.cpu_s * others / self._cores)
+        fetch_s, delay_s = seen.fetch_s - theirs_s, seen.delay_s - theirs_s
+        # What isn't computed waits for no core either, whoever has it.
+        shared_s = seen.shared_s * (1 + delay_s / seen.cpu_s if seen.cpu_s else 1.0)
+        return fetch_s - shared_s if shared_s < fetch_s else fetch_s
 
     def _handed_s(self, seen: Window) -> float:
         """What a batch takes because it comes from a worker: receiving it.
@@ -693,13 +697,19 @@ class Control:
         if len(before) < _FEWEST or self._gain(before, [slow])[0] > -_CLEAR:
             return False
         if had is not None:  # else it began without
+            if not self._may_lose():
+                return False
+            (again,) = yield from self._windows(self.kept, 1)
+            if self._gain(before, [again])[0] > -_CLEAR:  # a single window is so by chance
+                return False
             why = "workers are missed that it did without"
             try:
                 (seen,) = yield from self._windows(had, 1, skip=had.workers)
             except _RefusedError as error:
                 self._note(had, why, kept=False, refused=str(error))
                 return True
-            gain, _ = self._gain([slow], [seen])
+            gain, _ = self._gain([slow, again], [seen])
+            self._count_loss(seen, self._cost_s(_whole([slow, again]), 0.0))
             speedup = mean_interval([gain]).through(math.exp)
             self._note(had, why, kept=gain > _EQUAL, speedup=speedup)
         return True
@@ -727,6 +737,8 @@ class _Stays:
         self.seen: dict[Setting, list[Window]] = {kept: []}
         self._gain, self._has_moved = gain, has_moved
         self._earlier: list[Window] = []  # of the setting in force, when it was before
+        self.odd: list[Window] = []  # its latest, as far as they are clearly unlike those before
+        self._changed: Setting | None = None  # of which few windows say enough
 
     def add(self, window: Window) -> bool:
         """Take in what was seen; whether the setting has just come into force."""
@@ -734,17 +746,26 @@ class _Stays:
         if fresh:
             self.now = window.setting
             self._earlier, self.seen[self.now] = self.seen.get(self.now, []), []
+            self._changed = None if self._changed == self.now else self._changed
         stay = self.seen[self.now]
+        known = self._earlier + stay[: len(stay) - (0 if fresh else len(self.odd))]
         stay.append(window)
         del stay[:-_REMEMBERED]
+        odd = len(known) >= _FEWEST and abs(self._gain(known, [window])[0]) > _CLEAR
+        self.odd = [*(() if fresh else self.odd), window] if odd else []
+        # One may be so by chance. To wait for as many as else would take minutes of long epochs.
+        if len(self.odd) > 1 and math.fsum(each.took_s for each in self.odd) >= _EDGE_WINDOW_S:
+            self._earlier, self.seen = [], {self.now: self.odd}
+            self.odd, self._changed = [], self.now
+            return fresh
         before, recent = self._earlier + stay[:-_FEWEST], stay[-_FEWEST:]
         if min(len(before), len(recent)) >= _FEWEST and self._has_moved(before, recent):
-            self._earlier, self.seen = [], {self.now: recent}
+            self._earlier, self.seen, self._changed = [], {self.now: recent}, None
         return fresh
 
     def are_enough(self, setting: Setting) -> bool:
         """Whether enough was seen of a setting to judge by."""
-        return len(self.seen.get(setting, ())) >= _FEWEST
+        return len(self.seen.get(setting, ())) >= (1 if setting == self._changed else _FEWEST)
 
     def lately(self, setting: Setting) -> Window:
         """A setting's latest windows as one."""

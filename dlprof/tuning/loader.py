@@ -8,6 +8,7 @@ import html
 import logging
 import math
 import os
+import signal
 import sys
 import time
 import weakref
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import IterableDataset, MapDataPipe
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
@@ -48,6 +49,7 @@ from dlprof.tuning.seeding import (
     PLACES,
     READY,
     SECONDS,
+    SELDOM,
     SHARED_SECONDS,
     ClockedInit,
     SeededFetcher,
@@ -59,6 +61,7 @@ from dlprof.units import NS, counted, format_duration, parse_bytes
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
 _COPIES = 4  # until malloc gives memory again
+_ATTEMPT_S = 60  # whole ones, until it is given up to make a batch without workers
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -305,6 +308,9 @@ class _Tuner:
         # Before the main process fetched: what it opens or moves since, workers would share.
         self._before: frozenset[OpenFile] | None = None
         self._asked = asked
+        # What makes a batch without workers, as soon as there is one; and what came of it.
+        self._again: Callable[[], None] | None = None
+        self._attempt: _Attempt | None = None
         self._control = self._begun(loader)
         name, fixed = type(loader.dataset).__name__, self._why_fixed(loader)
         self.tuning = Tuning(self._control, name, fixed)
@@ -321,7 +327,9 @@ class _Tuner:
         mine, asked = Setting(loader.num_workers, loader.prefetch_factor or 0), self._asked
         changes_workers = not self._why_fixed(loader)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
-        spares_workers = asked and self._is_map and loader.num_workers > 0 and not for_workers
+        # Torch would have the training's own pipe give the share of a single reader from then on.
+        is_pipe = isinstance(loader.dataset, IterDataPipe)
+        spares_workers = asked and not is_pipe and loader.num_workers > 0 and not for_workers
         # Others than forked ones are sent the dataset, which may have opened what can't be sent.
         spares_workers = spares_workers and changes_workers and _forks(loader)
         self._spares_workers = spares_workers
@@ -426,6 +434,8 @@ class _Tuner:
             tap = _Tap(self, mine, watching=self._draws > 0)
             iterator = self._tapped(loader, mine, tap)
         tap.over = bool(self.tuning.off)
+        if self._spares_workers:
+            self._again = internals.made_again(iterator)
         self._taps.add(tap)
         weakref.finalize(tap, self._left).atexit = False
         self.renewed(tap)
@@ -433,7 +443,7 @@ class _Tuner:
 
     def _begin_process(self, loader: Any, mine: Setting) -> None:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
-        self._process, self._before = os.getpid(), None
+        self._process, self._before, self._attempt = os.getpid(), None, None
         self._taps = weakref.WeakSet()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
@@ -468,8 +478,8 @@ class _Tuner:
         if self.tuning.off or not self._has_turn(self._ask.setting):
             return self._control.kept
         while (asked := self._ask.setting) != (kept := self._control.kept):
-            if not asked.workers and self._control.live:
-                return kept  # it is tried within the epoch
+            if not asked.workers and (self._control.live or not self._is_known(asked)):
+                return kept  # it is tried within the epoch, or with the next
             takes_more = asked.takes_more_than(kept) or not asked.workers
             why = self._refusal(kept, asked, pids=()) if takes_more else ""
             if not why:
@@ -484,8 +494,9 @@ class _Tuner:
             name, others = named(files, self._loader())[0], "the main process" if alone else "more"
             return f"a worker moves the position of {name}, which {others} would share"
         if alone:
-            asked = any(self._clock[ASKED::PLACES])
-            return "the dataset asks get_worker_info() for more than None" if asked else ""
+            if any(self._clock[SELDOM::PLACES]):
+                return "the dataset asks get_worker_info() for more than None now and then"
+            return (self._attempt.error() or "") if self._attempt is not None else ""
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.
@@ -501,17 +512,37 @@ class _Tuner:
             batch_tensors=self._batch_tensors,
         )
 
+    def _is_known(self, wanted: Setting, iterator: Any = None) -> bool:
+        """Whether it is known if a setting can be had.
+
+        To do without workers that are asked who they are takes an attempt.
+        """
+        kept, again = self._control.kept, self._again
+        asked = any(self._clock[ASKED::PLACES]) and not any(self._clock[SELDOM::PLACES])
+        if wanted.workers or not (kept.workers and asked and again):
+            return True
+        if self._attempt is None:
+            pids = [each.pid for each in internals.workers_of(iterator)]
+            more = kept._replace(workers=kept.workers + 1)
+            why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
+            self._attempt = _Attempt(again, self._context, why)
+        return self._attempt.error() is not None
+
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         # Where workers are spared, no batch may draw from the training's random numbers.
         own_in_flight = loader.num_workers * (loader.prefetch_factor or 0)
         alone = not setting.workers and own_in_flight > 0
-        tap.loader = loader if alone and self._spares_workers else None
+        tap.loader = loader if alone and self._spares_workers and self._is_map else None
         self._note_files(loader, setting)
         if not setting.workers and self._before is None:
             self._before = frozenset(open_files())
-        wrap = functools.partial(SeededFetcher, keep=True) if self.reseeds or alone else None
+        wrap = self._keeping() if self.reseeds or alone else None
         with self._as_set(loader, setting):
             return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+
+    def _keeping(self) -> Callable[[Any], Any]:
+        """What has a fetcher in the main process leave the training's random numbers alone."""
+        return functools.partial(SeededFetcher, keep=True, once=not self.reseeds)
 
     def _note_files(self, loader: Any, setting: Setting) -> None:
         """Note which files the workers that are to be forked have from here, and where."""
@@ -583,13 +614,14 @@ class _Tuner:
             window = tap.window()
             tap.pause(0)  # counted once, and as what it was, also where Ctrl-C comes from here on
             self._look(window)
+        self._is_known(self._ask.setting, iterator)  # if not now, when the epoch ends
         # Some settings come with the next epoch, where ``batch`` is None, and others before.
         while self._can_steer(
             iterator,
             tap,
             wanted := (None if batch is None else self._ask.within) or self._ask.setting,
         ):
-            if not self._has_turn(wanted):
+            if not (self._is_known(wanted, iterator) and self._has_turn(wanted)):
                 tap.pause(NS)
                 return
             why = self._go_over(iterator, tap, wanted)
@@ -687,7 +719,7 @@ class _Tuner:
             tap.pause(NS // 10)
             return None
         with internals.undisturbed():
-            internals.steer(iterator, *after, functools.partial(SeededFetcher, keep=True))
+            internals.steer(iterator, *after, self._keeping())
             tap.setting = after
         return ""
 
@@ -930,6 +962,62 @@ class _Tap:
         self._held.clear()
         self._last_ns = time.perf_counter_ns()
         self._tuner.renewed(self)
+
+
+class _Attempt:
+    """Whether a batch can be made without workers, as a forked process shows.
+
+    Whatever that does to the dataset, and to random numbers, ends with it. ``again`` makes the
+    batch; ``why`` says why it may not be tried, and is empty where it may.
+    """
+
+    def __init__(self, again: Callable[[], None], context: Any, why: str) -> None:
+        known = f"there is no room to see if its dataset gives a batch without workers: {why}"
+        self._error = known if why else None
+        if why:
+            return
+        self._until_s = time.monotonic() + _ATTEMPT_S
+        self._results, results = context.Pipe(duplex=False)
+        try:
+            with internals.undisturbed():
+                given = again, results
+                self._process = context.Process(target=_attempt, args=given, daemon=True)
+                self._process.start()
+        except OSError as error:
+            self._results.close()
+            self._error = f"no process could be started: {error.strerror}"
+        finally:
+            results.close()
+
+    def error(self) -> str | None:
+        """Why none could; empty where one could, and ``None`` where that isn't known yet."""
+        if self._error is None and (self._results.poll() or time.monotonic() > self._until_s):
+            try:
+                said = self._results.recv_bytes() if self._results.poll() else b"it takes too long"
+            except (EOFError, OSError):
+                said = b"the process that tried ended"
+            self._process.kill()  # its end, by a signal that no training has a handler for
+            self._process.join()
+            self._results.close()
+            raised = said.decode(errors="replace")
+            self._error = raised and f"outside of workers its dataset gives no batch: {raised}"
+        return self._error
+
+
+def _attempt(again: Callable[[], None], results: Any) -> None:
+    """A forked process: try to make a batch, say what that raised, and end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # without the training's ways
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(_ATTEMPT_S)  # its parent may be gone
+    try:
+        torch.set_num_threads(1)  # others were not forked
+        again()
+        said = ""
+    except BaseException as error:  # noqa: BLE001 - whatever a dataset of the user's raises
+        said = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):
+        results.send_bytes(" ".join(said.split())[:200].encode(errors="replace"))
+    os._exit(0)
 
 
 def _copying_takes(size: int) -> float:

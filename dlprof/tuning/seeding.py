@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import get_worker_info
@@ -21,14 +21,15 @@ from torch.utils.data import get_worker_info
 from dlprof.internals import set_create_fetcher, wrap_collating
 from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 7
+PLACES = 8
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED = range(PLACES)
+SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED, SELDOM = range(PLACES)
 """What its batches took, and of CPU time, and of run-queue delay, how many they were, 1 as soon as
-it can make some, the CPU time in which torch collated tensors: in workers into shared memory, and 1
-once the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
-to that."""
+it can make some, the CPU time in which torch collated tensors: in workers into shared memory, how
+often the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
+to that, and 1 once some batches but its first have asked and others haven't: then one that is made
+shows little of the next."""
 
 
 class ClockedInit:
@@ -92,13 +93,13 @@ class ClockedInit:
 
 
 def _notice_asking(info: Any, clock: Any, at: int) -> None:
-    """Note when something of what ``get_worker_info()`` gives is read, in this worker."""
+    """Count what is read of what ``get_worker_info()`` gives, in this worker."""
     plain: Any = type(info)
     read = plain.__getattribute__
 
     def noticed(self: Any, name: str) -> Any:
         if not name.startswith("__"):
-            clock[at] = 1.0
+            clock[at] += 1
         return read(self, name)
 
     plain.__getattribute__ = noticed
@@ -122,24 +123,31 @@ class SeededFetcher:
     """A fetcher of torch's that is sent a seed with the indices of each batch.
 
     With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
-    in the main process they are the training's.
+    in the main process they are the training's. With ``once`` only the first batch is seeded, and
+    the next go on from there, as in a worker: seeding takes longer than all else here.
     """
 
-    def __init__(self, fetcher: Any, *, keep: bool = False) -> None:
+    def __init__(self, fetcher: Any, *, keep: bool = False, once: bool = False) -> None:
         self._dlprof_fetcher, self._dlprof_kept = fetcher, _Kept() if keep else None
+        self._dlprof_own = _Kept() if once else None
 
     def fetch(self, seeded: tuple[int, Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
-        kept = self._dlprof_kept
+        kept, own = self._dlprof_kept, self._dlprof_own
         if kept is None:
             _seed_all(seed)
             return self._dlprof_fetcher.fetch(indices)
         kept.keep()
         try:
-            _seed_all(seed)
+            if own is None or not own.are_bytes:
+                _seed_all(seed)
+            else:
+                own.back()
             return self._dlprof_fetcher.fetch(indices)
         finally:
+            if own is not None:
+                own.keep()
             kept.back()
 
     def __getattr__(self, name: str) -> Any:
@@ -156,6 +164,7 @@ class ClockedFetcher:
             schedstat = Path("/proc/thread-self/schedstat")
             self._dlprof_schedstat = schedstat.open("rb", buffering=0)
             weakref.finalize(self, self._dlprof_schedstat.close).atexit = False
+        self._dlprof_made, self._dlprof_asks = 0, False
 
     def _dlprof_delay_s(self) -> float:
         """How long this thread has waited for a core; 0 where that isn't known."""
@@ -168,13 +177,17 @@ class ClockedFetcher:
     def fetch(self, indices: Any) -> Any:
         """Fetch a batch."""
         clock, place = self._dlprof_clock, self._dlprof_place
-        began_delay_s = self._dlprof_delay_s()
+        began_delay_s, asked = self._dlprof_delay_s(), clock[place + ASKED]
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         batch = self._dlprof_fetcher.fetch(indices)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + CPU_SECONDS] += time.process_time() - began_cpu_s
         clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + BATCHES] += 1
+        before, self._dlprof_asks = self._dlprof_asks, clock[place + ASKED] > asked
+        self._dlprof_made += 1
+        if self._dlprof_made > 2 and self._dlprof_asks != before:
+            clock[place + SELDOM] = 1.0
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -228,37 +241,56 @@ class _Kept:
 
     Before and after each batch numpy takes 70 us to copy its state, and Python 11 us, where a small
     batch takes 150. So their bytes are copied, if they are where CPython and numpy have them.
+
+    Attributes:
+        are_bytes: Whether some are kept, and as bytes: only these go on under any generator.
     """
 
-    def keep(self) -> None:
-        """The training's are kept."""
-        self._torch, places = torch.get_rng_state(), list[tuple[int, int]]()
-        python: Any = getattr(random.random, "__self__", None)
+    are_bytes = False
+
+    def __init__(self) -> None:
+        self._numpy, self._owners = _numpy(), cast(tuple[Any, ...], ())
+
+    def _look(self, python: Any) -> None:
+        """Where the bytes of Python's generator, and of numpy's, are."""
+        places = list[tuple[int, int]]()
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
-        self._rest: Any = python.gauss_next if self._known else random.getstate()
-        self._python: Any = python
-        self._numpy = _numpy()
         found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
         self._bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
-        slow = self._numpy is not None and self._bits is None
-        self._state: Any = self._numpy.random.get_state(legacy=False) if slow else None
-        self._bytes = [(at, ctypes.string_at(at, size)) for at, size in (*places, *of_numpy)]
+        self._slow = self._numpy is not None and self._bits is None
+        self._views = [
+            memoryview((ctypes.c_char * size).from_address(at)).cast("B")
+            for at, size in (*places, *of_numpy)
+        ]
+
+    def keep(self) -> None:
+        """Those that are in force are kept."""
+        self._torch = torch.default_generator.get_state()
+        python: Any = getattr(random.random, "__self__", None)
+        owners = python, *_owners_of(self._numpy)
+        if owners != self._owners:
+            self._look(python)
+            self._owners = owners
+        self._rest: Any = python.gauss_next if self._known else random.getstate()
+        self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
+        self._bytes = [view.tobytes() for view in self._views]
+        self.are_bytes = self._known and not self._slow
 
     def back(self) -> None:
         """They go on."""
-        torch.set_rng_state(self._torch)
+        torch.default_generator.set_state(self._torch)
         if self._known:
-            self._python.gauss_next = self._rest
+            self._owners[0].gauss_next = self._rest
         else:
             random.setstate(self._rest)
         if self._state is not None:
             self._numpy.random.set_state(self._state)
         elif self._bits is not None and self._numpy.random.get_bit_generator() is not self._bits:
             self._numpy.random.set_bit_generator(self._bits)  # the dataset took another
-        for at, kept in self._bytes:
-            ctypes.memmove(at, kept, len(kept))
+        for view, kept in zip(self._views, self._bytes, strict=True):
+            view[:] = kept
 
 
 @functools.cache
@@ -274,15 +306,21 @@ def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
 
     ``None`` where it is another generator, or a numpy that doesn't say.
     """
-    get = getattr(numpy.random, "get_bit_generator", None)  # since 1.24
-    state: Any = getattr(numpy.random.random_sample, "__self__", None)
-    bits: Any = get and get()
+    bits, state = _owners_of(numpy)
     if type(bits).__name__ != "MT19937" or type(state) is not numpy.random.RandomState:
         return None, ()
     if not (half := _half_of()):
         return None, ()
     twister = bits.ctypes.state_address, _TWISTER_BYTES
     return bits, (twister, (id(state) + half, _HALF_BYTES))
+
+
+def _owners_of(numpy: Any) -> tuple[Any, Any]:
+    """Numpy's global generator, and whose it is; ``None`` where that isn't said."""
+    if numpy is None:
+        return None, None
+    get = getattr(numpy.random, "get_bit_generator", None)  # since 1.24
+    return get and get(), getattr(numpy.random.random_sample, "__self__", None)
 
 
 @functools.cache

@@ -36,6 +36,7 @@ from torch.utils.data import (
     Sampler,
     get_worker_info,
 )
+from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 import dlprof
@@ -1070,16 +1071,184 @@ class Asking(Dataset[torch.Tensor]):
         return torch.tensor([index, info.id])  # which there isn't in the main process
 
 
+class Begun(IterableDataset[torch.Tensor]):
+    """Numbers that say which worker made them, and how often the dataset was begun."""
+
+    begun = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.begun += 1
+        info: Any = get_worker_info()
+        return (torch.tensor([n, info.id]) for n in range(info.id, LENGTH, info.num_workers))
+
+
+def until_refused(changing: Any, refusals: list[str]) -> Iterator[list[Any]]:
+    """The epochs until the first refusal, and two more."""
+    until, more = time.monotonic() + 120, 2
+    while more and time.monotonic() < until:
+        more -= bool(refusals)
+        yield list(changing)
+
+
 @pytest.mark.parametrize("edge", [False, True])
-def test_workers_that_are_asked_who_they_are_stay(
-    monkeypatch: pytest.MonkeyPatch, *, edge: bool
+@pytest.mark.parametrize("dataset", [Asking(), Begun()])
+def test_workers_that_must_be_asked_who_they_are_stay(
+    monkeypatch: pytest.MonkeyPatch, dataset: Any, *, edge: bool
 ) -> None:
+    """What reading without workers does to the dataset, and raises, the training doesn't see."""
     refusals = refusals_of(monkeypatch, *Alone.settings)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
-    changing = dlprof.tune(loader(Asking()), max_workers=4)
-    for _ in range(3):
-        assert len(list(changing)) == LENGTH // 4
-    assert refusals[0] == "the dataset asks get_worker_info() for more than None"
+    changing = dlprof.tune(loader(dataset), max_workers=4)
+    for epoch in until_refused(changing, refusals):
+        assert sorted(int(n) for batch in epoch for n in batch[:, 0]) == list(range(LENGTH))
+    said = "outside of workers its dataset gives no batch: AttributeError: 'NoneType' object"
+    assert refusals[0].startswith(said)
+    assert getattr(dataset, "begun", 0) == 0
+    assert changing.tuning.off == ""
+
+
+class Seldom(Asking):
+    """Asks for one sample of many only: it would fail in the midst of an epoch."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) if index % 12 == 11 else torch.tensor([index, 0])
+
+
+def test_workers_that_are_asked_now_and_then_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = refusals_of(monkeypatch, *Alone.settings)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000)
+    changing = dlprof.tune(loader(Seldom()), max_workers=4)
+    for epoch in until_refused(changing, refusals):
+        assert len(epoch) == LENGTH // 4
+    assert refusals[0] == "the dataset asks get_worker_info() for more than None now and then"
+
+
+class Tolerant(Asking):
+    """Does with no answer."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        return torch.tensor([index, -1 if info is None else info.id])
+
+
+@pytest.mark.parametrize("edge", [False, True])
+def test_workers_that_need_not_be_asked_who_they_are_are_done_without(
+    monkeypatch: pytest.MonkeyPatch, *, edge: bool
+) -> None:
+    refusals = refusals_of(monkeypatch, *Staying.settings)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 10_000 if edge else 0)
+    changing = dlprof.tune(loader(Tolerant(), shuffle=False), max_workers=4)
+    until, makers = time.monotonic() + 120, set[int]()
+    while -1 not in makers and time.monotonic() < until:
+        epoch = torch.cat(list(changing))
+        assert epoch[:, 0].tolist() == list(range(LENGTH))
+        makers = {*epoch[:, 1].tolist()}
+    assert -1 in makers
+    assert not refusals
+
+
+def test_no_process_sees_what_is_without_workers_where_there_is_no_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = refusals_of(monkeypatch, *Staying.settings)
+    changing = dlprof.tune(loader(Tolerant(), shuffle=False), max_workers=4, max_ram=1_000_000)
+    for epoch in until_refused(changing, refusals):
+        assert torch.cat(epoch)[:, 0].tolist() == list(range(LENGTH))
+    assert refusals[0].startswith("there is no room to see if its dataset gives a batch without")
+    assert refusals[0].endswith("above max_ram")
+
+
+class Drawing(IterableDataset[list[float]]):
+    """Random numbers from its first step on, which the training has none of."""
+
+    def __init__(self) -> None:
+        self.begun = list[tuple[int, ...]]()
+
+    def __iter__(self) -> Iterator[list[float]]:
+        info = get_worker_info()
+        number, count = (0, 1) if info is None else (info.id, info.num_workers)
+        self.begun.append((number, count))
+        random.shuffle([1, 2, 3])
+        order = torch.randperm(3)  # not in a generator: `iter` runs it
+        return ([n, random.random(), float(order[0])] for n in range(number, LENGTH, count))
+
+
+def test_an_iterable_that_shares_its_samples_out_is_read_without_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From an epoch's edge on, as with ``num_workers=0``; and then with workers again."""
+
+    def drawn(made: Any, epochs: int) -> tuple[list[list[int]], list[float]]:
+        torch.manual_seed(3)
+        random.seed(3)
+        seen, after = [], []
+        for _ in range(epochs):
+            batches = list(made)
+            seen.append([int(n) for batch in batches for n in batch[:, 0]])
+            after += [random.random(), float(torch.rand(()))]
+        return seen, after
+
+    def made(workers: int) -> Any:
+        return DataLoader(Drawing(), batch_size=3, num_workers=workers, collate_fn=torch.tensor)
+
+    class Edge(Refused):
+        def look(self, window: Window) -> Ask:
+            alone = not window.setting.workers
+            return super().look(window)._replace(setting=Setting(2, 2) if alone else NO_WORKERS)
+
+    refusals = refusals_of(monkeypatch, NO_WORKERS)
+    monkeypatch.setattr(tuned, "Control", Edge)
+    changing, until = dlprof.tune(made(2), max_workers=4), time.monotonic() + 120
+    while not changing.dataset.begun and time.monotonic() < until:
+        seen, after = drawn(changing, 4)
+    (shared, _), alone = drawn(made(2), 4), list(range(LENGTH))
+    assert alone in seen
+    assert all(each == (alone if each == alone else shared[0]) for each in seen)
+    assert {*changing.dataset.begun} == {(0, 1)}
+    assert after == drawn(made(2), 4)[1]
+    assert not refusals
+    assert changing.tuning.off == ""
+
+
+def test_a_stream_that_needs_long_outside_of_workers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Streams):
+        def __iter__(self) -> Iterator[int]:
+            if get_worker_info() is None:
+                time.sleep(60)
+            return super().__iter__()
+
+    refusals = refusals_of(monkeypatch, *Staying.settings)
+    monkeypatch.setattr(tuned, "_ATTEMPT_S", 1)
+    changing = dlprof.tune(DataLoader(Stuck(), batch_size=3, num_workers=2), max_workers=4)
+    plain = [batch.tolist() for batch in DataLoader(Streams(), batch_size=3, num_workers=2)]
+    for epoch in until_refused(changing, refusals):
+        assert [batch.tolist() for batch in epoch] == plain
+    assert "gives no batch: " in refusals[0]
+
+
+@pytest.mark.parametrize("asks", [signal.SIGTERM, signal.SIGKILL])
+def test_what_an_attempt_without_workers_does_to_its_process_is_no_concern_of_the_training(
+    monkeypatch: pytest.MonkeyPatch, asks: int
+) -> None:
+    class Deadly(Streams):
+        def __iter__(self) -> Iterator[int]:
+            if get_worker_info() is None:
+                os.kill(os.getpid(), asks)
+            return super().__iter__()
+
+    handled: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: handled.append(number))
+    try:
+        refusals = refusals_of(monkeypatch, *Staying.settings)
+        changing = dlprof.tune(DataLoader(Deadly(), batch_size=3, num_workers=2), max_workers=4)
+        for epoch in until_refused(changing, refusals):
+            assert sum(len(batch) for batch in epoch) > 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert refusals[0].endswith("gives no batch: the process that tried ended")
+    assert not handled
 
 
 @pytest.mark.slow
@@ -1738,9 +1907,10 @@ def test_a_pipe_that_torch_shards_is_not_loaded_without_workers(
 
     monkeypatch.setattr(tuned, "Control", Looking)
     datasets: list[Any] = [SequenceWrapper([*range(8)]), [*range(8)]]
+    datasets += [IterableWrapper([*range(8)]), Streams()]
     for dataset in datasets:
         dlprof.tune(DataLoader(dataset, num_workers=2), max_workers=4)
-    assert spared == [False, True]
+    assert spared == [False, True, False, True]
 
 
 def test_nothing_is_started_that_the_budget_refuses(

@@ -280,6 +280,37 @@ def test_what_came_with_other_processes_is_not_held_against_a_setting() -> None:
     assert control.kept.workers > 2
 
 
+@pytest.mark.parametrize(("epoch_s", "reacts"), [(2.7, 2), (0.5, 3)])
+def test_storage_that_slows_down_gets_workers_within_two_short_epochs(
+    epoch_s: float, reacts: int
+) -> None:
+    """One that is slow may be so by chance. What workers bring is judged by what is slow since."""
+    control = Control(START, 16, live=False)
+    ask, had = control.begin(), list[Setting]()
+    batches = round(epoch_s / 0.01)
+    for epoch in range(30):
+        had.append(ask.setting)
+        by_one_s = 0.014 if epoch < 12 else 0.058
+        waited_s = max(0.0, by_one_s / ask.setting.workers - 0.01)
+        ask = control.look(Window(ask.setting, batches, batches * waited_s, batches * 0.01))
+    slow = 12 + reacts
+    assert had[:slow] == slow * [START]
+    assert {*had[slow:]} == {Setting(7, 2)}
+    assert [each.kept for each in control.changes] == [True]
+
+
+def test_more_workers_are_judged_by_what_was_seen_since_storage_slowed_down(worlds: Any) -> None:
+    """Beside windows from before they looked slower, and it took three epochs of 10 s to see it."""
+    world = worlds.World(cpu_s=0.001, io_s=0.018, step_s=0.01, cores=4)
+    training = worlds.Training(
+        world=world, phase="storage slows", at_s=120, whole_s=240, epoch_s=10
+    )
+    control = Control(START, 16, live=False, cores=4)
+    ran = training.run(START, control)
+    assert control.kept.workers == 6
+    assert ran.batches > 0.95 * training.run(Setting(8, 4)).batches
+
+
 def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() -> None:
     control = Control(Setting(12, 2), 16, live=False)
     assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
@@ -391,8 +422,8 @@ def test_workers_that_were_done_without_come_back_within_the_epoch_when_storage_
 
 
 def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
-    """They are compared for some seconds, and the loop goes on without."""
-    slow = {100}
+    """Two in a row are: they are compared for some seconds, and the loop goes on without."""
+    slow = {100, 101}
 
     def waited_s(setting: Setting) -> float:
         if setting.workers:
@@ -412,6 +443,43 @@ def test_a_batch_that_is_slow_by_chance_brings_no_workers_back() -> None:
     assert control.kept == NO_WORKERS
     assert START in seen[100:]
     assert len(seen[100:]) - seen[100:].count(NO_WORKERS) < 16
+
+
+def test_windows_that_are_slow_now_and_then_bring_no_workers_back() -> None:
+    """For a second of every twenty, as where a disk writes: workers would be no faster then."""
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ask, now_s = control.begin(), 0.0
+    while now_s < 200:
+        slow = now_s > 30 and now_s % 20 < 1
+        waited_s = 0.02 if ask.setting.workers else 0.06 if slow else 0.001
+        count = max(ask.batches, round(ask.seconds / (waited_s + 0.01)))
+        window = Window(ask.setting, count, count * waited_s, count * 0.01)
+        if ask.setting.workers:
+            window = window._replace(fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+        now_s += window.took_s
+        ask = control.look(window)
+    assert [each.after for each in control.changes] == [NO_WORKERS]
+
+
+def test_workers_that_come_back_in_vain_are_a_loss_that_counts() -> None:
+    """For three seconds of ten all is slow, and with workers it is slower still."""
+    control = Control(START, 16, cores=2, spares_workers=True)
+    ask, now_s, lost_s = control.begin(), 0.0, list[tuple[float, float]]()
+    while now_s < 300:
+        slow = now_s > 30 and now_s % 10 < 3
+        alone_s = 0.2 if slow else 0.001
+        waited_s = alone_s + 0.02 if ask.setting.workers and not slow else alone_s
+        waited_s *= 2 if ask.setting.workers and slow else 1
+        count = max(ask.batches, round(ask.seconds / (waited_s + 0.01)))
+        window = Window(ask.setting, count, count * waited_s, count * 0.01)
+        if ask.setting.workers:
+            window = window._replace(fetch_s=0.0005, cpu_s=0.0005, receive_s=0.002)
+            lost_s.append((now_s, window.took_s - count * (alone_s + 0.01)))
+        now_s += window.took_s
+        ask = control.look(window)
+    assert control.kept == NO_WORKERS
+    minutes = [sum(lost for at_s, lost in lost_s if 0 <= at_s - 60 * n < 60) for n in range(1, 5)]
+    assert 0 < max(minutes) < 2
 
 
 @pytest.mark.parametrize("beside", [2, 10])
@@ -475,6 +543,14 @@ def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
     )
     assert (NO_WORKERS in had) is spared
     assert (control.kept == NO_WORKERS) is spared
+
+
+@pytest.mark.parametrize(("others_s", "alone_s"), [(0.0, 0.002), (0.006, 0.004)])
+def test_other_processes_delay_what_is_spared_no_less(others_s: float, alone_s: float) -> None:
+    """Two workers on two cores: half of what one computes, the other waits, and no longer alone."""
+    seen = Window(START, 10, 0.1, 0.1, fetch_s=0.009 + others_s, cpu_s=0.006, shared_s=0.004)
+    seen = seen._replace(delay_s=0.003 + others_s)
+    assert Control(START, 16, cores=2)._alone_s(seen) == pytest.approx(alone_s)
 
 
 def test_what_is_slower_without_workers_is_not_tried_again() -> None:

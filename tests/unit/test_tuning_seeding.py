@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 
 from dlprof.tuning import seeding
 from dlprof.tuning.seeding import (
+    ASKED,
     BATCHES,
     DELAY_SECONDS,
     PLACES,
+    SELDOM,
     ClockedFetcher,
     SeededFetcher,
     streams,
@@ -75,6 +77,31 @@ def _check_any_steps(steps: list[tuple[str, list[str]]]) -> None:
     assert batches == [alone.fetch((number, inside)) for number, (_, inside) in enumerate(steps)]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
+    monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """As in a worker: what they draw is what one stream gives, and the training draws its own."""
+    if not known:  # each is seeded then
+        monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
+    names = ["python", "half of a pair of Python", "torch", "numpy", "half of a pair of numpy"]
+    _begin()
+    fetcher, batches = SeededFetcher(_Drawing(), keep=True, once=True), []
+    for number in range(4):
+        batches += fetcher.fetch((number, names))
+        for draw in names:
+            _DRAWS[draw]()
+    after = streams()
+    _begin()
+    for draw in 4 * names:
+        _DRAWS[draw]()
+    assert after == streams()
+    one = SeededFetcher(_Drawing()).fetch((0, 4 * names))
+    alone = SeededFetcher(_Drawing())
+    each = [drawn for number in range(4) for drawn in alone.fetch((number, names))]
+    assert batches == (one if known else each)
+
+
 def _begin() -> None:
     random.seed(1)
     torch.manual_seed(1)
@@ -97,6 +124,39 @@ def test_a_dataset_may_take_another_generator_of_numpy_and_raise() -> None:
         SeededFetcher(Taking(), keep=True).fetch((1, ["nothing"]))
     assert numpy.get_bit_generator() is mine
     assert streams() == before
+
+
+def test_batches_that_are_seeded_once_may_take_another_generator_of_numpy() -> None:
+    numpy: Any = np.random  # its stubs lack these names
+
+    class Taking:
+        def fetch(self, _indices: Sequence[str]) -> float:
+            numpy.set_bit_generator(np.random.PCG64(3))
+            return float(np.random.normal())
+
+    _begin()
+    mine, before = numpy.get_bit_generator(), streams()
+    fetcher = SeededFetcher(Taking(), keep=True, once=True)
+    assert len({fetcher.fetch((number, [])) for number in range(3)}) == 1
+    assert numpy.get_bit_generator() is mine
+    assert streams() == before
+
+
+def test_it_is_noticed_where_some_batches_only_ask_for_the_worker() -> None:
+    def seldom(asks: Sequence[int]) -> float:
+        clock = [0.0] * PLACES
+
+        class Asking:
+            def fetch(self, reads: int) -> None:
+                clock[ASKED] += reads
+
+        fetcher = ClockedFetcher(Asking(), clock, 0)
+        for reads in asks:
+            fetcher.fetch(reads)
+        return clock[SELDOM]
+
+    assert [seldom(asks) for asks in ([1, 0, 0, 0], [0, 1, 2, 1], [0, 0, 0])] == [0, 0, 0]
+    assert [seldom(asks) for asks in ([0, 0, 1], [1, 1, 0])] == [1, 1]
 
 
 def test_a_function_in_place_of_one_of_pythons_is_no_generator(
