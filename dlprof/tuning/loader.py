@@ -1013,7 +1013,7 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
         torch.set_num_threads(1)  # others were not forked
         again()
         said = ""
-    except BaseException as error:  # noqa: BLE001 - whatever a dataset of the user's raises
+    except BaseException as error:  # whatever a dataset of the user's raises
         said = f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
         results.send_bytes(" ".join(said.split())[:200].encode(errors="replace"))
