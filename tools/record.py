@@ -6,17 +6,23 @@ do. Write the screens afterwards (``make docs``), and read whether the text stil
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from readme_blocks import DOCS, blocks  # noqa: E402 - tests are no package
+
+from dlprof.attach import attach  # noqa: E402 - as above
+from dlprof.machine import inspect_machine  # noqa: E402
+from dlprof.records.codec import to_json  # noqa: E402
 
 HOST = "vm"
 RECORDED = {
@@ -25,6 +31,35 @@ RECORDED = {
     "tutorials/slow-loader": {"before": "training-before", "why": "why", "after": "training-after"},
 }
 """Run files by page, as its commands name them, and as the examples do."""
+
+
+ATTACHED = ROOT / "tests" / "data" / "attach" / "recorded.json"
+"""What looks at the training of ``how-to/attach.md`` saw, which that page is drawn from."""
+
+
+def record_attached(folder: Path, kept: Path) -> None:
+    """Watch that training for 10 s, as ``dlprof attach`` does, and keep what was seen of it.
+
+    Args:
+        folder: Where it runs.
+        kept: The file.
+    """
+    page = (DOCS / "how-to/attach.md").read_text(encoding="utf-8")
+    script = next(each.text for each in blocks(page) if each.language == "python")
+    (folder / "my_slow_training.py").write_text(script, encoding="utf-8")
+    with subprocess.Popen(["python", "my_slow_training.py", "600"], cwd=folder) as training:
+        try:
+            time.sleep(15)  # as on the page
+            found = attach(training.pid, 10.0)
+        finally:
+            training.terminate()
+    seen = {
+        "seen": to_json(found.seen),
+        "usage": to_json(found.usage),
+        "machine": to_json(inspect_machine()),
+    }
+    text = json.dumps(seen).replace(platform.node(), HOST)
+    kept.write_text(f"{text}\n", encoding="utf-8")
 
 
 def record(page: str, names: dict[str, str], folder: Path, kept: Path) -> None:
@@ -57,6 +92,10 @@ def main() -> None:
     for page, names in RECORDED.items():
         with tempfile.TemporaryDirectory() as folder:
             record(page, names, Path(folder), kept)
+    with tempfile.TemporaryDirectory() as folder:
+        record_attached(
+            Path(folder), ATTACHED if kept == ROOT / "examples" else kept / ATTACHED.name
+        )
 
 
 if __name__ == "__main__":

@@ -82,9 +82,10 @@ machines are mostly halves of cores; and by how much for each further share: wit
 computing takes a third longer than with half. Of three scripts beside their steps, on 2 such CPUs,
 loops became 1.46, 1.47 and 1.47 times as fast where 1.98, 1.99 and 1.94 had been predicted."""
 
-STARTS_CPU_S: Final = {"fork": 0.035, "forkserver": 1.8, "spawn": 1.4}
-"""CPU seconds to start a worker and to end it, by start method: a fork as ``os.times`` has it, of a
-script that has loaded torch; in the others torch is imported once more."""
+STARTS_CPU_S: Final = {"fork": 0.067, "forkserver": 1.8, "spawn": 1.4}
+"""CPU seconds to start a worker and to end it, by start method: a fork of a script that has loaded
+torch, of which 17 ms are main's (``getrusage``: 0.065 to 0.075 with one, two and six workers that
+have nothing to do, on 2 cores free of others); in the others torch is imported once more."""
 
 RESET_S = 0.002  # turn of an epoch with workers that persist: 0.3 to 2 ms
 
@@ -129,7 +130,7 @@ FEW_TENSORS = 4  # a batch of no more than these is received as quickly as one t
 
 MOST_WORKERS = 128
 """Workers that are tried unasked, however long batches wait. So many forked ones take 1.4 to 5.8 GB
-(``Preflight``), and 4.5 s of CPU time to start and to end (``STARTS_CPU_S``). Of what waits for
+(``Preflight``), and 8.6 s of CPU time to start and to end (``STARTS_CPU_S``). Of what waits for
 longer than they can fill, threads in ``__getitems__`` fill more for less (``fetch.io``)."""
 
 OTHER_FILES = 64  # open in a training beside what its workers share

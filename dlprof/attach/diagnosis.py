@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -28,6 +29,7 @@ from dlprof.advise.thresholds import (
 )
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
+from dlprof.machine.waits import Wait
 from dlprof.records import (
     EPOCH_SIGN,
     BatchCosts,
@@ -118,7 +120,7 @@ class Attached:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Shares:
-    """How main's time goes, as shares of the looks."""
+    """How main's time goes, as shares of it (``_weights``)."""
 
     wait: float  # it waits for the next batch
     handover: float  # it takes tensors from workers, and waits for these
@@ -174,7 +176,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         diagnosis=found,
         confidence=sure,
         confidence_reason=why,
-        wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
+        wait_fraction=None if waits is None else _wait_estimate(seen, shares, waits),
         # Where workers were started, a few batches may have passed between two looks: none is no 0.
         batches_per_s=(
             seen.main.messages / seen.window_s
@@ -206,17 +208,46 @@ def _without_data(seen: Seen) -> tuple[int, ...]:
     return (*done, *seen.ended_before)
 
 
-def _share_estimate(share: float, looks: int) -> Estimate:
-    """Wilson's interval of a share of looks."""
+def _wait_estimate(seen: Seen, shares: _Shares, wait: float) -> Estimate:
+    """The wait with its interval: Wilson's, of the looks that find main blocked.
+
+    For how long it runs is no matter of looks; how much of that is in ``next()`` is an estimate,
+    which may be off by half.
+    """
+    ran, blocked = _running(seen), min(wait, shares.wait + shares.handover)
+    looks = sum(seen.main.waits.values()) - seen.main.waits.get("running", 0)
     square = 1.96**2 / max(1, looks)
-    middle = (share + square / 2) / (1 + square)
-    half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
-    return Estimate(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half))
+    one = min(1.0, blocked / (1 - ran)) if ran < 1 else 0.0
+    middle = (one + square / 2) / (1 + square)
+    half = math.sqrt(square * (one * (1 - one) + square / 4)) / (1 + square)
+    ends = ((1 - ran) * (end - one) for end in (middle - half, middle + half))
+    low, high = (math.hypot(end, 0.5 * (wait - blocked)) for end in ends)
+    return Estimate(value=wait, low=max(0.0, wait - low), high=min(1.0, wait + high))
+
+
+def _running(seen: Seen) -> float:
+    """Share of the time that main runs or wants a core: by the kernel's count, else by looks."""
+    counted_s = seen.main.run_s + seen.main.queued_s
+    return min(1.0, counted_s / seen.window_s) if counted_s > 0 else seen.main.share("running")
+
+
+def _weights(seen: Seen) -> list[float]:
+    """What part of the time each look stands for.
+
+    Where others keep all cores busy, a look comes late, when somebody lets go of one, as main does
+    when it begins to wait. So it is the kernel's count that says for how long main runs, and of
+    the rest all looks at main, those at it alone among them, say what it waits for.
+    """
+    counts, ran = Counter(look.main for look in seen.looks), _running(seen)
+    blocked = {state: seen.main.waits.get(state, 0) for state in counts if state != "running"}
+    every, shares = max(1, sum(blocked.values())), dict[Wait, float](running=ran)
+    shares.update((state, (1 - ran) * count / every) for state, count in blocked.items())
+    return [shares[look.main] / counts[look.main] for look in seen.looks]
 
 
 def _shares(seen: Seen) -> _Shares:
-    """How main's time goes, by all looks."""
-    looks, count = seen.looks, max(1, len(seen.looks))
+    """How main's time goes."""
+    looks, weighed = seen.looks, list(zip(_weights(seen), seen.looks, strict=True))
     waiting = [look for look in looks if _waits(look)]
     flights = _in_flight(seen)
     depth = _depth(flights, len(seen.workers))
@@ -229,20 +260,22 @@ def _shares(seen: Seen) -> _Shares:
             look.main == "running" and round(capacity - flight) >= 1 and look.finished_bytes != 0
             for look, flight in flights
         )
-        inside = taken / count if held < _HELD else 0.0
+        ran = sum(look.main == "running" for look in looks)
+        inside = _running(seen) * taken / max(1, ran) if held < _HELD else 0.0
     most = max((look.alive for look in looks), default=0)
-    sent = sum(look.main == "handover" and _starts(seen, look, most) for look in looks)
-    handed = [e for e in looks if e.main == "handover" and not _starts(seen, e, most)]
+    handed = [(weight, look) for weight, look in weighed if look.main == "handover"]
+    sent = math.fsum(weight for weight, look in handed if _starts(seen, look, most))
+    handed = [(weight, look) for weight, look in handed if not _starts(seen, look, most)]
     # A worker that makes its next batch hands few tensors over late: that is waiting for it.
     few = (_tensors(seen) or 1) <= FEW_TENSORS
-    late = sum(1 - look.idle / max(1, look.alive) for look in handed) if few else 0.0
+    late = math.fsum(w * (1 - e.idle / max(1, e.alive)) for w, e in handed) if few else 0.0
     size = _message_bytes(seen)
     unread = [look.finished_bytes for look in looks if look.finished_bytes is not None]
     small = size is not None and size <= _LONGEST_MESSAGE
     return _Shares(
-        wait=(len(waiting) + late) / count,
-        handover=(len(handed) - late) / count,
-        sending=sent / count,
+        wait=math.fsum(weight for weight, look in weighed if _waits(look)) + late,
+        handover=max(0.0, math.fsum(weight for weight, _ in handed) - late),
+        sending=sent,
         inside=inside,
         idle=_mean_idle(looks),
         idle_meanwhile=_mean_idle(waiting),
@@ -402,11 +435,18 @@ def _explanation(
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches
     inside_s = shares.inside * period_s
     computed = main_s / max(1e-12, main_s + main_queue_s)
-    receive_s = min(main_s, _receive_s(seen), inside_s * computed if inside_s else main_s)
+    # After a wait caches are cold.
+    cold = 1.0 + (seen.cold_factor - 1.0) * min(1.0, shares.wait)
+    receive_s = min(main_s, cold * _receive_s(seen), inside_s * computed if inside_s else main_s)
     dispatch_s = max(0.0, inside_s * computed - receive_s)
     handover_s = shares.handover * period_s
-    wait_s = min(period_s, (shares.wait + shares.handover) * period_s + receive_s + dispatch_s)
-    step_cpu_s = max(0.0, main_s - receive_s - dispatch_s)
+    taking_s = receive_s + dispatch_s
+    # In ``next()`` it waits for cores, too.
+    taking_queue_s = seen.main.queued_s / batches * _queued_inside(seen, taking_s / (main_s or 1.0))
+    taking_queue_s = max(taking_queue_s, inside_s * (1.0 - computed))
+    blocked_s = (shares.wait + shares.handover) * period_s
+    wait_s = min(period_s, blocked_s + taking_s + taking_queue_s)
+    step_cpu_s = max(0.0, main_s - taking_s)
     rows = min(batches, 1000)
     making_s, step_s = cpu_s + queue_s + io_s, period_s - wait_s
     fetch = _stage("fetch", making_s, cpu_s, queue_s=queue_s, io_s=io_s)
@@ -467,6 +507,19 @@ def _stage(
     """A stage of which no more than the mean is known."""
     same = dict.fromkeys(("mean_s", "median_s", "p95_s", "max_s"), mean_s)
     return Stage(name=name, cpu_s=cpu_s, run_queue_s=queue_s, io_s=io_s, **same)
+
+
+def _queued_inside(seen: Seen, computed: float) -> float:
+    """Share of main's run-queue delay that is in ``next()``, where so much of its CPU time is.
+
+    It wants a core again each time that it let go of one, or was made to. It lets go when it waits
+    for a batch, and three times for the descriptor of each of its tensors, if no pin thread does
+    that; it is made to the more often the longer it computes.
+    """
+    main, tensors = seen.main, 0 if seen.pins else _tensors(seen) or 0
+    own = min(main.yielded, (1 + 3 * tensors) * main.messages)
+    whole = main.yielded + main.preempted
+    return (own + main.preempted * min(1.0, computed)) / whole if whole else 0.0
 
 
 def _receive_s(seen: Seen) -> float:
@@ -761,7 +814,7 @@ def _certainty(
         return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
     if seen.started_workers:
         return "low", f"{looks}; workers were started, so a few batches may not be counted"
-    if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
+    if first is None or sum(seen.main.waits.values()) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks
     blind = _BLIND.get(first.code, "")

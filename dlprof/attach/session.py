@@ -50,7 +50,7 @@ def attach(
                 watcher.close()
                 watcher = Watcher(read_training(training, root), root=root)
                 ends = clock() + int(seconds * 1e9)
-            sleep(watcher.pause_s())
+            watcher.rest(sleep)
         with contextlib.suppress(NothingMeasuredError):  # it has ended
             watcher.meet(read_training(training, root).ranks)
         return _answer(watcher, root)

@@ -32,6 +32,7 @@ from dlprof.machine.procfs import (
     parse_io,
     parse_process_stat,
     parse_statm,
+    parse_switches,
 )
 from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
@@ -41,6 +42,10 @@ _UNSEEN = SchedStat(run_ns=0, wait_ns=0)
 
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
+
+_GLANCES = 1
+"""Looks at the main thread alone between two at all of a training: how long that waits rests on it,
+and a look at it costs a fraction of one at all."""
 
 
 class Look(NamedTuple):
@@ -60,9 +65,12 @@ class ProcessSeen:
     """What one process did while it was watched."""
 
     pid: int  # which
-    waits: Mapping[Wait, int]  # how many looks found its main thread so
+    # How many looks found its main thread so: of the main process also those at it alone.
+    waits: Mapping[Wait, int]
     run_s: float = 0.0  # CPU seconds of its main thread
     queued_s: float = 0.0  # run-queue delay of that thread
+    yielded: int = 0  # times that it let go of its core, and so wanted one again later
+    preempted: int = 0  # times that it was made to
     others_cpu_s: float = 0.0  # CPU seconds of its other threads
     threads: int = 1  # alive at the end
     cpus: int | None = None  # that it may run on
@@ -102,6 +110,9 @@ class Seen:
     shared_tensor_bytes: float | None = None
     own_cpu_s: float = 0.0  # CPU seconds that this process took while it watched
     unreadable: bool = False  # whether the kernel keeps from us which calls threads wait in
+    # How many times as long code takes here that comes after a wait: a look does, over one that
+    # comes after another. On a virtual machine it was 5 times, for a look and a batch alike.
+    cold_factor: float = 1.0
 
     @property
     def pins(self) -> bool:
@@ -147,6 +158,7 @@ class Watcher:
         self._tensor_bytes: float | None = None
         self._ended = False
         self._look_ns = 0
+        self._cold_ns, self._warm_ns = [0, 0], [0, 0]  # CPU time of looks at a thread, and how many
         self._find_workers(first=True)
         self._ended_before = self._ended_workers()
         self._last_cpu_ns = cpu_clock()
@@ -191,7 +203,10 @@ class Watcher:
         if main is None:
             self._ended = True
             return False
+        began = self._cpu_clock()
         states = {pid: each.look() for pid, each in self._workers.items()}
+        self._warm_ns[0] += self._cpu_clock() - began
+        self._warm_ns[1] += len(states)
         for pid in [pid for pid, state in states.items() if state is None]:
             del self._workers[pid]  # its number may come again
         alive = [each for each in states.values() if each is not None]
@@ -218,6 +233,23 @@ class Watcher:
         """Seconds until the next look: uneven, and so long that looking stays cheap."""
         mean = min(0.5, max(0.025, self._look_ns / 1e9 / share))
         return mean * random.uniform(0.5, 1.5)
+
+    def rest(self, sleep: Callable[[float], None]) -> None:
+        """Pass the time to the next look, and look at the main thread alone now and then."""
+        for glances in reversed(range(_GLANCES + 1)):
+            sleep(self.pause_s() / (_GLANCES + 1))
+            if glances:
+                began = self._cpu_clock()
+                self._main.look()
+                self._cold_ns[0] += self._cpu_clock() - began
+                self._cold_ns[1] += 1
+
+    @property
+    def _cold_factor(self) -> float:
+        (cold_ns, colds), (warm_ns, warms) = self._cold_ns, self._warm_ns
+        if not (cold_ns and warm_ns and warms):  # as without workers
+            return 1.0
+        return min(10.0, max(1.0, cold_ns / colds / (warm_ns / warms)))
 
     def usage(self) -> Usage:
         """What it and others have used since the start."""
@@ -250,6 +282,7 @@ class Watcher:
             shared_tensor_bytes=self._tensor_bytes,
             own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / 1e9,
             unreadable=self._main.thread.unreadable,
+            cold_factor=self._cold_factor,
         )
 
     def close(self) -> None:
@@ -384,6 +417,7 @@ class _Process:
         self._fed: dict[str, IoCounters] = {}  # by feeder, also by those that have ended
         self._not_feeders: set[str] = set()
         self._first = self._last = self._totals() or (Member(start_ticks=0), {})
+        self._switches = self._read_switches()[1]
 
     def look(self) -> Wait | None:
         """What its main thread does; ``None`` where the process has ended."""
@@ -411,12 +445,14 @@ class _Process:
         feeders = [n for n, io in last_io.items() if n != leader and _feeds(io)]
         fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
         run_s, queued_s = ran(leader)
-        mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
+        mask, (yielded, preempted) = self._read_switches()
         return ProcessSeen(
             pid=self.pid,
             waits=dict(self.thread.waits),
             run_s=run_s,
             queued_s=queued_s,
+            yielded=max(0, yielded - self._switches[0]),
+            preempted=max(0, preempted - self._switches[1]),
             others_cpu_s=max(0.0, (last.cpu_ns - first.cpu_ns) / 1e9 - run_s),
             threads=max(1, len(last.threads)),
             cpus=len(mask) if mask else None,
@@ -427,6 +463,11 @@ class _Process:
             written_bytes=did(leader, "written_chars"),
             grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
+
+    def _read_switches(self) -> tuple[frozenset[int] | None, tuple[int, int]]:
+        """The CPUs that it may run on, and how often its main thread has let go of one so far."""
+        status = read_text(f"{self._folder}/status") or ""
+        return parse_allowed_cpus(status), parse_switches(status)
 
     def count(self, *, again: bool = False) -> None:
         """Note what its feeders have written, which end with the workers that they feed.

@@ -41,6 +41,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     target: Target,
     *,
     wall_s: float,
+    cut_short: bool = False,
     refused: Mapping[str, str] | None = None,
     usage: Usage | None = None,
     local_ranks: int = 1,
@@ -53,8 +54,9 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
 
     ``explanations`` are of loaders whose first batches were followed, whose names they have as
     ``trial_id``; ``refused`` has why others could not be, by name. ``target`` is the script, which
-    ran for ``wall_s``. ``local_ranks`` on this machine may run on ``local_cpus`` together, and each
-    counts on its share. ``start_method`` is how workers start where a loader doesn't say so.
+    ran for ``wall_s``, and would have gone on where it was ``cut_short``. ``local_ranks`` on this
+    machine may run on ``local_cpus`` together, and each counts on its share. ``start_method`` is
+    how workers start where a loader doesn't say so.
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
@@ -66,8 +68,14 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     machine = machine.shared_by(local_ranks, local_cpus)
     # Batches given again are no part of the script as it runs otherwise.
     wall_s = own_s(wall_s, loaders)
-    # Below this share of the script's time the report says that no loader holds the script up.
-    costly = [each for each in loaders if each.cost_s >= 0.05 * wall_s and each.batches]
+    # Below this share of the script's time the report says that no loader holds the script up; of
+    # one that was cut short, of the loop's time, which would have been most of it.
+    costly = [
+        each
+        for each in loaders
+        if each.batches
+        if each.cost_s >= 0.05 * (each.waited_s + each.stepped_s if cut_short else wall_s)
+    ]
     costly.sort(key=lambda each: each.cost_s, reverse=True)
     traced = {each.trial_id: each for each in explanations}
     notes: list[str] = []
@@ -253,7 +261,7 @@ def _script(
         # does beside a step which sleeps, is no work that workers could slow.
         threads = max(cores, threads) if cores >= 1 else 1.0
     return Script(
-        wall_s=wall_s + loader.spared_s,
+        wall_s=wall_s + (loader.spared_s or 0.0),
         loader=loader,
         step_cores=cores,
         step_threads=threads,

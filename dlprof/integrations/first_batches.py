@@ -218,7 +218,8 @@ class Follower:
         rows = trace.rows
         if not rows:
             return None
-        config, warm_up = self._config, self._warm_up
+        # Without workers the very first batch has the imports that one of a worker has: a start's.
+        config, warm_up = self._config, self._warm_up or int(len(rows) > LEAST_BATCHES)
         first = rows[warm_up if len(rows) > 2 * warm_up else 0]
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)

@@ -9,6 +9,7 @@ import dataclasses
 import importlib.abc
 import importlib.metadata
 import importlib.util
+import math
 import os
 import platform
 import secrets
@@ -280,6 +281,7 @@ class _Watching:
                 self._header.machine,
                 self._header.target,
                 wall_s=script.wall_s,
+                cut_short=script.is_cut_short,
                 refused=self._recorder.refusals(),
                 # Ranks would take each other for background load.
                 usage=script.usage if rank is None else None,
@@ -375,10 +377,12 @@ def _end_as_interrupted() -> None:
 def usage_from_now(
     *,
     begin: Callable[[], Callable[[], Snapshot]] = lambda: Sampler(os.getpid()).take,
+    load: Callable[[], float] = lambda: os.getloadavg()[0],
 ) -> Callable[[], Usage | None]:
     """What was used of the machine since now, when it is asked for.
 
-    What can't be read is no fault of the script's: the answer is ``None`` then.
+    What can't be read is no fault of the script's: the answer is ``None`` then. Nobody looks at who
+    wants cores while the script runs; the load average of the last minute has it.
     """
     first = None
     with contextlib.suppress(Exception):  # a training must not end by being watched
@@ -386,11 +390,29 @@ def usage_from_now(
         first = take()
 
     def usage() -> Usage | None:
+        found: Usage | None = None
         with contextlib.suppress(Exception):  # as above
-            return None if first is None else usage_between(first, take())[0]
-        return None
+            last = take()
+            found = None if first is None else usage_between(first, last)[0]
+        with contextlib.suppress(Exception):  # as above: some systems have no load average
+            passed_s = 0.0 if first is None else (last.time_ns - first.time_ns) / NS
+            return None if found is None else _with_waiting(found, load(), passed_s, last)
+        return found
 
     return usage
+
+
+def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) -> Usage:
+    """The usage with the threads of others that wanted cores, by the load average.
+
+    That counts all that ran or waited, the older the less: of the script's own as much as a minute
+    keeps of the time for which it ran. Of CPUs that the script may not use it has no part.
+    """
+    runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
+    own = (usage.own_cpu_cores or 0.0) / runs * (1.0 - math.exp(-passed_s / 60))
+    mine = min(1.0, (last.allowed_cpus or 1e9) / (os.cpu_count() or 1))
+    others = max(usage.other_cpu_cores or 0.0, mine * (load - own))
+    return dataclasses.replace(usage, other_runnable=others)
 
 
 def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:

@@ -295,6 +295,13 @@ def parse_runnable(text: str) -> int | None:
     return parse_int(words[3].partition("/")[0]) or None if len(words) > 3 else None
 
 
+def parse_switches(text: str) -> tuple[int, int]:
+    """How often a thread let go of its core, and was made to, from its ``status``; 0 if unknown."""
+    fields, names = _fields(text), ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+    own, forced = (parse_int(fields.get(name, "")) or 0 for name in names)
+    return own, forced
+
+
 def _fields(text: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}

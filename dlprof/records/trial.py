@@ -91,7 +91,7 @@ class Usage:
     other_cpu_cores: float | None = None
     stolen_cpu_cores: float | None = None  # the part of it that a hypervisor gave to other machines
     # Threads of other processes that ran or were runnable, on the whole machine, mean over looks
-    # five times a second: how many cores others would use.
+    # five times a second: how many cores others would use. Of a script, by the load average.
     other_runnable: float | None = None
     # Run-queue delay over that plus CPU time. Above about 0.3 the trial is short of cores.
     run_queue_wait_fraction: float | None = None

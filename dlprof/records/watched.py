@@ -150,10 +150,13 @@ class WatchedLoader(Shown):
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
-    def spared_s(self) -> float:
-        """Seconds of waiting that pauses of ``--headroom`` spared it: batches lay ready then."""
+    def spared_s(self) -> float | None:
+        """Seconds of waiting that pauses of ``--headroom`` spared it: batches lay ready then.
+
+        ``None`` where there were no pauses, or what they brought could not be measured.
+        """
         if self.headroom is None or self.wait is None:
-            return 0.0
+            return None
         return max(0, self.batches - self.epochs - self.wait.count) * self.wait.mean_s
 
     @property
@@ -165,7 +168,7 @@ class WatchedLoader(Shown):
         copied_s = 0.0 if self.copies is None else self.copies.exposed_s or 0.0
         found = self.headroom
         slowed_s = 0.0 if found is None else found.slowed_fraction.value * found.period_s
-        waited_s = self.waited_s + self.spared_s - self.nested_s
+        waited_s = self.waited_s + (self.spared_s or 0.0) - self.nested_s
         return waited_s + (copied_s + max(0.0, slowed_s)) * self.batches
 
 
@@ -215,6 +218,11 @@ class WatchedScript:
     # What was tried on its loaders, in the order of these, where they tune themselves.
     tried: tuple[TriedSetting, ...] = ()
     notes: tuple[str, ...] = ()  # what to know about how it was watched
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether its loops would have gone on: their share of its time says nothing of it."""
+        return self.ending in {"running", "interrupted", "exception"}
 
 
 def own_s(wall_s: float, loaders: Iterable[WatchedLoader]) -> float:

@@ -61,6 +61,8 @@ def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
     script = run.script
     rank = "" if script is None or script.rank is None else f", rank {script.rank}"
+    # Where a loop that waits is a small part of the script, the answer is the share of the whole.
+    whole = _is_rarely_waited_for(run.watched, script)
     bars = (
         _loop(
             _in_rounds(each),
@@ -69,7 +71,7 @@ def script_report(run: Run) -> doc.Document:
             "" if each.config is None else each.config.text,
         )
         for each in _by_wait(run)[:4]
-        if each.batches and each.wait_fraction is not None
+        if each.batches and each.wait_fraction is not None and not whole
     )
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
@@ -170,13 +172,17 @@ def _in_rounds(loader: WatchedLoader) -> WatchedLoader:
 def _to_gain(run: Run) -> Iterator[doc.Row]:
     """How sure it is that nothing is to be gained: no loader saves more than the wait for data."""
     script = run.script
-    wait = None if script is None else script.wait_fraction
-    if script is None or wait is None or wait >= 1 or len(script.ranks) > 1:
+    if script is None or len(script.ranks) > 1:
         return  # of several ranks each waits for the others as well
+    where, wait = "for the script", script.wait_fraction
+    if script.is_cut_short:
+        where, wait = "in this loop", _slowest(run.watched).wait_fraction
+    if wait is None or wait >= 1:
+        return
     # Its main thread may wait for another, which waits for data; and headroom says it better.
     if any(each.background_s > 0 or each.headroom is not None for each in run.watched):
         return
-    most = f"at most {ratio_text(1 / (1 - wait))} for the script, without any wait for data"
+    most = f"at most {ratio_text(1 / (1 - wait))} {where}, without any wait for data"
     yield "Speed-up", most
     yield _certainty()
 
@@ -237,13 +243,14 @@ def _how_it_went(run: Run) -> str:
         return f"{name}, cut off"
     parts = [f"{name} ran {format_duration(script.wall_s)}"]
     if run.watched:
-        waited, rest, share = format_duration(script.waited_s), "that", script.wait_fraction
+        # As seconds alone: the share that is said is that of the loop.
+        waited, rest = format_duration(script.waited_s), "that"
         # Batches given again are no part of the script as it runs otherwise.
         extra_s = script.wall_s - own_s(script.wall_s, run.watched)
         if extra_s > 0:
             parts = [f"{parts[0]}, {format_duration(extra_s)} of that for --headroom,"]
             rest = "the rest"
-        parts = [f"{parts[0]} and waited {waited} of {rest} for data ({percent_text(share)})"]
+        parts = [f"{parts[0]} and waited {waited} of {rest} for data"]
     if script.ending == "running":
         parts.append("cut off")
     if script.ending in _ENDINGS:
@@ -309,10 +316,10 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
     if share is None or not slowest.batches:
         return f"{name} gave no batch."
     if is_harmless(loaders, script):
-        whole = None if script is None else script.wait_fraction
-        of_all = whole is not None and whole < _HARDLY
-        who, wait = ("the script", whole) if of_all else (name, share)
-        return f"No DataLoader bottleneck: {who} spends {percent_text(wait)} waiting for data."
+        who, wait = name, percent_text(share)
+        if script is not None and _is_rarely_waited_for(loaders, script):
+            who, wait = "the script", percent_text(script.wait_fraction)
+        return f"No DataLoader bottleneck: {who} spends {wait} waiting for data."
     sentence = f"{name}'s loop spends {percent_text(share)} of its time waiting for data"
     begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     whole_s = slowest.waited_s + slowest.stepped_s
@@ -339,11 +346,15 @@ def is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) 
     """Whether no loader is waited for to speak of."""
     if not loaders:
         return False
-    slowest = _slowest(loaders)
-    whole = None if script is None else script.wait_fraction
-    if whole is not None and whole < _HARDLY and not slowest.background_s:
-        return True
-    return slowest.wait_fraction is not None and slowest.wait_fraction < _HARDLY
+    waits = _slowest(loaders).wait_fraction
+    return _is_rarely_waited_for(loaders, script) or (waits is not None and waits < _HARDLY)
+
+
+def _is_rarely_waited_for(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
+    """Whether a script that came to its end waited for little of it, whatever its loops did."""
+    if script is None or script.wait_fraction is None or script.is_cut_short or not loaders:
+        return False
+    return script.wait_fraction < _HARDLY and not _slowest(loaders).background_s
 
 
 def summary_text(loader: WatchedLoader) -> str:

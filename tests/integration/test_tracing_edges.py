@@ -140,6 +140,19 @@ def test_slow_batches_of_a_script_are_followed_until_they_may_show_a_cause(
     assert found[0].batches == first_batches.LEAST_BATCHES
 
 
+def test_without_workers_the_very_first_batch_is_of_a_start() -> None:
+    """It has the imports that one of a worker has: what batches cost is that of the others."""
+    loader = DataLoader(Numbers(), 2)
+    follower = first_batches.Follower("train.py:3", Config(batch_size=2).canonical())
+    iterator = loader._get_iterator()
+    follower.make(loader, iterator, lambda: type(iterator).__init__(iterator, loader))
+    batches = len(list(iterator))
+    found = follower.summary()
+    assert found is not None
+    assert batches > first_batches.LEAST_BATCHES
+    assert found[0].batches == len(found[0].costs.cpu_s) == batches - 1
+
+
 class TellsHooks(Dataset[Any]):
     """Samples tell whether their worker's fetchers are timed."""
 

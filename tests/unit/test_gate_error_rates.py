@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 
 from dlprof.gate.plan import LOOKS, make_plan
 from dlprof.gate.signed_rank import shift_interval
+from dlprof.gate.verdict import judge
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 20
@@ -67,6 +69,36 @@ def test_over_all_looks_the_error_keeps_its_bound() -> None:
         wrong["pass"] += any(each.high < 0 for each in bounds)
     assert 0 < wrong["fail"] <= 0.005 * sessions * 1.5
     assert 0 < wrong["pass"] <= 0.005 * sessions * 1.5
+
+
+@pytest.mark.parametrize("world", ["CROWDED", "DRIFTING", "SWITCHING", "ODD"])
+def test_checks_that_time_cuts_short_fail_nothing_at_the_limit(bench: Any, world: str) -> None:
+    """However few their quads: a part of the error of the looks that are left is spent on them."""
+    plan, failed, told = make_plan(gates=()), 0, 0
+    for seed in range(60):
+        for slowdown in (bench.LIMIT, bench.Slowdown(name="3x", mean=2.0)):
+            machine = bench.Machine(getattr(bench, world), slowdown, f"cut {world} {seed}")
+            quads = [machine.quad(number, seed) for number in range(5 + seed % 10)]
+            failure = judge(plan, quads).state == "fail"
+            failed += failure and slowdown is bench.LIMIT
+            told += failure and slowdown is not bench.LIMIT
+    assert failed == 0
+    assert told >= 55
+
+
+def test_blocks_that_differ_by_the_machine_alone_lie_apart_in_few_quads(bench: Any) -> None:
+    """One of six by chance; one of four is what ``_blocks_tell`` allows for."""
+    heavy = dataclasses.replace(
+        bench.SWITCHING, name="heavy", service_sd=0.4, drift_sd=0.1, outliers=0.02
+    )
+    for world in (bench.QUIET, bench.DRIFTING, bench.SWITCHING, heavy):
+        machine, apart, count = bench.Machine(world, bench.NONE, "apart"), 0, 300
+        for number in range(count):
+            means: dict[str, list[float]] = {"base": [], "change": []}
+            for block in machine.quad(number, 1).blocks:
+                means[block.side].append(sum(block.service_s))
+            apart += min(means["change"]) > max(means["base"])
+        assert apart < 0.25 * count
 
 
 def test_others_rules_know_a_clear_case(bench: Any) -> None:

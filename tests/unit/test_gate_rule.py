@@ -113,8 +113,10 @@ def test_when_time_is_up_the_next_look_is_taken_early() -> None:
     assert "after 14 ABBA blocks" in verdict.explanation
 
 
-def test_too_few_quads_tell_nothing() -> None:
-    verdict = judge(service_plan(), load_quads(FIRST - 1, 5.0))
+@pytest.mark.parametrize(("count", "slower"), [(FIRST - 1, 0.9), (4, 5.0)])
+def test_too_few_quads_tell_nothing(count: int, slower: float) -> None:
+    """Not as slow as no process is by luck, or too few blocks for anything."""
+    verdict = judge(service_plan(), load_quads(count, slower))
     assert (verdict.state, verdict.gates[0].reason) == ("inconclusive", "too_few_quads")
     assert judge(service_plan(), []).state == "inconclusive"
     assert judge(service_plan(), []).gates[0].reason == "not_measured"
@@ -184,6 +186,63 @@ def test_a_failure_shows_in_a_second_pair_of_processes_or_decides_nothing(
     assert verdict.state == state
     assert shown in verdict.gates[0].explanation
     assert not second or not next_look(plan, quads).needed
+
+
+DISTURBED: dict[str, Any] = {"noise": 0.15}
+"""Of blocks beside so many processes that they share no cache with themselves."""
+
+
+def with_odd_blocks(quads: Sequence[Quad], *numbers: int) -> list[Quad]:
+    """Quads in some of which the first block took ten times as long."""
+    odd = list(quads)
+    for number in numbers:
+        first, *others = odd[number].blocks
+        slow = tuple(10 * each for each in first.service_s)
+        blocks = (dataclasses.replace(first, service_s=slow), *others)
+        odd[number] = dataclasses.replace(odd[number], blocks=blocks)
+    return odd
+
+
+@pytest.mark.parametrize("count", [5, FIRST - 1, FIRST + 2])
+def test_few_blocks_tell_of_what_no_process_is_slower_by(count: int) -> None:
+    """Where others take the cores, 60 s are a few quads, and there is no second pair."""
+    plan = make_plan(gates=("wall",))
+    found = [judge(plan, load_quads(count, 2.0, seed=seed, **DISTURBED)) for seed in range(20)]
+    assert sum(each.state == "fail" for each in found) >= 18
+    assert all("+" in each.explanation for each in found if each.state == "fail")
+    # Nearly as much as one process was slower than another by luck.
+    lucky = [judge(plan, load_quads(count, 0.9, seed=seed, **DISTURBED)) for seed in range(20)]
+    assert sum(each.state == "fail" for each in lucky) == 0
+
+
+@pytest.mark.parametrize("odd", [(0,), (0, 5)])
+def test_blocks_that_were_disturbed_hide_no_large_change(odd: tuple[int, ...]) -> None:
+    """One quad that is far off leaves the signed ranks of ten undecided."""
+    plan = service_plan()
+    found = [
+        judge(plan, with_odd_blocks(load_quads(FIRST, 2.0, seed=seed), *odd)) for seed in range(20)
+    ]
+    assert sum(each.state == "fail" for each in found) >= 19
+
+
+@pytest.mark.parametrize(("again", "state"), [(0.12, "fail"), (0.0, "inconclusive")])
+def test_a_second_pair_that_time_cut_short_confirms_by_less(again: float, state: str) -> None:
+    plan, first = make_plan(gates=()), load_quads(FIRST, 0.12, noise=0.005)
+    second = confirmed(load_quads(6, again, noise=0.005))[6:]
+    assert next_look(plan, [*first, *second]).needed  # while there is time, it goes on
+    assert judge(plan, [*first, *second]).state == state
+    assert judge(plan, [*first, *second[:4]]).state == "inconclusive"
+
+
+@pytest.mark.parametrize(("slower", "state"), [(2.0, "fail"), (0.8, "inconclusive")])
+def test_without_a_second_pair_only_what_is_beyond_luck_fails(slower: float, state: str) -> None:
+    plan, first = make_plan(gates=()), load_quads(FIRST, slower, noise=0.02)
+    look = next_look(plan, first)
+    assert (look.verdict.state, look.processes) == ("inconclusive", 1)
+    assert judge(plan, first).state == state
+    # And nothing fails by luck of the first that the second doesn't have.
+    second = confirmed(load_quads(6, 0.0, noise=0.02))[6:]
+    assert judge(plan, [*first, *second]).state == "inconclusive"
 
 
 def test_two_pairs_of_processes_may_load_more_than_intervals_hold() -> None:

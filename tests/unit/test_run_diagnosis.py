@@ -97,11 +97,20 @@ TOLD = Explanation(
 
 
 def diagnosed(
-    loader: WatchedLoader = LOADER, told: Explanation = TOLD, wall_s: float = 10.0
+    loader: WatchedLoader = LOADER,
+    told: Explanation = TOLD,
+    wall_s: float = 10.0,
+    *,
+    cut_short: bool = False,
 ) -> Diagnosis | None:
     quick = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.1)
     return diagnose_script(
-        [quick, loader], [told], builders.machine(8), builders.target(), wall_s=wall_s
+        [quick, loader],
+        [told],
+        builders.machine(8),
+        builders.target(),
+        wall_s=wall_s,
+        cut_short=cut_short,
     )
 
 
@@ -186,6 +195,12 @@ def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
 
 def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
     assert diagnosed(wall_s=1000.0) is None
+
+
+def test_the_loop_of_a_script_that_was_cut_short_is_explained_however_small_a_part_it_was() -> None:
+    found = diagnosed(wall_s=1000.0, cut_short=True)
+    assert found is not None
+    assert found.findings
 
 
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
@@ -324,6 +339,24 @@ def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
     assert usage is not None
     assert (usage.own_cpu_cores, usage.available_cpu_cores) == (0.5, 0.75)
     assert usage.other_cpu_cores == 1.25
+
+
+@pytest.mark.parametrize(("load", "others"), [(9.0, 9.0), (0.3, 1.25)])
+def test_the_load_average_says_who_else_wants_cores(
+    monkeypatch: pytest.MonkeyPatch, load: float, others: float
+) -> None:
+    """Those who run want a core, whatever it says; of the script's own it has a second yet."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    usage = usage_from_now(begin=lambda: Snapshots().take, load=lambda: load)()
+    assert usage is not None
+    assert usage.other_runnable == pytest.approx(others, abs=0.02)
+
+    def refuse() -> float:
+        raise OSError("none here")
+
+    alone = usage_from_now(begin=lambda: Snapshots().take, load=refuse)()
+    assert alone is not None
+    assert alone.other_runnable is None
 
 
 def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import runpy
 import sys
 import types
@@ -42,6 +43,7 @@ from dlprof.records import (
     WatchedScript,
     own_s,
 )
+from dlprof.records.watched import ScriptEnding
 from dlprof.report.export.formats import render_as
 from dlprof.report.script import script_document, script_report, verdict
 from dlprof.store import RunWriter, read_run, run_file_name
@@ -438,6 +440,23 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
     rarely = WatchedScript(wall_s=100.0, ending="returned", wait_fraction=0.01)
     assert verdict([slow], rarely).startswith("No DataLoader bottleneck: the script spends 1%")
+    for ending in ("interrupted", "running", "exception"):  # of which the loop was to go on
+        cut = dataclasses.replace(rarely, ending=ending)
+        assert verdict([slow], cut).startswith("train.py:31's loop spends 38% of its time")
+
+
+@pytest.mark.parametrize("ending", ["returned", "interrupted"])
+def test_a_screen_has_one_share_of_one_window(ending: ScriptEnding) -> None:
+    """A script of 125 s whose loop of 4 s had just begun, or had come to its end."""
+    begun = dataclasses.replace(loader("train.py:3", 0.87), waited_s=3.48, stepped_s=0.52)
+    begun = dataclasses.replace(begun, startup_s=0.1, turnover=None)
+    run, told = watched_run(begun), Diagnosis(config=Config(), findings=(), trials=("train.py:3",))
+    assert run.script is not None
+    script = dataclasses.replace(run.script, waited_s=3.48, wait_fraction=0.028, ending=ending)
+    text = drawn(script_report(dataclasses.replace(run, script=script, diagnosis=told)), 80)
+    assert set(re.findall(r"\d+%", text)) == {"3%" if ending == "returned" else "87%"}
+    most = "1.03x for the script" if ending == "returned" else "7.69x in this loop"
+    assert f"at most {most}" in text
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import builders
 import pytest
 from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
 
+from dlprof.advise.thresholds import STARTS_CPU_S
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import (
     Config,
@@ -279,6 +281,7 @@ def loop_s(batches: int, workers: int, *, start_s: float, first_s: float) -> flo
     return taken[-1] + 0.002
 
 
+FORK_S = STARTS_CPU_S["fork"]
 FREE = Usage(available_cpu_cores=2.0, other_cpu_cores=0.0)
 
 
@@ -290,7 +293,7 @@ def test_a_short_loop_is_promised_with_its_start_and_its_end(batches: int, first
     assert found.fix is not None
     workers = found.fix.dataloader_kwargs["num_workers"]
     crowded_s = 0.065 + (first_s - 0.065) * workers / 2
-    after_s = loop_s(batches, workers, start_s=0.035 * workers / 2, first_s=crowded_s)
+    after_s = loop_s(batches, workers, start_s=FORK_S * workers / 2, first_s=crowded_s)
     assert found.predicted_gain is not None
     now_s = 0.067 * (batches - 1) + first_s + 0.002
     assert found.predicted_gain.value == pytest.approx(now_s / after_s, rel=0.15)
@@ -306,7 +309,7 @@ def test_starting_workers_takes_as_long_as_others_let_each_of_them_wait() -> Non
     assert short.predicted_gain is not None
     workers = long.fix.dataloader_kwargs["num_workers"]
     # Two at once beside 19 that want a core as much.
-    after_s = loop_s(61, workers, start_s=0.035 * workers * 21 / 2 / 2, first_s=0.065)
+    after_s = loop_s(61, workers, start_s=FORK_S * workers * 21 / 2 / 2, first_s=0.065)
     assert long.predicted_gain.value == pytest.approx(0.067 * 61 / after_s, rel=0.1)
     assert long.predicted_gain.value < 0.8 * short.predicted_gain.value
 
@@ -322,6 +325,39 @@ def test_a_start_waits_behind_no_more_threads_of_others_than_were_counted() -> N
     assert uncounted is not None
     assert known is not None
     assert uncounted < known
+
+
+def test_what_sleeps_waits_less_for_a_core_than_workers_that_start() -> None:
+    """Where main alone was seen to wait, others are between what it felt and what was counted."""
+    unfelt = Usage(available_cpu_cores=0.2, other_cpu_cores=1.8, run_queue_wait_fraction=0.4)
+    crowd = dataclasses.replace(unfelt, other_runnable=8.0)
+    seen, known = (from_no_workers(each, 61, epochs=1) for each in (unfelt, crowd))
+    assert known.fix is not None
+    assert known.predicted_gain is not None
+    assert seen.predicted_gain is not None
+    workers = known.fix.dataloader_kwargs["num_workers"]
+    # Two at once beside the middle of 3, whom main felt, and of 8.
+    busy = 2 + math.sqrt(3 * 8)
+    after_s = loop_s(61, workers, start_s=FORK_S * workers * busy / 2 / 2, first_s=0.065)
+    assert known.predicted_gain.value == pytest.approx(0.067 * 61 / after_s, rel=0.15)
+    assert known.predicted_gain.value < 0.9 * seen.predicted_gain.value
+
+
+def test_workers_of_now_are_also_ended_after_the_change() -> None:
+    """150 batches in one epoch: 0.1 s to the first batch, and 0.5 s in the last ``next()``."""
+    begun = dataclasses.replace(
+        LOADER,
+        epochs_completed=1,
+        startup_s=0.1,
+        wait=durations(0.03, BATCHES - 1),
+        waited_s=0.1 + 0.03 * (BATCHES - 1),
+    )
+    ended = dataclasses.replace(begun, waited_s=begun.waited_s + 0.5)
+    gains = [diagnosed(each, wall_s=20.0).findings[0].predicted_gain for each in (begun, ended)]
+    plain, slow = (each.value for each in gains if each is not None)
+    now_s = begun.waited_s + begun.stepped_s
+    # More workers end no sooner: it takes as many times as long as there are more.
+    assert (now_s + 0.5) / slow - now_s / plain >= 0.5
 
 
 def test_the_fewer_batches_there_are_the_fewer_workers_are_worth_their_start() -> None:

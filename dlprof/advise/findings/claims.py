@@ -386,6 +386,7 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
         else:
             turnover_s = seen.turnover.total_s if seen.turnover else 0.0
             started_s = (seen.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
+            started_s += _last_end_s(seen)
             loop_s = script.loop_s - max(0.0, started_s) + begun_s
         ends.append(now_s / (now_s - script.loop_s + loop_s))
     value, low, high = ends
@@ -425,14 +426,15 @@ def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1
     """Seconds of all starts and restarts of a configuration's workers.
 
     What the first batch took beyond a usual one, each worker takes at its own first: modules that
-    the dataset imports and files that it opens when first asked.
+    the dataset imports and files that it opens when first asked. Workers are also ended, which the
+    ``next()`` after the last batch waits for.
     """
     loader, start_s = script.loader, _start_s(view, script, config)
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs
     after, now = (each.start_method or script.start_method for each in (config, view.config))
     if loader.startup_s is not None:
-        seen_s = max(at.RESET_S, loader.startup_s - _first_s(view))
+        seen_s = max(at.RESET_S, loader.startup_s - _first_s(view) + _last_end_s(loader))
         if view.workers and after == now:
             start_s *= seen_s / _start_s(view, script, view.config)
         elif config.num_workers and not view.workers:
@@ -443,6 +445,18 @@ def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1
 
 def _first_s(view: Evidence) -> float:
     return view.costs.making.wall_s if view.costs else 0.0
+
+
+def _last_end_s(loader: WatchedLoader) -> float:
+    """Seconds of the ``next()`` that ended the last epoch, and its workers: the rest of all waits.
+
+    0 where nobody asked for the end, where workers persist, and where ``--headroom`` left out some.
+    """
+    persists = loader.config is not None and loader.config.persistent_workers
+    if persists or loader.headroom is not None or not 0 < loader.epochs_completed == loader.epochs:
+        return 0.0
+    parts = [each.total_s for each in (loader.turnover, loader.wait) if each is not None]
+    return max(0.0, loader.waited_s - (loader.startup_s or 0.0) - sum(parts))
 
 
 def _start_s(view: Evidence, script: Script, config: Config) -> float:
@@ -457,11 +471,15 @@ def _start_s(view: Evidence, script: Script, config: Config) -> float:
     each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
     at_once = min(workers, 2 if method == "fork" else 4)  # one after the other, a fork is short
     # Cores that they keep busy are the share of the time in which they run; where those that want
-    # one were counted, they are no more: what else workers waited for was each other.
+    # one were counted, they are no more: what else workers waited for was each other. Without
+    # workers they may be more: what mostly sleeps gets a core sooner than what starts, and the load
+    # average has also whoever waits for a disk: the middle of both.
     usage = view.usage
     threads = view.others / max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
     if usage.other_runnable is not None:
-        threads = max(view.others, min(threads, usage.other_runnable / view.ranks))
+        counted = usage.other_runnable / view.ranks
+        more = threads if view.workers else max(threads, math.sqrt(threads * counted))
+        threads = max(view.others, min(more, counted))
     share = at_once / max(view.cores, at_once + threads)
     return workers * each_s / (share * view.cores)
 

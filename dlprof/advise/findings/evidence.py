@@ -142,7 +142,7 @@ class Script:
     @property
     def loop_s(self) -> float:
         """Seconds of all epochs over the loader, as they are without ``--headroom``."""
-        return self.loader.waited_s + self.loader.spared_s + self.loader.stepped_s
+        return self.loader.waited_s + (self.loader.spared_s or 0.0) + self.loader.stepped_s
 
     @property
     def adds_up(self) -> bool:

@@ -13,7 +13,7 @@ from dlprof.attach.diagnosis import Attached, diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
 from dlprof.machine.waits import Wait
-from dlprof.records import Usage
+from dlprof.records import Estimate, Usage
 
 QUIET = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=0.05)
 HERE = dataclasses.replace(
@@ -95,7 +95,7 @@ def _io() -> Seen:
         _looks((190, WAITS), (10, _look("running"))),
         worker={"run_s": 0.5, "queued_s": 0.02},
         worker_waits={"sleep": 190, "running": 10},
-        main={"run_s": 0.3},
+        main={"run_s": 0.5},
     )
 
 
@@ -258,7 +258,7 @@ def test_more_workers_come_before_another_order_where_they_bring_more(
         workers=4,
         worker={"run_s": 0.2, "queued_s": 0.01},
         worker_waits={"sleep": 220 - 60 * idle, "queue": 60 * idle - 20},
-        main={"run_s": 0.3},
+        main={"run_s": 0.5},
     )
     findings = _diagnose(seen).diagnosis.findings
     gains = {each.code: each.predicted_gain for each in findings}
@@ -461,6 +461,50 @@ def test_of_a_few_batches_nothing_is_sure() -> None:
     found = _diagnose(_seen(_looks((200, WAITS)), batches=2, worker={"run_s": 9.0}))
     assert found.confidence == "low"
     assert "--seconds" in found.confidence_reason
+
+
+def _waiting(seen: Seen) -> Estimate:
+    wait = _diagnose(seen).wait_fraction
+    assert wait is not None
+    return wait
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_for_how_long_main_runs_is_by_the_kernels_count(share: float) -> None:
+    """On busy cores looks come when somebody lets one go, as main does as it begins to wait."""
+    ready = _look("running", idle=1, finished=3)
+    looks = _looks((60, ready), (140, WAITS))
+    seen = _seen(looks, main={"run_s": 9.0 * share, "queued_s": share}, worker={"run_s": 6.0})
+    wait = _waiting(seen)
+    assert wait.value == pytest.approx(1 - share, abs=0.02)
+    assert (wait.high or 1.0) - (wait.low or 0.0) < 0.06  # no look found it blocked elsewhere
+
+
+def test_what_main_is_blocked_on_is_by_all_looks_at_it() -> None:
+    """Those at it alone are many more than those at all."""
+    few = _seen(
+        _looks((70, _look("sleep", idle=1, finished=2)), (30, WAITS)), main={"run_s": 0.001}
+    )
+    waits: dict[Wait, int] = {"sleep": 280, "queue": 120 + 400}
+    many = dataclasses.replace(few, main=dataclasses.replace(few.main, waits=waits))
+    assert _waiting(few).value == pytest.approx(0.3, abs=0.02)
+    assert _waiting(many).value == pytest.approx(0.65, abs=0.02)
+    wide, narrow = ((e.high or 1.0) - (e.low or 0.0) for e in map(_waiting, (few, many)))
+    assert narrow < 0.5 * wide
+
+
+def test_of_running_the_part_in_next_is_no_step() -> None:
+    """A step that sleeps: 4 of 5 times main wants a core it has a batch to take in, cold."""
+    looks = _looks((40, _look("sleep", idle=1, finished=2)), (120, WAITS), (40, _look("running")))
+    main = {"run_s": 0.6, "queued_s": 1.4, "yielded": 2000, "preempted": 0}
+    warm = _waiting(_seen(looks, main=main))
+    cold = _waiting(_seen(looks, main=main, cold_factor=5.0))
+    # Blocked for 0.6 of the time, 0.112 of waiting for a core, and 0.012 of computing.
+    assert warm.value == pytest.approx(0.6 + 0.8 * 0.14 + 0.012, abs=0.005)
+    assert cold.value == pytest.approx(warm.value + 0.012 * 4 * 0.6, abs=0.005)
+    # What is preempted computes: as much of that delay is in next() as of the CPU time.
+    forced = _waiting(_seen(looks, main=main | {"yielded": 0, "preempted": 2000}))
+    assert forced.value == pytest.approx(0.6 + 0.2 * 0.14 + 0.012, abs=0.005)
 
 
 def test_without_a_pin_thread_main_waits_for_threads_of_the_step() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from golden import check_golden, drawn
 from rich.console import Console
 from schemas import conforms
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
@@ -16,14 +18,16 @@ from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _se
 from dlprof.attach import Attached, session
 from dlprof.attach.diagnosis import diagnose_training
 from dlprof.attach.trainings import Training
-from dlprof.attach.watching import Look, Seen
-from dlprof.records import Estimate
+from dlprof.attach.watching import Look, ProcessSeen, Seen
+from dlprof.records import Estimate, Machine, Usage
+from dlprof.records.codec import from_json
 from dlprof.report.attach import attach_report, figures_of, top_report
 from dlprof.report.document import Document
 from dlprof.report.documents import json_document
 from dlprof.report.terminal import Screen, plain_text
 
 MOST_LINES = 16
+RECORDED = Path(__file__).parents[2] / "data" / "attach" / "recorded.json"
 
 
 def _lines(document: Document, *, verbose: bool = False) -> list[str]:
@@ -67,6 +71,26 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert ": -v · each batch's stages" in hint
     assert details.endswith(f"{answer}  Each batch's stages, in a new run:\n  dlprof run train.py")
     assert "sampled" in details
+
+
+def _recorded() -> Attached:
+    """What ``tools/record.py`` saw of the training of ``docs/how-to/attach.md``."""
+    kept = json.loads(RECORDED.read_text(encoding="utf-8"))
+    seen = kept["seen"]
+    looks = [Look(*row) for row in seen.pop("looks")]
+    parts: dict[str, Any] = {
+        "training": from_json(Training, seen.pop("training")),
+        "main": from_json(ProcessSeen, seen.pop("main")),
+        "workers": tuple(from_json(ProcessSeen, each) for each in seen.pop("workers")),
+        "ended_before": tuple(seen.pop("ended_before")),
+    }
+    machine, usage = from_json(Machine, kept["machine"]), from_json(Usage, kept["usage"])
+    return diagnose_training(Seen(looks=looks, **parts, **seen), machine, usage)
+
+
+def test_the_pages_screen_is_that_of_a_training_that_ran() -> None:
+    """``DLPROF_UPDATE_GOLDEN=1`` draws it again, and ``make docs`` the page."""
+    check_golden("attach-80.txt", drawn(attach_report(_recorded()), 80))
 
 
 def test_what_more_workers_leave_rests_on_no_step_that_is_only_seen_from_outside() -> None:

@@ -220,6 +220,34 @@ def test_looks_at_recorded_threads_find_what_they_did(root: Path) -> None:
     assert not seen.ended
 
 
+def test_without_workers_no_look_says_how_long_another_would_take(root: Path) -> None:
+    for worker in WORKERS:
+        shutil.rmtree(root / f"proc/{worker}")
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    try:
+        assert watcher.look()
+        watcher.rest(lambda _: None)
+        assert watcher.seen().cold_factor == 1.0
+    finally:
+        watcher.close()
+
+
+def test_main_is_looked_at_between_two_looks_at_all(root: Path) -> None:
+    watcher, slept = Watcher(training_of(MAIN, root), root=root), list[float]()
+    try:
+        assert watcher.look()
+        watcher.rest(slept.append)
+        seen = watcher.seen()
+    finally:
+        watcher.close()
+    assert len(seen.looks) == 1
+    assert dict(seen.main.waits) == {"queue": len(slept)}
+    assert [sum(each.waits.values()) for each in seen.workers] == [1, 1]
+    assert 1.0 <= seen.cold_factor <= 10.0
+    # Together as long as one that is looked at by itself no more seldom.
+    assert sum(slept) >= 0.5 * 0.025
+
+
 @pytest.mark.parametrize(
     ("words", "script", "rerun"),
     [
