@@ -212,6 +212,7 @@ def _probed(
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
+        main_failure=record_of(Failure, probe["main_failure"]),
         notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
@@ -468,6 +469,7 @@ class Preflight:
     unsendable: Failure | None = None  # why no worker can send a batch
     unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
     shared: Failure | None = None  # why the data of several forked workers is wrong
+    in_main: Failure | None = None  # why nothing can be loaded without workers
 
     @classmethod
     def of(
@@ -495,6 +497,7 @@ class Preflight:
             threads=None if threads is None else threads // launched,
             unsendable=record_of(Failure, probe["batch_failure"]),
             shared=shared_position(target.shared_files),
+            in_main=target.main_failure,
         )
 
     def starts_by_copy(self, config: Config) -> bool:
@@ -506,9 +509,9 @@ class Preflight:
         return config.start_method or self.start_method
 
     def fault(self, config: Config) -> Failure | None:
-        """Why a configuration can't work; ``None`` to try it. Without workers it always is."""
+        """Why a configuration can't work; ``None`` to try it."""
         if config.num_workers == 0:
-            return None
+            return self.in_main
         if self.starts_by_copy(config) and self.unstartable is not None:
             return self.unstartable
         if self.shared is not None and config.num_workers > 1 and self.method(config) == "fork":

@@ -102,6 +102,7 @@ class Integrity:
     # As in ``Target``: of which several forked workers move one position.
     shared_files: tuple[str, ...] = ()
     forks: bool = True  # whether workers are forked where a configuration names no start method
+    main_failure: Failure | None = None  # as in ``Target``: why nothing loads without workers
     # How several workers give the same samples; ``None`` if they don't.
     duplicated: Failure | None = None
     fewest: int = 0  # the fewest workers that were seen to do so
@@ -163,6 +164,7 @@ class Integrity:
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
             shared_files=target.shared_files,
+            main_failure=target.main_failure,
             forks=not copied if method is None else method == "fork",
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
@@ -212,6 +214,8 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
+        if not workers and self.main_failure is not None:
+            return self.main_failure
         if workers > 1 and self.shares(config):
             return self.shared
         right = workers <= max(1, self.right) or workers in self.shared_out

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dlprof.records.config import Config
 from dlprof.records.record import empty, record
+from dlprof.records.trial import Failure
 
 _OF_CALLS = (
     *(ast.Module, ast.Assign, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.Return),
@@ -140,6 +141,8 @@ class Target:
     # Files that were open when workers were forked and whose position several of them moved, each
     # in words: their data is wrong.
     shared_files: tuple[str, ...] = ()
+    # Why it can't be loaded from without workers, where it can be with one; else ``None``.
+    main_failure: Failure | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
