@@ -783,7 +783,8 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     # computed where it was measured: there it worked.
     files = machine.open_files_limit
     worked = candidate.measured and not situation.extrapolated
-    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+    by_name = (config.sharing_strategy or situation.target.sharing_strategy) == "file_system"
+    if files is None or not workers or by_name or worked:
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
     held = config.open_files(situation.target.batch_tensors or 2)

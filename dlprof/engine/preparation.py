@@ -40,6 +40,7 @@ from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
+    SHORTEST_TRIAL_S,
     Space,
     build_cells,
     build_space,
@@ -212,6 +213,7 @@ def _probed(
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
+        sharing_strategy=probe["sharing_strategy"],
         main_failure=record_of(Failure, probe["main_failure"]),
         notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
@@ -272,12 +274,15 @@ def trial_cost(
 ) -> TrialCost:
     """What trials of a target are expected to cost, as it was built and probed.
 
-    Of ranks that load at once, the workers of each have its share of the cores.
+    Of ranks that load at once, the workers of each have its share of the cores. The probe's batch
+    was of the target's own size; of several that are asked for, the largest counts.
     """
+    own = target.batch_size or 0
+    larger = max(settings.batch_size) / own if settings.batch_size and own else 1.0
     return TrialCost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
-        batch_s=target.batch_s or 0.0,
-        batch_cpu_s=target.batch_cpu_s or 0.0,
+        batch_s=larger * (target.batch_s or 0.0),
+        batch_cpu_s=larger * (target.batch_cpu_s or 0.0),
         usable_cores=machine.usable_cores / max(settings.launch_ranks or (1,)),
     )
 
@@ -299,8 +304,15 @@ def plan_sweep(
     looked_at = present if outlook.target.kind == "iterable" else None
     calibration = calibration_configs(outlook.cells, looked_at)
     led = dataclasses.replace(plan, search="model", cells=outlook.cells, calibration=calibration)
-    led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
-    return (led, ()) if has_room(led, cost, left_s) else (plan, no_room)
+    # Where a window holds a batch or two, starting and handing over hardly count, and those of two
+    # workers show what a batch costs.
+    slow = cost.batch_s > SHORTEST_TRIAL_S
+    for some in (calibration, calibration[-1:])[: 2 if slow else 1]:
+        led = dataclasses.replace(led, calibration=some)
+        led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
+        if has_room(led, cost, left_s):
+            return led, ()
+    return plan, no_room
 
 
 def new_header(

@@ -41,7 +41,6 @@ from dlprof.records.findings import Stalls as Stalls
 from dlprof.records.findings import StartPhase as StartPhase
 from dlprof.records.findings import WithoutPart as WithoutPart
 from dlprof.records.findings import WorkerStart as WorkerStart
-from dlprof.records.integrity import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
@@ -74,6 +73,7 @@ from dlprof.records.stages import Stage as Stage
 from dlprof.records.stages import StageName as StageName
 from dlprof.records.stages import TransformCost as TransformCost
 from dlprof.records.stages import WorkerCosts as WorkerCosts
+from dlprof.records.target import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.target import EPOCH_SIGN as EPOCH_SIGN
 from dlprof.records.target import LoaderCall as LoaderCall
 from dlprof.records.target import Target as Target

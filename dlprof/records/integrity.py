@@ -70,9 +70,6 @@ UNSHARED_SIGN = "no worker asked which samples are its own"
 VARIED_SIGN = "epochs differ in length"
 """In the warning of a trial whose whole epochs have different numbers of samples."""
 
-COPIED_SIGN = "where no setting says otherwise"
-"""In the note on a target whose workers aren't forked unless a setting says so."""
-
 ONE_BATCH_SIGN = "its rate rests on the size of one batch"
 """The warning of a trial of an earlier version, which took one batch's size for that of all."""
 
@@ -158,14 +155,11 @@ class Integrity:
         fed += [(t.fed_workers, t.config.num_workers) for t in fixed if t.fed_workers]
         # How shares are cut may leave workers without one where more of them all get some.
         most = max((some for some, _ in fed), default=0)
-        own = target.own_config
-        method = None if own is None else own.start_method
-        copied = any(COPIED_SIGN in note for note in target.notes)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
             shared_files=target.shared_files,
             main_failure=target.main_failure,
-            forks=not copied if method is None else method == "fork",
+            forks=target.start_method == "fork",
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
@@ -214,10 +208,11 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
-        if not workers and self.main_failure is not None:
-            return self.main_failure
+        early = self.main_failure if not workers else None
         if workers > 1 and self.shares(config):
-            return self.shared
+            early = self.shared
+        if early is not None:
+            return early
         right = workers <= max(1, self.right) or workers in self.shared_out
         if self.duplicated is not None and not right:
             if workers < self.fewest:

@@ -66,26 +66,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     files = open_files()
     places, gate = positions(files), EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
-    iterator: Any = None
-    first, alone = _NOTHING, None
-    with _loaders_started() as started:
-        try:
-            iterator = iter(loader)
-            first = next(iterator, _NOTHING)
-        except Exception as error:
-            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
-            alone = error
-    if alone is not None:
-        gate = EpochGate()
-        iterator, first = _by_a_worker(built, gate)
-        if first is _NOTHING:
-            raise alone
-    if first is _NOTHING:
-        raise EmptyLoaderError
-    gate.confirm()
-    _refuse_a_loader(built, started)
-    middle_s, middle_cpu_s, batch = _clock(), _cpu_s(), next(iterator, first)
-    ended_s, ended_cpu_s = _clock(), _cpu_s()
+    gate, iterator, first, alone = _begun(built, loader, gate)
+    workers = [] if alone is None else psutil.Process().children()
+    middle_cpu_s, middle_s, batch = _cpu_s(workers), _clock(), next(iterator, first)
+    ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
     moving = moved(files, places)
     sent = try_batch(first, batch)
     size = count_bytes(batch)
@@ -136,6 +120,34 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     }
 
 
+def _begun(
+    built: BuiltTarget, loader: Any, gate: EpochGate
+) -> tuple[EpochGate, Iterator[Any], object, Exception | None]:
+    """An iterator of the loader, its gate and its first batch.
+
+    With one worker where nothing loads without, and then also what is raised without.
+    """
+    iterator: Any = None
+    first, alone = _NOTHING, None
+    with _loaders_started() as started:
+        try:
+            iterator = iter(loader)
+            first = next(iterator, _NOTHING)
+        except Exception as error:  # noqa: BLE001 - raised again unless a worker does better
+            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+            alone = error
+    if alone is not None:
+        gate = type(gate)()
+        iterator, first = _by_a_worker(built, gate)
+        if first is _NOTHING:
+            raise alone
+    if first is _NOTHING:
+        raise EmptyLoaderError
+    gate.confirm()
+    _refuse_a_loader(built, started)
+    return gate, iterator, first, alone
+
+
 _PATIENCE_S = 10.0
 """As long a worker may take for a batch where none came without: what hangs is no better."""
 
@@ -169,9 +181,8 @@ def _without_workers(error: Exception) -> Failure:
     )
 
 
-def _cpu_s() -> float:
+def _cpu_s(workers: Sequence[psutil.Process]) -> float:
     """CPU time of this process, and of its workers that run."""
-    workers = psutil.Process().children()
     used = [time.process_time()]
     for worker in workers:
         with contextlib.suppress(psutil.Error):
