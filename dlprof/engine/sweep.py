@@ -32,7 +32,7 @@ from dlprof.engine.preparation import (
 from dlprof.engine.ranks import numa_cpus, resolve_ranks
 from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.calibrate import fit
 from dlprof.model.predict import Needs, needs
@@ -53,6 +53,7 @@ from dlprof.records import (
     SweepPrediction,
     Target,
     Trial,
+    broken_sample,
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
@@ -76,8 +77,8 @@ _NO_MODEL = (
     "The traced trials show too little to predict from, so configurations are measured directly"
 )
 _RAISES = (
-    "The target's own code raises or ends an epoch early, with workers and without, so no other "
-    "settings are tried"
+    "The target's own code raises or ends an epoch early, whatever the settings, so no others are "
+    "tried"
 )
 
 
@@ -126,7 +127,7 @@ class Sweep(Measuring):
         found: Recommendation | None = None
         try:
             found = recommend(run, stored_limits(run.header.settings))
-        except NothingMeasuredError:
+        except (NothingMeasuredError, TargetError):
             if reason != "interrupted":
                 raise
         finally:  # what was measured is kept, whether or not there is something to recommend
@@ -336,7 +337,9 @@ class Sweep(Measuring):
         A dataset that was fixed since shows in the first trial that works.
         """
         tried = len(self.so_far.trials) > self.earlier_trials
-        return tried and fails_everywhere(self.so_far.trials, self.plan.configs)
+        trials = self.so_far.trials
+        failing = fails_everywhere(trials, self.plan.configs) or broken_sample(trials) is not None
+        return tried and failing
 
     def _try(
         self,

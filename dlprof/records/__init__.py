@@ -52,6 +52,7 @@ from dlprof.records.integrity import UNSHARED_SIGN as UNSHARED_SIGN
 from dlprof.records.integrity import VARIED_SIGN as VARIED_SIGN
 from dlprof.records.integrity import WHOLE_EPOCHS as WHOLE_EPOCHS
 from dlprof.records.integrity import Integrity as Integrity
+from dlprof.records.integrity import broken_sample as broken_sample
 from dlprof.records.integrity import checked as checked
 from dlprof.records.integrity import shared_position as shared_position
 from dlprof.records.machine import CoreSpeeds as CoreSpeeds

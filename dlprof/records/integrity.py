@@ -255,6 +255,34 @@ class Integrity:
         return not promises or not any(map(self.fault, (config, fixed)))
 
 
+def broken_sample(trials: Sequence[Trial]) -> Failure | None:
+    """How loading fails at one place of an epoch, whatever the settings; ``None`` if it doesn't.
+
+    Several numbers of workers raise the same there, and no trial is known to have come further:
+    those that worked ended before it.
+    """
+    raised: dict[tuple[int | None, int, str], dict[Config, Failure]] = {}
+    for trial in trials:
+        failure, config = trial.failure, trial.config
+        if failure is None:
+            for some in raised.values():
+                some.pop(config, None)  # it works by now
+        elif failure.kind in _RAISED and failure.batches:
+            said = failure.message.partition(": ")[2] or failure.message
+            place = config.batch_size, failure.batches, said
+            raised.setdefault(place, {})[config] = failure
+    worked = [trial for trial in trials if trial.failure is None]
+    for (size, batches, _), some in raised.items():
+        beyond = (
+            trial.config.batch_size == size
+            and (trial.epoch_samples is not None or trial.window_batches > batches)
+            for trial in worked
+        )
+        if len({config.num_workers for config in some}) > 1 and not any(beyond):
+            return next(iter(some.values()))
+    return None
+
+
 def checked(run: Run) -> Run:
     """The run with trials of wrong data as failed ones, and without what was drawn from those.
 

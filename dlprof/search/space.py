@@ -176,12 +176,13 @@ def asked_values(
     configs: Sequence[Config], settings: SweepSettings, present: Config | None = None
 ) -> tuple[Config, ...]:
     """For each value that the user named of a setting, the first of what has it by importance."""
-    names = [each.name for each in dataclasses.fields(Config)]
-    named = [name for name in names if getattr(settings, name) is not None]
+    each = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Config)}
+    named = {name: values for name, values in each.items() if values is not None}
     found: dict[tuple[str, object], Config] = {}
     for config in by_importance(configs, present) if configs else ():
-        for name in named:
-            found.setdefault((name, getattr(config, name)), config)
+        for name, values in named.items():
+            if (value := getattr(config, name)) in values:
+                found.setdefault((name, value), config)
     return tuple(dict.fromkeys(found.values()))
 
 

@@ -214,3 +214,9 @@ def test_a_dataset_smaller_than_a_batch_is_refused(length: int, samples: str, si
     with pytest.raises(TargetError, match=samples) as caught:
         _refuse_small(small, SweepSettings())
     assert f"--batch-size {sizes}" in caught.value.hint
+
+
+def test_what_needs_a_worker_is_skipped_without_one_only() -> None:
+    none = Failure(kind="worker_exception", message="It takes a worker.", hint="Use one.")
+    found = Preflight.of(SweepSettings(), target(main_failure=none), machine(), PROBE)
+    assert [found.fault(config(workers)) for workers in (0, 1, 2)] == [none, None, None]
