@@ -257,7 +257,7 @@ class NeedsAWorker(Plain):
 
     def __getitem__(self, index: int) -> Tensor:
         worker: Any = get_worker_info()
-        return super().__getitem__(index) + worker.id
+        return torch.add(super().__getitem__(index), worker.id)
 
 
 def needs_a_worker() -> Plain:
