@@ -23,18 +23,20 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import EVEN_SHARDS, failed_or_skipped
-from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
     Config,
     ConfigRate,
     Estimate,
+    Failure,
     Integrity,
     PredictedCell,
     Prediction,
     Reason,
     Run,
     Trial,
+    broken_sample,
 )
 from dlprof.records.record import record
 from dlprof.stats.belief import (
@@ -55,7 +57,7 @@ from dlprof.stats.belief import (
     room_of,
 )
 from dlprof.stats.intervals import mean_interval, turnovers, typical
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -783,7 +785,8 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     # computed where it was measured: there it worked.
     files = machine.open_files_limit
     worked = candidate.measured and not situation.extrapolated
-    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+    by_name = (config.sharing_strategy or situation.target.sharing_strategy) == "file_system"
+    if files is None or not workers or by_name or worked:
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
     held = config.open_files(situation.target.batch_tensors or 2)
@@ -842,9 +845,12 @@ def decide(
 
     Raises:
         NothingMeasuredError: Nothing was measured, and no calibration answers.
+        TargetError: Loading fails at one of the samples, whatever the settings.
         UsageError: No configuration keeps within the limits.
     """
     run = situation.run
+    if (broken := broken_sample(run.trials)) is not None:
+        raise _fails_there(broken)
     known = [each for each in gather(run) if among is None or each.config in among]
     measured = [candidate for candidate in known if candidate.trials]
     others = unmeasured(situation, among)
@@ -899,6 +905,17 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
     found, speeds = candidates_of(situation, {*wanted, *by_rules})
     allowed, limit_reasons = within_limits([c for c in found if c.config in wanted], situation)
     return choose(allowed, situation, speeds), limit_reasons
+
+
+def _fails_there(broken: Failure) -> TargetError:
+    where = counted(broken.batches or 0, "batch")
+    return TargetError(
+        "Loading fails at the same place of an epoch in every configuration that reached it, after "
+        f"{where}: {broken.message}",
+        hint=broken.hint,
+        traceback=broken.stderr_tail,
+        failures=[(broken.kind, broken.message)],
+    )
 
 
 def _nothing_measured(situation: Situation) -> NothingMeasuredError:

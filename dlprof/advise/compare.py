@@ -97,6 +97,27 @@ class Comparison(Shown):
     doubts: tuple[str, ...] = ()  # what is against the comparison, one sentence each
     findings: tuple[Finding, ...] = ()  # what slows the slower side, ordered by cost
 
+    @property
+    def sure_parts(self) -> tuple[Part, ...]:
+        """The parts without those that noise carries: where no difference is seen, few are left.
+
+        There a part is sure if its own interval, over several trials, doesn't reach 1, and what is
+        not sure doesn't undo it: of a whole that stays as it is, that is the closed form's error.
+        """
+        if not _is_alike(self.ratio):
+            return self.parts
+
+        def varies(part: Part) -> bool:
+            low, high = part.factor.ends
+            return part.code == "remainder" or not low < high or low <= 1 <= high
+
+        rest = math.fsum(part.log_ratio.value for part in self.parts if varies(part))
+        return tuple(
+            part
+            for part in self.parts
+            if not varies(part) and (part.log_ratio.value + rest) / part.log_ratio.value > 0.5
+        )
+
 
 class CauseKind(NamedTuple):
     """A kind of part."""
@@ -281,8 +302,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
     close = abs(math.log(ratio.value)) < at.SAME_RATE
-    known = ratio.low is not None and ratio.high is not None  # not of scripts, which ran once
-    alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf) if known else close
+    alike = _is_alike(ratio)
     unclear = alike or close
     whole = [_whole_scripts(one, two)] if a.watched and not unclear else []
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
@@ -303,6 +323,13 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         doubts=tuple(doubts(one, two)),
         findings=() if unclear else _findings(parts, slow, fast, a if slow is info_a else b),
     )
+
+
+def _is_alike(ratio: Estimate) -> bool:
+    """Whether no difference is seen; of scripts, which ran once, whether there is next to none."""
+    if ratio.low is None or ratio.high is None:
+        return abs(math.log(ratio.value)) < at.SAME_RATE
+    return ratio.low <= 1 <= ratio.high
 
 
 def _info(chosen: Chosen) -> SideInfo:

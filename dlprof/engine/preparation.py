@@ -40,6 +40,7 @@ from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
+    SHORTEST_TRIAL_S,
     Space,
     build_cells,
     build_space,
@@ -212,6 +213,8 @@ def _probed(
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
+        sharing_strategy=probe["sharing_strategy"],
+        main_failure=record_of(Failure, probe["main_failure"]),
         notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
@@ -271,12 +274,15 @@ def trial_cost(
 ) -> TrialCost:
     """What trials of a target are expected to cost, as it was built and probed.
 
-    Of ranks that load at once, the workers of each have its share of the cores.
+    Of ranks that load at once, the workers of each have its share of the cores. The probe's batch
+    was of the target's own size; of several that are asked for, the largest counts.
     """
+    own = target.batch_size or 0
+    larger = max(settings.batch_size) / own if settings.batch_size and own else 1.0
     return TrialCost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
-        batch_s=target.batch_s or 0.0,
-        batch_cpu_s=target.batch_cpu_s or 0.0,
+        batch_s=larger * (target.batch_s or 0.0),
+        batch_cpu_s=larger * (target.batch_cpu_s or 0.0),
         usable_cores=machine.usable_cores / max(settings.launch_ranks or (1,)),
     )
 
@@ -298,8 +304,15 @@ def plan_sweep(
     looked_at = present if outlook.target.kind == "iterable" else None
     calibration = calibration_configs(outlook.cells, looked_at)
     led = dataclasses.replace(plan, search="model", cells=outlook.cells, calibration=calibration)
-    led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
-    return (led, ()) if has_room(led, cost, left_s) else (plan, no_room)
+    # Where a window holds a batch or two, starting and handing over hardly count, and those of two
+    # workers show what a batch costs.
+    slow = cost.batch_s > SHORTEST_TRIAL_S
+    for some in (calibration, calibration[-1:])[: 2 if slow else 1]:
+        led = dataclasses.replace(led, calibration=some)
+        led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
+        if has_room(led, cost, left_s):
+            return led, ()
+    return plan, no_room
 
 
 def new_header(
@@ -468,6 +481,7 @@ class Preflight:
     unsendable: Failure | None = None  # why no worker can send a batch
     unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
     shared: Failure | None = None  # why the data of several forked workers is wrong
+    in_main: Failure | None = None  # why nothing can be loaded without workers
 
     @classmethod
     def of(
@@ -495,6 +509,7 @@ class Preflight:
             threads=None if threads is None else threads // launched,
             unsendable=record_of(Failure, probe["batch_failure"]),
             shared=shared_position(target.shared_files),
+            in_main=target.main_failure,
         )
 
     def starts_by_copy(self, config: Config) -> bool:
@@ -506,9 +521,9 @@ class Preflight:
         return config.start_method or self.start_method
 
     def fault(self, config: Config) -> Failure | None:
-        """Why a configuration can't work; ``None`` to try it. Without workers it always is."""
+        """Why a configuration can't work; ``None`` to try it."""
         if config.num_workers == 0:
-            return None
+            return self.in_main
         if self.starts_by_copy(config) and self.unstartable is not None:
             return self.unstartable
         if self.shared is not None and config.num_workers > 1 and self.method(config) == "fork":

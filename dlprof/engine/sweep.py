@@ -32,7 +32,7 @@ from dlprof.engine.preparation import (
 from dlprof.engine.ranks import numa_cpus, resolve_ranks
 from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.calibrate import fit
 from dlprof.model.predict import Needs, needs
@@ -53,11 +53,19 @@ from dlprof.records import (
     SweepPrediction,
     Target,
     Trial,
+    broken_sample,
 )
 from dlprof.records.run import EndReason
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import final_plan, levers, next_calibration, next_lever, predict_sweep
-from dlprof.search.space import MIN_REPEATS, fails_everywhere, refuse_budget, still_useful
+from dlprof.search.space import (
+    FEW,
+    MIN_REPEATS,
+    asked_values,
+    fails_everywhere,
+    refuse_budget,
+    still_useful,
+)
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats.belief import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_run
@@ -69,8 +77,8 @@ _NO_MODEL = (
     "The traced trials show too little to predict from, so configurations are measured directly"
 )
 _RAISES = (
-    "The target's own code raises or ends an epoch early, with workers and without, so no other "
-    "settings are tried"
+    "The target's own code raises or ends an epoch early, whatever the settings, so no others are "
+    "tried"
 )
 
 
@@ -119,7 +127,7 @@ class Sweep(Measuring):
         found: Recommendation | None = None
         try:
             found = recommend(run, stored_limits(run.header.settings))
-        except NothingMeasuredError:
+        except (NothingMeasuredError, TargetError):
             if reason != "interrupted":
                 raise
         finally:  # what was measured is kept, whether or not there is something to recommend
@@ -308,6 +316,7 @@ class Sweep(Measuring):
                 expected=expected,
                 cells=tuple(each for each in cells if not found.is_useless(each)),
                 usable_cores=self.header.machine.usable_cores,
+                asked=asked_values(useful.configs, self.settings, useful.present),
             )
             proposal = search.propose(
                 self.so_far.trials, remaining_s=self.deadline.left_s - self._kept_s
@@ -328,7 +337,9 @@ class Sweep(Measuring):
         A dataset that was fixed since shows in the first trial that works.
         """
         tried = len(self.so_far.trials) > self.earlier_trials
-        return tried and fails_everywhere(self.so_far.trials, self.plan.configs)
+        trials = self.so_far.trials
+        failing = fails_everywhere(trials, self.plan.configs) or broken_sample(trials) is not None
+        return tried and failing
 
     def _try(
         self,
@@ -509,9 +520,14 @@ def sweep_prediction(run: Run) -> SweepPrediction | None:
         found = predict_sweep(calibration, cells, conditions, present=plan.present)
     except (UsageError, ValueError):
         return None
-    if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:
-        return found
-    finalists = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
+    also = set[Config]()
+    if plan.present in plan.configs and plan.present not in plan.cells:
+        also.add(plan.present)
+    settings = settings_from_json(run.header.settings)
+    asked = asked_values([cell.config for cell in found.cells], settings, plan.present)
+    if len(asked) <= FEW:  # who names a few values wants to see each of them
+        also.update(asked)
+    finalists = sorted({*found.race, *also}, key=lambda config: config.cost_key)
     return dataclasses.replace(found, race=tuple(finalists))
 
 
@@ -557,8 +573,13 @@ def _worth_predicting(
     # anything out.
     given_s = budget_s if isinstance(budget_s, int | float) else math.inf
     longest_s, waiting_s = max(0.5, given_s / 30), max(0.5, given_s / 15)
-    started = _start_costs(calibration, conditions)
-    needed = {cell: needs(started, cell) for cell in cells}
+    target = run.header.target
+    started = _start_costs(calibration, conditions, target.start_method)
+    needed = {
+        cell: needs(started, dataclasses.replace(cell, sharing_strategy=strategy))
+        for cell in cells
+        for strategy in [cell.sharing_strategy or target.sharing_strategy]
+    }
     # As long as the first batch takes, all of them start, without workers too.
     starts_s = (each.startup_s for each in needed.values() if each.startup_s is not None)
     least_s = min(starts_s, default=0.0)
@@ -585,20 +606,21 @@ def _worth_predicting(
     return [cell for cell in cells if cell == present or worth(cell)]
 
 
-def _start_costs(calibration: Calibration, conditions: Conditions) -> Calibration:
+def _start_costs(calibration: Calibration, conditions: Conditions, usual: str) -> Calibration:
     """The calibration with the middle of what three figures say that starting a worker takes.
 
     How much longer two workers took than one, one than none, and its CPU time on the cores that
     there are for it: a single start that others disturbed would else decide how many are tried.
+    ``usual`` is the start method where a configuration names none.
     """
     starts, others = calibration.startup_s, conditions.neighbours
     alone_s = next(iter(starts.get("main", ())), math.inf)
     cores = max(conditions.cores - others, conditions.cores * 2 / (2 + others)) / conditions.ranks
-    found = dict(starts)
+    found, usual_cpu_s = dict(starts), STARTS_CPU_S.get(usual, STARTS_CPU_S["fork"])
     for method, costs in starts.items():
         if len(costs) < 2:
             continue
-        cpu_s, second_s = STARTS_CPU_S.get(method, STARTS_CPU_S["fork"]) / cores, costs[1]
+        cpu_s, second_s = STARTS_CPU_S.get(method, usual_cpu_s) / cores, costs[1]
         # Where it takes longer without workers, that is for another reason.
         first_s = costs[0] - alone_s if costs[0] > alone_s + cpu_s else second_s
         found[method] = (costs[0], statistics.median((cpu_s, second_s, first_s)))

@@ -41,7 +41,6 @@ from dlprof.records.findings import Stalls as Stalls
 from dlprof.records.findings import StartPhase as StartPhase
 from dlprof.records.findings import WithoutPart as WithoutPart
 from dlprof.records.findings import WorkerStart as WorkerStart
-from dlprof.records.integrity import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
@@ -53,6 +52,7 @@ from dlprof.records.integrity import UNSHARED_SIGN as UNSHARED_SIGN
 from dlprof.records.integrity import VARIED_SIGN as VARIED_SIGN
 from dlprof.records.integrity import WHOLE_EPOCHS as WHOLE_EPOCHS
 from dlprof.records.integrity import Integrity as Integrity
+from dlprof.records.integrity import broken_sample as broken_sample
 from dlprof.records.integrity import checked as checked
 from dlprof.records.integrity import shared_position as shared_position
 from dlprof.records.machine import CoreSpeeds as CoreSpeeds
@@ -74,6 +74,7 @@ from dlprof.records.stages import Stage as Stage
 from dlprof.records.stages import StageName as StageName
 from dlprof.records.stages import TransformCost as TransformCost
 from dlprof.records.stages import WorkerCosts as WorkerCosts
+from dlprof.records.target import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.target import EPOCH_SIGN as EPOCH_SIGN
 from dlprof.records.target import LoaderCall as LoaderCall
 from dlprof.records.target import Target as Target

@@ -71,9 +71,6 @@ UNSHARED_SIGN = "no worker asked which samples are its own"
 VARIED_SIGN = "epochs differ in length"
 """In the warning of a trial whose whole epochs have different numbers of samples."""
 
-COPIED_SIGN = "where no setting says otherwise"
-"""In the note on a target whose workers aren't forked unless a setting says so."""
-
 ONE_BATCH_SIGN = "its rate rests on the size of one batch"
 """The warning of a trial of an earlier version, which took one batch's size for that of all."""
 
@@ -103,6 +100,7 @@ class Integrity:
     # As in ``Target``: of which several forked workers move one position.
     shared_files: tuple[str, ...] = ()
     forks: bool = True  # whether workers are forked where a configuration names no start method
+    main_failure: Failure | None = None  # as in ``Target``: why nothing loads without workers
     # How several workers give the same samples; ``None`` if they don't.
     duplicated: Failure | None = None
     fewest: int = 0  # the fewest workers that were seen to do so
@@ -164,13 +162,11 @@ class Integrity:
         fed += [(t.fed_workers, t.config.num_workers) for t in fixed if t.fed_workers]
         # How shares are cut may leave workers without one where more of them all get some.
         most = max((some for some, _ in fed), default=0)
-        own = target.own_config
-        method = None if own is None else own.start_method
-        copied = any(COPIED_SIGN in note for note in target.notes)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
             shared_files=target.shared_files,
-            forks=not copied if method is None else method == "fork",
+            main_failure=target.main_failure,
+            forks=target.start_method == "fork",
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
@@ -219,8 +215,11 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
+        early = self.main_failure if not workers else None
         if workers > 1 and self.shares(config):
-            return self.shared
+            early = self.shared
+        if early is not None:
+            return early
         right = workers <= max(1, self.right) or workers in self.shared_out
         if self.duplicated is not None and not right:
             if workers < self.fewest:
@@ -261,6 +260,34 @@ class Integrity:
         fixed = dataclasses.replace(config, num_workers=count) if isinstance(count, int) else config
         promises = bool(asked) or finding.predicted_gain is not None
         return not promises or not any(map(self.fault, (config, fixed)))
+
+
+def broken_sample(trials: Sequence[Trial]) -> Failure | None:
+    """How loading fails at one place of an epoch, whatever the settings; ``None`` if it doesn't.
+
+    Several numbers of workers raise the same there, and no trial is known to have come further:
+    those that worked ended before it.
+    """
+    raised: dict[tuple[int | None, int, str], dict[Config, Failure]] = {}
+    for trial in trials:
+        failure, config = trial.failure, trial.config
+        if failure is None:
+            for some in raised.values():
+                some.pop(config, None)  # it works by now
+        elif failure.kind in _RAISED and failure.batches:
+            said = failure.message.partition(": ")[2] or failure.message
+            place = config.batch_size, failure.batches, said
+            raised.setdefault(place, {})[config] = failure
+    worked = [trial for trial in trials if trial.failure is None]
+    for (size, batches, _), some in raised.items():
+        beyond = (
+            trial.config.batch_size == size
+            and (trial.epoch_samples is not None or trial.window_batches > batches)
+            for trial in worked
+        )
+        if len({config.num_workers for config in some}) > 1 and not any(beyond):
+            return next(iter(some.values()))
+    return None
 
 
 _LAST: list[tuple[tuple[object, ...], Integrity]] = []

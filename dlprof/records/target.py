@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dlprof.records.config import Config
+from dlprof.records.config import BY_COPY, Config
 from dlprof.records.record import empty, record
+from dlprof.records.trial import Failure
 
 _OF_CALLS = (
     *(ast.Module, ast.Assign, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.Return),
@@ -17,6 +18,9 @@ _OF_CALLS = (
 )
 """What a call is made of, in a method of the user's that returns it or by itself."""
 
+
+COPIED_SIGN = "where no setting says otherwise"
+"""In the note on a target whose workers aren't forked unless a setting says so."""
 
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""
@@ -140,10 +144,23 @@ class Target:
     # Files that were open when workers were forked and whose position several of them moved, each
     # in words: their data is wrong.
     shared_files: tuple[str, ...] = ()
+    # By what workers share tensors where a configuration names nothing; ``None`` where its own code
+    # may change that in each worker, and in files of earlier versions.
+    sharing_strategy: str | None = None
+    # Why it can't be loaded from without workers, where it can be with one; else ``None``.
+    main_failure: Failure | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
     notes: tuple[str, ...] = ()  # what to know about how dlprof takes the target
+
+    @property
+    def start_method(self) -> str:
+        """What its workers are started by where a configuration names nothing."""
+        if self.own_config is not None and self.own_config.start_method is not None:
+            return self.own_config.start_method
+        notes = [note for note in self.notes if COPIED_SIGN in note]
+        return next((name for name in BY_COPY for note in notes if f" {name} " in note), "fork")
 
     @property
     def against_persisting(self) -> str | None:

@@ -40,6 +40,8 @@ class Failure:
     hint: str = ""  # what to change, in one sentence
     # The last lines that the trial's processes wrote, the user's own traceback among them.
     stderr_tail: str = ""
+    # Batches that the epoch had given when loading raised; ``None`` where that is not known.
+    batches: int | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

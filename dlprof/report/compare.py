@@ -19,14 +19,15 @@ from dlprof.units import counted
 
 def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
-    parts = comparison.parts
+    parts, sure = comparison.parts, comparison.sure_parts
     # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
     # unexplained last; what reads as no factor has no bar, however small the others are.
-    factors = [_factor_text(part.factor) for part in parts]
+    factors = [_factor_text(part.factor) for part in sure]
     bars = [
         doc.Bar.of(part.title, 0.0 if factor == "1.00x" else part.log_ratio, factor)
-        for part, factor in zip(parts, factors, strict=True)
+        for part, factor in zip(sure, factors, strict=True)
     ]
+    chart = doc.chart(doc.spare_between(bars), "part", "factor", "signed") if bars else None
     whole = _factor_text(comparison.ratio)
     product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
     return doc.Document(
@@ -34,7 +35,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
         answer=(
             doc.Text(doc.Styled(comparison.verdict, "strong")),
             doc.FactList(tuple(_sides(comparison))),
-            *doc.known(doc.chart(doc.spare_between(bars), "part", "factor", "signed")),
+            *doc.known(chart),
         ),
         hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')}{product})"),
         details=lambda: _details(comparison),

@@ -66,6 +66,8 @@ class GridSearch:
     expected: ExpectedRates | None = None  # what a model predicted of them, if one did
     cells: Sequence[Config] = ()  # what was predicted and may be measured as well
     usable_cores: float = math.inf  # of the machine that it is measured on
+    # What has the values that the user named: measured once before anything is repeated.
+    asked: Collection[Config] = ()
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
@@ -85,13 +87,14 @@ class GridSearch:
         tried = {trial.config for trial in trials}
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
+        untried.sort(key=lambda config: config not in self.asked)
         left_s = math.inf if remaining_s is None else remaining_s
         room = SweepBudget.of([*traced, *trials], self.plan, left_s)
         if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
             seen = (belief.blocks[each.key] for each in self._members(trials, 1, room))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
             room = dataclasses.replace(room, due=due)
-        new = room.for_new(untried, tried)
+        new = room.for_new(untried, tried, asked=self.asked)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
@@ -101,7 +104,9 @@ class GridSearch:
             done = {trial.config for trial in trials if trial.repetition == block}
             # What failed in this very block was not known when it began.
             hopeless = {c for c in {*members} - tried if any(map(c.asks_as_much_as, failed))}
-            todo = [*(c for c in members if c not in done | hopeless), *new]
+            again = [c for c in members if c not in done | hopeless]
+            todo = [c for c in new if c in self.asked] if block else []
+            todo = todo or [*again, *new]
             if not todo:
                 continue
             if not new and block >= self.plan.min_repeats and len(members) < 2:
@@ -112,7 +117,7 @@ class GridSearch:
                 break
             sure = room.surely(todo)
             if block == 0:
-                fitting = set(room.for_new(new, tried, _SURE))
+                fitting = set(room.for_new(new, tried, _SURE, asked=self.asked))
                 sure = list(itertools.takewhile(fitting.__contains__, new))
             logs = self.expected.log_rates if self.expected is not None else {}
             rates = {c: logs[c.key] for c in sure if c.key in logs}
@@ -316,12 +321,18 @@ class SweepBudget:
         return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
 
     def for_new(
-        self, wanted: Sequence[Config], tried: Collection[Config], times: float = 1.0
+        self,
+        wanted: Sequence[Config],
+        tried: Collection[Config],
+        times: float = 1.0,
+        *,
+        asked: Collection[Config] = (),
     ) -> list[Config]:
         """Those that are to be measured for the first time; those that don't fit are passed over.
 
         Room is kept to measure the best few again: where trials cost more than was planned, fewer
-        configurations known twice say more than all of them known once.
+        configurations known twice say more than all of them known once. None is kept from what is
+        ``asked``: who names a value wants to see it.
         """
         found: list[Config] = []
         tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1
@@ -333,6 +344,7 @@ class SweepBudget:
             # So many configurations are measured before any room is kept for repeats:
             # one alone, however often it is measured, recommends nothing.
             repeats = min(self.due + new * rounds, rivals) if count > 2 else 0
+            repeats = 0 if config in asked else repeats
             if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
                 found.append(config)
                 new_s = all_s

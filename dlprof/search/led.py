@@ -20,15 +20,12 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.search.grid import Proposal
-from dlprof.search.space import MIN_REPEATS, SHORTEST_TRIAL_S
+from dlprof.search.space import FEW, MIN_REPEATS, SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
 from dlprof.stats.belief import CALIBRATED, NEAR
 
 _WORKERS = (0, *sorted(CALIBRATED))
 _TRIAL_S = 0.8  # longer where the cost's spread asks for it
-
-
-_FEW = 6  # so many configurations are measured as quickly as they are calibrated and verified
 
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
@@ -40,7 +37,7 @@ def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
     if settings.search != "auto":
         return settings.search == "model"
     several = several_calibrations(settings) is not None
-    return len(grid) > _FEW and settings.repeats is None and not several
+    return len(grid) > FEW and settings.repeats is None and not several
 
 
 def calibration_configs(
@@ -67,10 +64,10 @@ def calibration_configs(
 
 
 def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
-    """Whether a budget holds the calibration and as many trials to verify it."""
+    """Whether a budget holds the calibration and as many trials, and one more, to verify it."""
     one = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     again = max((cost.of(config, plan.trial_s) for config in plan.calibration), default=0.0)
-    return one + 4 * again <= left_s
+    return one + (1 + len(plan.calibration)) * again <= left_s
 
 
 def final_trial_s(plan: Plan, left_s: float) -> float:
@@ -119,7 +116,7 @@ def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Pr
     places = [place for place, each in enumerate(plan.calibration) if each == config]
     left = plan.calibration[places[0] + 1 :] if places and not repetition else ()
     rest_s = sum(plan.cost.of(each, _TRIAL_S) for each in left)
-    final_s = 2 * _FEW * plan.cost.of(config, plan.trial_s)
+    final_s = 2 * FEW * plan.cost.of(config, plan.trial_s)
     return Proposal(
         config=config,
         repetition=repetition,

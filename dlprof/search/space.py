@@ -31,6 +31,8 @@ memory read, figures sent back."""
 MIN_REPEATS = 2
 
 
+FEW = 6  # so many configurations are measured as quickly as they are calibrated and verified
+
 LEAST_CONFIGS = 3
 """The few that any sweep sets out to measure: no workers, some and the most. One configuration,
 however often it is measured, recommends nothing; and trials may cost less than expected."""
@@ -168,6 +170,20 @@ def by_importance(configs: Sequence[Config], present: Config | None = None) -> l
         return config != present, len(differs), differs, place, config.cost_key
 
     return sorted(configs, key=importance)
+
+
+def asked_values(
+    configs: Sequence[Config], settings: SweepSettings, present: Config | None = None
+) -> tuple[Config, ...]:
+    """For each value that the user named of a setting, the first of what has it by importance."""
+    each = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Config)}
+    named = {name: values for name, values in each.items() if values is not None}
+    found: dict[tuple[str, object], Config] = {}
+    for config in by_importance(configs, present) if configs else ():
+        for name, values in named.items():
+            if (value := getattr(config, name)) in values:
+                found.setdefault((name, value), config)
+    return tuple(dict.fromkeys(found.values()))
 
 
 def _coarse_first(values: set[int]) -> list[int]:

@@ -123,6 +123,8 @@ class Session:
             self._names.remove_empty(Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
+        if self.loop is not None and self.loop.logs:
+            failure = dataclasses.replace(failure, batches=len(self.loop.now.yields_s))
         self.channel.send({"event": "failed", "failure": failure})
 
     def _exit_codes(self) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ from multiprocessing import connection
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psutil
+
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind, WorkerStart
@@ -36,13 +38,17 @@ _clock = time.perf_counter
 def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """Load two batches in this process, try the consumer on one, and say what they are.
 
+    Of what raises without workers, as where ``get_worker_info()`` is taken for granted, one worker
+    loads them.
+
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
         ``batch_cpu_s`` of the second batch; ``counting`` (how its samples were counted, a sentence,
         or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
-        worker, else ``None``; ``data_files`` (how many the dataset names, up to a few);
+        worker, else ``None``; ``main_failure`` if nothing loads without workers, else ``None``;
+        ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
@@ -60,19 +66,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     files = open_files()
     places, gate = positions(files), EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
-    with _loaders_started() as started:
-        iterator = iter(loader)
-        try:
-            first = next(iterator, _NOTHING)
-        except Exception:
-            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
-            raise
-    if first is _NOTHING:
-        raise EmptyLoaderError
-    gate.confirm()
-    _refuse_a_loader(built, started)
-    middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
-    ended_s, ended_cpu_s = _clock(), time.process_time()
+    gate, iterator, first, alone = _begun(built, loader, gate)
+    workers = [] if alone is None else psutil.Process().children()
+    middle_cpu_s, middle_s, batch = _cpu_s(workers), _clock(), next(iterator, first)
+    ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
     moving = moved(files, places)
     sent = try_batch(first, batch)
     size = count_bytes(batch)
@@ -117,9 +114,81 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "batch_failure": sent.failure,
+        "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": strategy,
     }
+
+
+def _begun(
+    built: BuiltTarget, loader: Any, gate: EpochGate
+) -> tuple[EpochGate, Iterator[Any], object, Exception | None]:
+    """An iterator of the loader, its gate and its first batch.
+
+    With one worker where nothing loads without, and then also what is raised without.
+    """
+    iterator: Any = None
+    first, alone = _NOTHING, None
+    with _loaders_started() as started:
+        try:
+            iterator = iter(loader)
+            first = next(iterator, _NOTHING)
+        except Exception as error:  # noqa: BLE001 - raised again unless a worker does better
+            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+            alone = error
+    if alone is not None:
+        gate = type(gate)()
+        iterator, first = _by_a_worker(built, gate)
+        if first is _NOTHING:
+            raise alone
+    if first is _NOTHING:
+        raise EmptyLoaderError
+    gate.confirm()
+    _refuse_a_loader(built, started)
+    return gate, iterator, first, alone
+
+
+_PATIENCE_S = 10.0
+"""As long a worker may take for a batch where none came without: what hangs is no better."""
+
+
+def _by_a_worker(built: BuiltTarget, gate: EpochGate) -> tuple[Any, object]:
+    """An iterator of the target's loader with one worker, and the first of its batches, if any."""
+    from dlprof.targets.loader import make_loader
+    from dlprof.targets.parts import core_of
+
+    one = built.target.attainable(Config(num_workers=1).canonical(), has_accelerator=False)
+    if not one.num_workers:
+        return None, _NOTHING
+    try:
+        loader = make_loader(built, one, gate=gate, in_worker=guard_worker, any_size=True)
+        core: Any = core_of(loader)
+        core.timeout = getattr(core, "timeout", 0) or _PATIENCE_S
+        iterator = iter(loader)
+        return iterator, next(iterator, _NOTHING)
+    except Exception:  # noqa: BLE001 - whatever the user's code raises: it says what it did before
+        return None, _NOTHING
+
+
+def _without_workers(error: Exception) -> Failure:
+    """Why loading fails in the main process, of what loads with a worker."""
+    found = failures.classify(error)
+    return dataclasses.replace(
+        found,
+        message=f"Loading fails without workers, and works with one: {found.message}",
+        hint="Use num_workers=1 or more, or have the dataset load in the main process, too, where "
+        "get_worker_info() is None.",
+    )
+
+
+def _cpu_s(workers: Sequence[psutil.Process]) -> float:
+    """CPU time of this process, and of its workers that run."""
+    used = [time.process_time()]
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            times = worker.cpu_times()
+            used.append(times.user + times.system)
+    return sum(used)
 
 
 def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:

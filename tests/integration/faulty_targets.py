@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -250,3 +250,26 @@ def remembers() -> Plain:
 def ordered_once() -> DataLoader[Tensor]:
     """Its sampler is a generator, and has nothing left after the first epoch."""
     return DataLoader(Plain(), batch_size=32, sampler=(number for number in range(256)))
+
+
+class NeedsAWorker(Plain):
+    """Takes for granted that it runs in a worker."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        worker: Any = get_worker_info()
+        return torch.add(super().__getitem__(index), worker.id)
+
+
+def needs_a_worker() -> Plain:
+    return NeedsAWorker()
+
+
+class BreaksAtASample(Plain):
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 35:
+            raise ValueError("sample 35 is broken")
+        return super().__getitem__(index)
+
+
+def breaks_at_a_sample() -> DataLoader[Tensor]:
+    return DataLoader(BreaksAtASample(), batch_size=8)

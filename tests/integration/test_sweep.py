@@ -300,3 +300,29 @@ class Kept(torch.utils.data.Dataset):
         (sys.executable, "-m", "dlprof", *words, "--trial-time", "100ms"), cwd=tmp_path, check=True
     )
     assert not Path("/dev/shm", name).exists()
+
+
+def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> None:
+    arguments = ["--num-workers", "0,1", "--prefetch-factor", "2", "--repeats", "1"]
+    arguments += ["--trial-time", "0.1s", "--persistent-workers", "off", "--budget", "60s"]
+    arguments += ["--json", "-o", "run.dlprof.jsonl"]
+    done = dlprof(tmp_path, "sweep", f"{TARGETS}:needs_a_worker", *arguments)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    by_workers = {each["config"]["num_workers"]: each for each in document["trials"]}
+    assert by_workers[0]["outcome"] == "skipped"
+    assert "works with one: AttributeError" in by_workers[0]["failure"]["message"]
+    assert document["recommendation"]["config"]["num_workers"] == 1
+    run_file_conforms(tmp_path / "run.dlprof.jsonl")
+
+
+def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path) -> None:
+    arguments = ["--num-workers", "1,2,3", "--prefetch-factor", "2", "--persistent-workers", "off"]
+    arguments += ["--trial-time", "1s", "--budget", "60s", "--json", "-o", "run.dlprof.jsonl"]
+    done = dlprof(tmp_path, "sweep", f"{TARGETS}:breaks_at_a_sample", *arguments)
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["kind"] == "target"
+    assert "after 4 batches" in error["message"]
+    assert "sample 35 is broken" in error["message"]
+    assert len(read_run(tmp_path / "run.dlprof.jsonl").trials) == 2

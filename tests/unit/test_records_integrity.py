@@ -11,7 +11,9 @@ from builders import around, config, failed, plan, run, target, trial
 from finding_cases import Loader, explanation
 from predicted_runs import calibration
 
+from dlprof.advise.recommend import recommend
 from dlprof.advise.wrong_data import data_findings, present_failure, said_first
+from dlprof.errors import TargetError
 from dlprof.records import (
     COPIED_SIGN,
     DUPLICATED_SIGN,
@@ -32,6 +34,7 @@ from dlprof.records import (
     Run,
     SweepPrediction,
     Trial,
+    broken_sample,
     checked,
     shared_position,
 )
@@ -543,3 +546,49 @@ def test_all_views_of_a_run_ask_for_what_is_computed_once(monkeypatch: pytest.Mo
         assert len(computed) == 2  # as it is checked
     Integrity.of(dataclasses.replace(found, trials=found.trials[:1]))
     assert len(computed) == 3
+
+
+def test_what_needs_a_worker_is_neither_predicted_nor_advised_without_one() -> None:
+    none = Failure(kind="worker_exception", message="It takes a worker.", hint="Use one.")
+    found = run([trial(config(1)), trial(config(2))], target=target(main_failure=none))
+    assert faulty(found, 0, 1, 2) == [0]
+    advice = recommend(found)
+    default = next(each for each in advice.rules_of_thumb if not each.config.num_workers)
+    assert default.unavailable == none.message
+    assert advice.config.num_workers
+
+
+def broken(workers: int, batches: int | None = 43, said: str = "sample 700") -> Trial:
+    where = "a worker process" if workers else "the main process"
+    message = f"ValueError in {where}: {said}"
+    fault = Failure(kind="worker_exception", message=message, batches=batches)
+    return failed(config(workers), failure=fault)
+
+
+SHORT_OF_IT = trial(config(0), window_batches=20)
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_broken"),
+    [
+        ([SHORT_OF_IT, broken(1), broken(2)], True),
+        ([broken(0), broken(2)], True),
+        ([SHORT_OF_IT, broken(2), broken(2)], False),  # only these may raise
+        ([SHORT_OF_IT, broken(1), broken(2, said="sample 701")], False),
+        ([SHORT_OF_IT, broken(1), broken(2, 44)], False),
+        ([SHORT_OF_IT, broken(1, None), broken(2, None)], False),
+        ([trial(config(0), window_batches=44), broken(1), broken(2)], False),  # came further
+        ([trial(config(0), epoch_samples=1000), broken(1), broken(2)], False),
+        ([broken(1), broken(2), trial(config(1)), trial(config(2))], False),  # fixed since
+    ],
+    ids=range(9),
+)
+def test_a_sample_that_raises_whatever_the_settings(
+    trials: list[Trial], *, is_broken: bool
+) -> None:
+    assert (broken_sample(trials) is not None) is is_broken
+
+
+def test_nothing_is_recommended_where_trials_only_ended_before_a_broken_sample() -> None:
+    with pytest.raises(TargetError, match=r"after 43 batches: ValueError in .*: sample 700"):
+        recommend(run([SHORT_OF_IT, broken(1), broken(2)]))

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from builders import config, header, machine, plan
+from builders import config, header, machine, plan, target
 from predicted_runs import calibration
 
 from dlprof.engine.sweep import sweep_prediction
@@ -17,10 +17,18 @@ WAITS = calibration(cpu=0.0005, io=0.04, startup_s={"main": (0.01,), "default": 
 QUICK = dataclasses.replace(WAITS, startup_s={"main": (0.01,), "default": (0.1, 0.001)})
 
 
-def most(calibrated: Calibration = WAITS, *, on: Machine | None = None, **settings: object) -> int:
+def most(
+    calibrated: Calibration = WAITS,
+    *,
+    on: Machine | None = None,
+    notes: tuple[str, ...] = (),
+    shared_by: str | None = None,
+    **settings: object,
+) -> int:
     """The most workers among what is predicted on two cores."""
     made = header(
         machine=on or machine(2),
+        target=target(notes=notes, sharing_strategy=shared_by),
         plan=plan(CELLS, search="model", cells=CELLS),
         settings=settings,
     )
@@ -96,3 +104,27 @@ def test_many_workers_are_predicted_where_what_they_need_is_there(limited: Any) 
 
 def test_few_workers_are_tried_whatever_they_need() -> None:
     assert most(QUICK, max_ram_bytes=1 << 30) == 32
+
+
+def test_workers_that_are_spawned_where_nothing_says_so_cost_what_spawning_costs() -> None:
+    note = "Workers start by spawn here where no setting says otherwise, so each gets a copy."
+    quick = dataclasses.replace(WAITS, startup_s={"main": (0.01,), "default": (1.0, 0.001)})
+    assert most(quick, budget_s=60.0) > most(quick, notes=(note,), budget_s=60.0)
+
+
+def test_tensors_that_are_shared_by_name_take_no_open_files() -> None:
+    few = dataclasses.replace(machine(2), open_files_limit=1024)
+    many = dataclasses.replace(QUICK, batch_tensors=8.0)
+    assert most(many, on=few) < most(many, on=few, shared_by="file_system") == most(many)
+
+
+def test_the_few_values_that_are_asked_for_are_all_measured() -> None:
+    made = header(
+        machine=machine(2),
+        plan=plan(CELLS[:6], search="model", cells=CELLS[:6]),
+        settings={"num_workers": [0, 1, 2, 4, 8, 16]},
+    )
+    run = Run(path="run.dlprof.jsonl", header=made, calibration=WAITS)
+    found = sweep_prediction(run)
+    assert found is not None
+    assert {*CELLS[:6]} <= {*found.race}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preparation import Preflight, _refuse_small
+from dlprof.engine.preparation import Outlook, Preflight, _refuse_small, plan_sweep, trial_cost
 from dlprof.errors import TargetError
 from dlprof.records import Config, Failure
+from dlprof.search.space import Space
 from dlprof.settings import SweepSettings
 
 MIB = 1 << 20
@@ -214,3 +216,44 @@ def test_a_dataset_smaller_than_a_batch_is_refused(length: int, samples: str, si
     with pytest.raises(TargetError, match=samples) as caught:
         _refuse_small(small, SweepSettings())
     assert f"--batch-size {sizes}" in caught.value.hint
+
+
+def test_what_needs_a_worker_is_skipped_without_one_only() -> None:
+    none = Failure(kind="worker_exception", message="It takes a worker.", hint="Use one.")
+    found = Preflight.of(SweepSettings(), target(main_failure=none), machine(), PROBE)
+    assert [found.fault(config(workers)) for workers in (0, 1, 2)] == [none, None, None]
+
+
+FORKS: Any = types.SimpleNamespace(fork_safe=True)
+
+
+def test_trials_cost_what_batches_of_the_size_that_is_asked_for_take() -> None:
+    """The probe loads one of the target's own size."""
+    known = target(batch_size=32, batch_s=0.8, batch_cpu_s=0.4)
+    own, half = (
+        trial_cost(SweepSettings(batch_size=size), machine(), known, FORKS)
+        for size in (None, (16,))
+    )
+    assert (own.batch_s, own.batch_cpu_s) == (0.8, 0.4)
+    assert (half.batch_s, half.batch_cpu_s) == (0.4, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "search", "workers"),
+    [(0.1, "model", [0, 1, 2]), (1.5, "model", [2]), (6.0, "grid", [])],
+)
+def test_slow_batches_are_calibrated_by_two_workers_alone(
+    batch_s: float, search: str, workers: list[int]
+) -> None:
+    cells = tuple(config(count) for count in (0, 1, 2, 4, 8, 16, 32))
+    outlook = Outlook(
+        target=target(batch_s=batch_s, batch_cpu_s=0.01),
+        accelerator=None,
+        space=Space(configs=cells, left_out=()),
+        faults={},
+        cells=cells,
+    )
+    settings = SweepSettings(budget_s=60.0)
+    plan, _ = plan_sweep(settings, machine(2), outlook, FORKS, spent_s=10.0)
+    assert plan.search == search
+    assert [each.num_workers for each in plan.calibration] == workers

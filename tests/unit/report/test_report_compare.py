@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,9 @@ def test_what_reads_as_no_factor_has_no_bar() -> None:
     found = compare(*runs)
     none = Estimate(value=0.001)
     part = dataclasses.replace(found.parts[-1], log_ratio=none, factor=Estimate(value=1.001))
-    text = drawn(comparison_report(dataclasses.replace(found, parts=(part,))), 80)
+    slower = Estimate(value=0.9, low=0.85, high=0.95)
+    found = dataclasses.replace(found, ratio=slower, parts=(part,))
+    text = drawn(comparison_report(found), 80)
     assert "1.00x" in text
     assert "█" not in text
 
@@ -277,3 +281,30 @@ def test_the_answer_names_the_settings_and_the_fix() -> None:
     alike = drawn(comparison_report(compare(same, same)), 80)
     assert "No measurable difference" in alike
     assert "Fix" not in alike
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        (Estimate(value=0.31, low=-0.2, high=0.82), []),  # undone by what is not sure
+        (Estimate(value=0.31), []),  # or rests on one trial
+        (Estimate(value=0.31, low=0.2, high=0.42), ["0.73x", "1.36x"]),  # a trade
+        (Estimate(value=0.02, low=-0.2, high=0.24), ["0.73x"]),
+    ],
+    ids=["noise", "one trial", "trade", "sure"],
+)
+def test_factors_of_no_difference_are_shown_where_they_are_no_noise(
+    rest: Estimate, said: list[str]
+) -> None:
+    found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.0101)))
+    slower = Estimate(value=-0.31, low=-0.35, high=-0.27)
+    logs = {"neighbours": slower, "storage": rest, "remainder": Estimate(value=0.0)}
+    parts = tuple(
+        dataclasses.replace(found.parts[0], code=code, log_ratio=log, factor=log.through(math.exp))
+        for code, log in logs.items()
+    )
+    alike = dataclasses.replace(
+        found, ratio=Estimate(value=1.0, low=0.9, high=1.1), parts=parts, verdict=""
+    )
+    text = drawn(comparison_report(alike), 80)
+    assert re.findall(r"\d\.\d\dx", text.partition("Details")[0]) == said

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from dlprof.records import Config, Trial, Usage
 from dlprof.search.grid import GridSearch, Proposal, StopReason
+from dlprof.search.space import asked_values
+from dlprof.settings import SweepSettings
 
 GRID = tuple(config(w) for w in (0, 1, 2, 4, 8, 16))
 COMPUTING = Usage()  # unknown, which counts as all that there is
@@ -293,3 +295,26 @@ def test_a_sweep_cut_off_anywhere_goes_on_to_the_same_trials(
     resumed, stop_again = carry_out(grid, engine(rates, noise), whole[:cut])
     assert resumed == whole
     assert stop_again == stop
+
+
+def test_what_was_asked_is_measured_once_before_anything_is_repeated() -> None:
+    """Three values in a budget of three trials that take longer than was planned, one over."""
+    few = tuple(config(workers) for workers in (1, 2, 4))
+    asked = asked_values(few, SweepSettings(num_workers=(1, 2, 4)))
+    assert set(asked) == set(few)
+    grid = dataclasses.replace(search(few), asked=asked)
+    left_s, trials = 10.0, list[Trial]()
+    while isinstance(step := grid.propose(trials, remaining_s=left_s), Proposal):
+        measured = engine(CLOSE, usage=COMPUTING)(step)
+        trials.append(dataclasses.replace(measured, wall_s=3.0))
+        left_s -= 3.0
+    assert [each.repetition for each in trials] == [0, 0, 0]
+    assert {each.config for each in trials} == set(few)
+
+
+def test_of_each_value_that_was_asked_the_plainest_has_it() -> None:
+    grid = [config(w, prefetch_factor=depth) for w in (1, 2) for depth in (2, 4)]
+    assert set(asked_values(grid, SweepSettings(num_workers=(1, 2)))) == {config(1), config(2)}
+    both = SweepSettings(num_workers=(1, 2), prefetch_factor=(2, 4))
+    assert len(asked_values(grid, both)) == 3
+    assert asked_values(grid, SweepSettings()) == ()

@@ -519,3 +519,9 @@ def test_predictions_of_earlier_runs_by_the_simulation_still_load() -> None:
     assert found.method == "maxplus"
     earlier = to_json(found) | {"method": "simulation"}
     assert from_json(SweepPrediction, earlier).method == "simulation"
+
+
+def test_two_workers_alone_calibrate_in_less() -> None:
+    slow, plan_ = TrialCost(overhead_s=0.4, batch_s=1.5), led()
+    assert not has_room(plan_, slow, 40.0)
+    assert has_room(dataclasses.replace(plan_, calibration=plan_.calibration[-1:]), slow, 40.0)
