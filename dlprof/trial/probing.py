@@ -133,7 +133,7 @@ def _begun(
         try:
             iterator = iter(loader)
             first = next(iterator, _NOTHING)
-        except Exception as error:  # noqa: BLE001 - raised again unless a worker does better
+        except Exception as error:  # raised again unless a worker does better
             _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
             alone = error
     if alone is not None:
@@ -166,7 +166,7 @@ def _by_a_worker(built: BuiltTarget, gate: EpochGate) -> tuple[Any, object]:
         core.timeout = getattr(core, "timeout", 0) or _PATIENCE_S
         iterator = iter(loader)
         return iterator, next(iterator, _NOTHING)
-    except Exception:  # noqa: BLE001 - whatever the user's code raises: it says what it did before
+    except Exception:  # whatever the user's code raises: it says what it did before
         return None, _NOTHING
 
 
