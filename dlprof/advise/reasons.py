@@ -681,7 +681,8 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
 
 def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     """The same of a choice that was only predicted, which is never sure."""
-    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
+    there, pick = choice.situation, choice.pick
+    rate = choice.speeds.rate(pick.key)
     run, known = there.run, there.run.calibration
     mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
     agreed, disagrees = agreement(run), ""
@@ -697,6 +698,9 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
     crowded = 2 * sum(crowd) > len(crowd)
     better = "on a quieter machine" if crowded else "for longer"
+    tried = max((trial.config.num_workers for trial in run.completed), default=0)
+    making = known.in_workers if known is not None else None
+    waits = making is not None and sum(making.io_s) > sum(making.cpu_s)
     grave = {
         f"{disagrees}: measure before you rely on it": poor,
         there.speed.doubt: bool(there.speed.doubt),
@@ -705,6 +709,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         ),
         f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
+        f"no more than {counted(tried, 'worker')} measured: more may share a limit of what they "
+        "wait for": there.as_measured and waits and 0 < 2 * tried < pick.config.num_workers,
     }
     step_s = there.constraints.step_s
     step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"

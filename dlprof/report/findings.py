@@ -88,7 +88,10 @@ def answer(
         # Of two values of one setting this line has both: only one can be set.
         instead = other is not None and _sets_the_same(finding, other)
         more = f"or {_offer(finding, other)}" if other is not None and instead else more
-        yield "Fix", f"{change} ({more})" if more else change
+        # What a trial could not confirm is no fix to apply.
+        measured, worth = finding.evidence.get("gain_from") == "measured", finding.predicted_gain
+        unsure = measured and worth is not None and worth.ends[0] <= 1
+        yield "Tried" if unsure else "Fix", f"{change} ({more})" if more else change
     elif tried := finding.evidence.get("tried"):
         yield "Tried", str(tried)
     gain = _gain(finding, names_step=False)  # which the line on the wait has

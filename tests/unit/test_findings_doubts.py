@@ -241,6 +241,19 @@ def test_a_remedy_of_receiving_is_not_taken_from_chance_beside_others() -> None:
     assert "main.receive" not in codes(find(noisy))
 
 
+@pytest.mark.parametrize(("kind", "method"), [("map", "__getitem__"), ("iterable", "__iter__")])
+def test_the_method_that_is_blocked_is_one_that_the_dataset_has(kind: str, method: str) -> None:
+    loader = Loader(fetch_cpu=0.002, fetch_io=0.03, rate=35)
+    (found,) = (
+        each
+        for each in find(evidence(loader, target_fields={"kind": kind}))
+        if each.code == "fetch.io"
+    )
+    assert found.title == f"Blocking I/O in {method}"
+    assert found.fix is not None
+    assert kind == "map" or "__getitem" not in found.fix.text
+
+
 def test_fewer_workers_come_behind_the_lock_that_makes_them_better() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.002, fetch_io=0.08, rate=45)
     alone = Loader(config=config(1), fetch_cpu=0.002, fetch_io=0.005, rate=140)

@@ -148,13 +148,26 @@ def test_what_the_run_recommends_is_among_what_is_predicted() -> None:
 
 
 def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
-    # 2 workers, 44.2 ms a batch of 32 samples
-    agreed = predicted(calibrated(trials=[trial(config(2), 1440.0, spread=0.02)]))
+    # 8 workers, 44.2 ms a batch of 32 samples
+    run = calibrated(trials=[trial(config(8), 5760.0, spread=0.02)])
+    agreed = predicted(run, max_workers=16)
     assert (agreed.confidence, agreed.agreement and agreed.agreement.outside) == ("medium", 0)
     assert agreed.confidence_reason.startswith("the model agrees with the trials")
     alone = predicted(calibrated())
     assert alone.confidence == "medium"
     assert alone.confidence_reason.startswith("no trial measured settings like these")
+
+
+def test_workers_that_wait_may_share_a_limit_that_far_fewer_did_not_reach() -> None:
+    few = [trial(config(2), 1440.0, spread=0.02)]
+    waiting = predicted(calibrated(trials=few), max_workers=16)
+    assert waiting.confidence == "low"
+    assert waiting.confidence_reason.startswith("no more than 2 workers measured: more may share")
+    near = predicted(calibrated(trials=few), max_workers=4)
+    computing = predicted(
+        calibrated(calibration(cpu=0.04, io=0.0, receive=0.0002), trials=few), max_workers=16
+    )
+    assert {"share" in each.confidence_reason for each in (near, computing)} == {False}
 
 
 def test_a_model_that_contradicts_the_run_is_not() -> None:

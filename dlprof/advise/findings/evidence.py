@@ -528,6 +528,11 @@ class Evidence:
         return timed[(len(timed) - 1) // 2] if timed else copied[-1] if copied else None
 
     @property
+    def fetched_by(self) -> str:
+        """The method of the dataset that gives samples."""
+        return "__iter__" if self.target.kind == "iterable" else "__getitem__"
+
+    @property
     def workers(self) -> int:
         """``num_workers``."""
         return self.config.num_workers

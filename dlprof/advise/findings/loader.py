@@ -502,7 +502,7 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
-        "CPU time in __getitem__",
+        f"CPU time in {view.fetched_by}",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
         f"{percent(share)} of the time to make a batch.{named}",
         share * (view.wait or 1.0),
@@ -512,7 +512,7 @@ def fetch_cpu(view: Evidence) -> Claim | None:
             "dearest_transform": slowest.name if slowest else None,
             "dearest_transform_share": slowest.share if slowest else None,
         },
-        f"Make {slowest.name if slowest else '__getitem__'} cheaper: resize before decoding in "
+        f"Make {slowest.name if slowest else view.fetched_by} cheaper: resize before decoding in "
         "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
         "the device. The gain assumes half of its CPU time.",
         gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
@@ -534,6 +534,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     share = _share(costs, costs.fetch.io_s)
     served_s = view.blocked_s("handover")  # by what another process sends by a Unix socket
     served = served_s >= 0.5 * costs.fetch.io_s
+    at_once = "" if view.target.kind == "iterable" else " (__getitems__)"
     blocked = (
         f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on "
         f"{'another process of this machine' if served else 'storage or network'}: "
@@ -541,15 +542,15 @@ def fetch_io(view: Evidence) -> Claim | None:
     )
     if served:
         return Claim(
-            "__getitem__ waits for another process",
+            f"{view.fetched_by} waits for another process",
             f"{blocked} It answers over a Unix socket, as a multiprocessing.Manager, a database or "
             "a cache does, and all workers ask it.",
             share * (view.wait or 1.0),
             "fetch_waiting_s fetch_cpu_s share num_workers",
             {"share": share, "served_s": served_s},
             "Let each worker have what it asks for: in a tensor, whose memory all of them share, "
-            "in a file that each maps, or in a copy of its own. Or ask for a whole batch at once "
-            "(__getitems__).",
+            "in a file that each maps, or in a copy of its own. Or ask for a whole batch at once"
+            f"{at_once}.",
             gain=predicted_gain(view, costs=costs.without(served_s)),
         )
     reads, limit = view.usage.read_bytes_per_s or 0.0, view.machine.read_limit_bytes_per_s
@@ -566,14 +567,15 @@ def fetch_io(view: Evidence) -> Claim | None:
         )
     more, gain = _more_that_pay(view)
     fix = (
-        "Read less often: fetch several samples at once (__getitems__), pack small files into "
+        f"Read less often: fetch several samples at once{at_once}, pack small files into "
         "shards, or keep the data on a local disk or in memory."
     )
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
         fix = (
             f"Set num_workers={more.num_workers}{further}: blocked workers need no cores, so more "
-            "workers than cores pay. Or read faster: pack small files into shards, or read a "
+            "workers than cores pay, as long as they share no limit such as the rate of a server. "
+            "Or read faster: pack small files into shards, or read a "
             "local copy."
         )
     gains, threads = fetched_in_threads(view, costs), None
@@ -585,7 +587,7 @@ def fetch_io(view: Evidence) -> Claim | None:
             f"predicted {gains[threads].value:.2f}x."
         )
     return Claim(
-        "Blocking I/O in __getitem__",
+        f"Blocking I/O in {view.fetched_by}",
         blocked,
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
@@ -640,7 +642,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
         return None
     fix, more, gain = _against_threads(view)
     return Claim(
-        "__getitem__ is blocked (I/O, lock or GIL)",
+        f"{view.fetched_by} is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
         f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
         "no I/O.",

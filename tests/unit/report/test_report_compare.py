@@ -12,7 +12,7 @@ from compare_runs import Costs, made_run
 from example_runs import HOSTILE
 from golden import check_golden, drawn
 
-from dlprof.advise.compare import Comparison, compare
+from dlprof.advise.compare import Comparison, PartCode, compare
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Estimate, Run, StepTimes, WatchedScript
 from dlprof.report.compare import comparison_report
@@ -298,7 +298,11 @@ def test_factors_of_no_difference_are_shown_where_they_are_no_noise(
 ) -> None:
     found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.0101)))
     slower = Estimate(value=-0.31, low=-0.35, high=-0.27)
-    logs = {"neighbours": slower, "storage": rest, "remainder": Estimate(value=0.0)}
+    logs: dict[PartCode, Estimate] = {
+        "neighbours": slower,
+        "storage": rest,
+        "remainder": Estimate(value=0.0),
+    }
     parts = tuple(
         dataclasses.replace(found.parts[0], code=code, log_ratio=log, factor=log.through(math.exp))
         for code, log in logs.items()

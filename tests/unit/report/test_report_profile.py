@@ -276,6 +276,15 @@ def test_of_two_values_of_one_setting_only_one_can_be_set() -> None:
     assert "(1 more finding)" in text
 
 
+@pytest.mark.parametrize(("low", "label"), [(0.92, "Tried"), (1.02, "Fix  ")])
+def test_what_a_trial_could_not_confirm_is_no_fix(low: float, label: str) -> None:
+    one = _other(low, 1.29, num_workers=8)
+    one = dataclasses.replace(one, evidence={"gain_from": "measured"})
+    text = drawn(shown(Diagnosis(config=PRESENT, findings=(one,)), _explanation()), 100)
+    assert f"  {label}       num_workers=8\n" in text
+    assert ("no measurable gain" in text) is (low < 1)
+
+
 def test_nothing_waits_for_data_without_a_training_step() -> None:
     """All the time is waiting then, which is no figure of the loader."""
     found = dataclasses.replace(profiled_run(), explanations=())
