@@ -136,7 +136,7 @@ def _certainty(first: Finding | None = None) -> doc.Row:
         low = bare or bool(first.doubtful)
         why = "the gain has no interval" if bare else "the CI leaves out how runs vary"
         if first.code == "fetch.io" and first.fix and "num_workers" in first.fix.dataloader_kwargs:
-            why += ", and a limit that workers may share"
+            why = "workers may share a limit"
         more = "the cause is in doubt" if first.doubtful else why
     level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
     return "Certainty", (level, f": the script ran once; {more}")

@@ -13,8 +13,6 @@ from multiprocessing import connection
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
-
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind, WorkerStart
@@ -28,6 +26,8 @@ from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
 
 if TYPE_CHECKING:
+    import psutil
+
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
 
@@ -54,6 +54,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
     """
+    import psutil
     import torch
     import torch.multiprocessing as mp
 
@@ -183,6 +184,8 @@ def _without_workers(error: Exception) -> Failure:
 
 def _cpu_s(workers: Sequence[psutil.Process]) -> float:
     """CPU time of this process, and of its workers that run."""
+    import psutil  # workers, which have this module, too, start without it
+
     used = [time.process_time()]
     for worker in workers:
         with contextlib.suppress(psutil.Error):

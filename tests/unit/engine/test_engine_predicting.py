@@ -50,8 +50,8 @@ def test_workers_that_start_too_slowly_for_the_budget_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("alone_s", "one_s", "second_s", "workers"),
     [
-        (0.01, 0.03, 0.02, 64),
-        (0.01, 0.03, 0.4, 64),  # others disturbed the start of two workers
+        (0.01, 0.04, 0.02, 64),
+        (0.01, 0.045, 0.4, 32),  # others disturbed the start of two workers
         (0.01, 0.4, 0.02, 32),  # or that of one, which counts by itself
         (0.5, 0.03, 0.02, 64),  # or that of none, which the workers have as well
         (0.01, 0.2, 0.2, 2),
