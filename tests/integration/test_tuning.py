@@ -1256,7 +1256,7 @@ def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuned, "Control", Sparing)
-    changing = dlprof.tune(DataLoader(Counting(), batch_size=4, num_workers=2), max_workers=4)
+    changing: Any = dlprof.tune(DataLoader(Counting(), batch_size=4, num_workers=2), max_workers=4)
     until = time.monotonic() + 60
     while internals.workers_of(iter(changing)) and time.monotonic() < until:
         list(changing)
@@ -1271,7 +1271,7 @@ def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
 
 def test_no_copy_closes_what_an_iterable_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned, "Control", Sparing)
-    changing = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
+    changing: Any = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
     until = time.monotonic() + 120
     while changing.dataset.place == 0 and time.monotonic() < until:
         list(changing)
