@@ -10,6 +10,7 @@ no name here: whoever asks has loaded it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import inspect
@@ -526,7 +527,8 @@ def tapped_iterator(
     as with the ``own_in_flight`` batches of the loader's own workers; 0 for none.
 
     Where the loader has workers of its own, and the iterator none, an iterable dataset begins with
-    the first batch, as in a worker, and by the random numbers that ``wrap`` has for it.
+    the first batch, as in a worker, and by the random numbers that ``wrap`` has for it. What it
+    sets of itself is gone with the iterator, as in a worker.
     """
     workers = loader.num_workers
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
@@ -539,7 +541,7 @@ def tapped_iterator(
     late = own_in_flight and not workers and loader._dataset_kind == _find(*_ITERABLE)
     _initialize(iterator, _Changed(loader, dataset=()) if late else loader)
     if late:
-        iterator._dataset = loader.dataset
+        iterator._dataset = _as_forked(loader.dataset)
         iterator._dataset_fetcher = _LateFetcher(_fetcher_maker(iterator))
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
@@ -547,6 +549,14 @@ def tapped_iterator(
         iterator._sampler_iter = iter(iterator._index_sampler)
         live.fetcher = iterator._dataset_fetcher
     return iterator
+
+
+def _as_forked(dataset: Any) -> Any:
+    """A dataset whose attributes are set apart from those of another; shallow, where it can be."""
+    if not hasattr(type(dataset), "__del__"):  # which may close what both have
+        with contextlib.suppress(Exception):  # whatever the user's code raises
+            return copy.copy(dataset)
+    return dataset
 
 
 class _LateFetcher:

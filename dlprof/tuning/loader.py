@@ -32,6 +32,7 @@ from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.open_files import (
     OpenFile,
+    have_own_positions,
     holders,
     moved,
     named,
@@ -496,6 +497,8 @@ class _Tuner:
         if alone:
             if any(self._clock[SELDOM::PLACES]):
                 return "the dataset asks get_worker_info() for more than None now and then"
+            if not (self._is_map or any(self._clock[ASKED::PLACES])):
+                return "each worker gives all of its iterable dataset, as none is asked who it is"
             return (self._attempt.error() or "") if self._attempt is not None else ""
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
@@ -999,6 +1002,7 @@ class _Attempt:
             self._process.kill()  # its end, by a signal that no training has a handler for
             self._process.join()
             self._results.close()
+            del self._process  # and its descriptors
             raised = said.decode(errors="replace")
             self._error = raised and f"outside of workers its dataset gives no batch: {raised}"
         return self._error
@@ -1011,6 +1015,8 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
     signal.alarm(_ATTEMPT_S)  # its parent may be gone
     try:
         torch.set_num_threads(1)  # others were not forked
+        files = open_files()  # workers, and the training, would read where this leaves them
+        have_own_positions(files, [[place] for place in range(len(files))])
         again()
         said = ""
     except BaseException as error:  # whatever a dataset of the user's raises

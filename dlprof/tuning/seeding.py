@@ -258,8 +258,8 @@ class _Kept:
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
         found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
-        self._bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
-        self._slow = self._numpy is not None and self._bits is None
+        bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
+        self._slow = self._numpy is not None and bits is None
         self._views = [
             memoryview((ctypes.c_char * size).from_address(at)).cast("B")
             for at, size in (*places, *of_numpy)
@@ -285,10 +285,11 @@ class _Kept:
             self._owners[0].gauss_next = self._rest
         else:
             random.setstate(self._rest)
+        of_numpy = self._owners[1]
+        if of_numpy is not None and self._numpy.random.get_bit_generator() is not of_numpy:
+            self._numpy.random.set_bit_generator(of_numpy)  # the dataset took another
         if self._state is not None:
             self._numpy.random.set_state(self._state)
-        elif self._bits is not None and self._numpy.random.get_bit_generator() is not self._bits:
-            self._numpy.random.set_bit_generator(self._bits)  # the dataset took another
         for view, kept in zip(self._views, self._bytes, strict=True):
             view[:] = kept
 

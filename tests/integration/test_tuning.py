@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -1208,6 +1209,113 @@ def test_an_iterable_that_shares_its_samples_out_is_read_without_workers(
     assert after == drawn(made(2), 4)[1]
     assert not refusals
     assert changing.tuning.off == ""
+
+
+class Whole(Streams):
+    """All samples, in whichever worker."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(LENGTH))
+
+
+def test_an_iterable_that_shares_nothing_out_keeps_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them an epoch would have half as many samples."""
+    refusals = refusals_of(monkeypatch, NO_WORKERS)
+    changing = dlprof.tune(DataLoader(Whole(), batch_size=4, num_workers=2), max_workers=4)
+    for epoch in until_refused(changing, refusals):
+        assert len(epoch) == 2 * LENGTH // 4
+    assert refusals[0].startswith("each worker gives all of its iterable dataset")
+
+
+class Counting(Streams):
+    """Counts in itself, from where it was, as workers that are forked anew needn't notice."""
+
+    place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        number, count = (0, 1) if info is None else (info.id, info.num_workers)
+        while self.place < LENGTH:
+            self.place += 1
+            if (self.place - 1) % count == number:
+                yield self.place - 1
+
+
+class Closing(Counting):
+    """Has something that a copy of it would close."""
+
+    closed = 0
+
+    def __del__(self) -> None:
+        type(self).closed += 1
+
+
+def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "Control", Sparing)
+    changing: Any = dlprof.tune(DataLoader(Counting(), batch_size=4, num_workers=2), max_workers=4)
+    until = time.monotonic() + 60
+    while internals.workers_of(iter(changing)) and time.monotonic() < until:
+        list(changing)
+    for _ in range(2):
+        batches, beside = iter(changing), iter(changing)
+        assert not internals.workers_of(batches)
+        pairs = [(one.tolist(), other.tolist()) for one, other in zip(batches, beside, strict=True)]
+        assert sorted(n for one, _ in pairs for n in one) == list(range(LENGTH))
+        assert all(one == other for one, other in pairs)
+    assert changing.dataset.place == 0
+
+
+def test_no_copy_closes_what_an_iterable_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "Control", Sparing)
+    changing: Any = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
+    until = time.monotonic() + 120
+    while changing.dataset.place == 0 and time.monotonic() < until:
+        list(changing)
+    assert changing.dataset.place == LENGTH
+    assert Closing.closed == 0
+
+
+class AskingReader(Numbers):
+    """Reads by a position which nobody else may move meanwhile, and asks who it is."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        path.write_bytes(bytes(range(LENGTH)))
+        self.file = path.open("rb", buffering=0)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        if info is None or info.id == 0:
+            self.file.seek(index)
+        time.sleep(0.002)
+        return torch.tensor([float(index), self.file.read(1)[0]])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="positions are seen by /proc")
+def test_an_attempt_without_workers_moves_no_file_that_a_worker_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refusals = refusals_of(monkeypatch, *Staying.settings)
+    dataset = AskingReader(tmp_path / "a.bin")
+    changing = dlprof.tune(loader(dataset, batch_size=1, num_workers=1), max_workers=2)
+    for epoch in until_refused(changing, refusals):
+        assert all(sample == read for batch in epoch for sample, read in batch.tolist())
+    dataset.file.close()
+    assert refusals[0].startswith("a worker moves the position of file (a.bin)")
+
+
+def test_an_attempt_without_workers_leaves_no_descriptor_open() -> None:
+    attempt = tuned._Attempt(lambda: None, multiprocessing.get_context("fork"), "")
+    held = weakref.ref(attempt._process)
+    while attempt.error() is None:
+        time.sleep(0.01)
+    gc.collect()
+    assert attempt.error() == ""
+    assert held() is None
 
 
 def test_a_stream_that_needs_long_outside_of_workers_is_not_waited_for(

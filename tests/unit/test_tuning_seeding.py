@@ -142,6 +142,26 @@ def test_batches_that_are_seeded_once_may_take_another_generator_of_numpy() -> N
     assert streams() == before
 
 
+def test_the_training_may_take_another_generator_of_numpy_between_batches() -> None:
+    numpy: Any = np.random
+
+    class Drawing:
+        def fetch(self, _indices: Sequence[str]) -> float:
+            return float(np.random.normal())
+
+    _begin()
+    first, fetcher = numpy.get_bit_generator(), SeededFetcher(Drawing(), keep=True, once=True)
+    try:
+        for number, mine in enumerate([first, np.random.PCG64(3), np.random.MT19937(4), first]):
+            numpy.set_bit_generator(mine)
+            before = repr(np.random.get_state(legacy=False))
+            fetcher.fetch((number, []))
+            assert numpy.get_bit_generator() is mine
+            assert repr(np.random.get_state(legacy=False)) == before
+    finally:
+        numpy.set_bit_generator(first)
+
+
 def test_it_is_noticed_where_some_batches_only_ask_for_the_worker() -> None:
     def seldom(asks: Sequence[int]) -> float:
         clock = [0.0] * PLACES
