@@ -541,7 +541,7 @@ def tapped_iterator(
     late = own_in_flight and not workers and loader._dataset_kind == _find(*_ITERABLE)
     _initialize(iterator, _Changed(loader, dataset=()) if late else loader)
     if late:
-        iterator._dataset = _as_forked(loader.dataset)
+        iterator._dataset = as_forked(loader.dataset)
         iterator._dataset_fetcher = _LateFetcher(_fetcher_maker(iterator))
     if wrap is not None and not workers:
         iterator._dataset_fetcher = wrap(iterator._dataset_fetcher)
@@ -551,7 +551,7 @@ def tapped_iterator(
     return iterator
 
 
-def _as_forked(dataset: Any) -> Any:
+def as_forked(dataset: Any) -> Any:
     """A dataset whose attributes are set apart from those of another; shallow, where it can be."""
     if not hasattr(type(dataset), "__del__"):  # which may close what both have
         with contextlib.suppress(Exception):  # whatever the user's code raises

@@ -497,9 +497,14 @@ class _Tuner:
         if alone:
             if any(self._clock[SELDOM::PLACES]):
                 return "the dataset asks get_worker_info() for more than None now and then"
-            if not (self._is_map or any(self._clock[ASKED::PLACES])):
-                return "each worker gives all of its iterable dataset, as none is asked who it is"
-            return (self._attempt.error() or "") if self._attempt is not None else ""
+            why = (self._attempt.error() or "") if self._attempt is not None else ""
+            dataset = None if self._is_map else self._loader().dataset
+            if dataset is not None and not any(self._clock[ASKED::PLACES]):
+                why = "each worker gives all of its iterable dataset, as none is asked who it is"
+            elif dataset is not None and internals.as_forked(dataset) is dataset:
+                # Forked workers begin each epoch with what it was at first: this one would go on.
+                why = "its iterable dataset can't be copied, so each epoch would change it"
+            return why
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.

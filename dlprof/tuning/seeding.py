@@ -146,9 +146,11 @@ class SeededFetcher:
                 own.back()
             return self._dlprof_fetcher.fetch(indices)
         finally:
-            if own is not None:
-                own.keep()
-            kept.back()
+            try:
+                if own is not None:
+                    own.keep()
+            finally:  # where Ctrl-C comes now, too
+                kept.back()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_fetcher, name)

@@ -1269,13 +1269,14 @@ def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
     assert changing.dataset.place == 0
 
 
-def test_no_copy_closes_what_an_iterable_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "Control", Sparing)
-    changing: Any = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
-    until = time.monotonic() + 120
-    while changing.dataset.place == 0 and time.monotonic() < until:
-        list(changing)
-    assert changing.dataset.place == LENGTH
+def test_an_iterable_that_can_not_be_copied_keeps_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = refusals_of(monkeypatch, NO_WORKERS)
+    changing = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
+    for epoch in until_refused(changing, refusals):
+        assert sorted(n for batch in epoch for n in batch.tolist()) == list(range(LENGTH))
+    assert refusals[0].startswith("its iterable dataset can't be copied")
     assert Closing.closed == 0
 
 
