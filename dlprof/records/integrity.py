@@ -265,8 +265,8 @@ class Integrity:
 def broken_sample(trials: Sequence[Trial]) -> Failure | None:
     """How loading fails at one place of an epoch, whatever the settings; ``None`` if it doesn't.
 
-    Several numbers of workers raise the same there, and no trial is known to have come further:
-    those that worked ended before it.
+    Several numbers of workers raise the same there, and no trial is known to have come further,
+    with batches of any size: those that worked ended before it.
     """
     raised: dict[tuple[int | None, int, str], dict[Config, Failure]] = {}
     for trial in trials:
@@ -280,14 +280,28 @@ def broken_sample(trials: Sequence[Trial]) -> Failure | None:
             raised.setdefault(place, {})[config] = failure
     worked = [trial for trial in trials if trial.failure is None]
     for (size, batches, _), some in raised.items():
-        beyond = (
-            trial.config.batch_size == size
-            and (trial.epoch_samples is not None or trial.window_batches > batches)
-            for trial in worked
-        )
-        if len({config.num_workers for config in some}) > 1 and not any(beyond):
+        counts = {config.num_workers for config in some}
+        beyond = any(_came_further(trial, size, batches) for trial in worked)
+        methods = {each.config.start_method for each in worked if each.config.num_workers}
+        # Of what works by another start method only the main process says that it raises, too.
+        by_start = 0 not in counts and methods - {config.start_method for config in some}
+        if len(counts) > 1 and not beyond and not by_start:
             return next(iter(some.values()))
     return None
+
+
+def _came_further(trial: Trial, size: int | None, batches: int) -> bool:
+    """Whether a trial that worked may have had what raises after so many batches of a size.
+
+    Samples are counted where sizes differ: it may be that only large batches raise.
+    """
+    own = trial.config.batch_size
+    if trial.epoch_samples is not None:
+        return True
+    if own == size:
+        return trial.window_batches > batches
+    each = own or trial.samples_per_batch
+    return size is None or each is None or trial.window_batches * each >= (batches + 1) * size
 
 
 _LAST: list[tuple[tuple[object, ...], Integrity]] = []

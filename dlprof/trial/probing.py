@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import math
 import multiprocessing
 import pickle
 import time
@@ -60,14 +61,13 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     from dlprof.targets.counting import count_bytes, count_tensors
     from dlprof.targets.files import dataset_files
-    from dlprof.targets.loader import EpochGate, make_loader
+    from dlprof.targets.loader import EpochGate
     from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
     files = open_files()
     places, gate = positions(files), EpochGate()
-    loader = make_loader(built, Config(), gate=gate, any_size=True)
-    gate, iterator, first, alone = _begun(built, loader, gate)
+    loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
     middle_cpu_s, middle_s, batch = _cpu_s(workers), _clock(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
@@ -122,53 +122,80 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _begun(
-    built: BuiltTarget, loader: Any, gate: EpochGate
-) -> tuple[EpochGate, Iterator[Any], object, Exception | None]:
-    """An iterator of the loader, its gate and its first batch.
+    built: BuiltTarget, gate: EpochGate, limit_s: float
+) -> tuple[Any, EpochGate, Iterator[Any], object, Exception | None]:
+    """A loader, its gate, an iterator of it and the first batch.
 
     With one worker where nothing loads without, and then also what is raised without.
     """
+    began_s = _clock()
+    loader, iterator, first, alone = _in_main(built, gate)
+    if alone is not None:
+        raised_s = _clock() - began_s
+        one = type(gate)()
+        worker, its_first = _by_a_worker(built, one, limit_s - raised_s)
+        if its_first is _NOTHING:
+            raise alone  # its traceback keeps the iterator, whose end a worker that hangs delays
+        again = type(gate)()
+        # What a server or a disk refused may work by now: workers have nothing to do with it.
+        if _clock() - began_s + raised_s < limit_s - _ENDS_S:
+            retried = _in_main(built, again)
+            alone = retried[3]
+        if alone is None:
+            (loader, iterator, first), gate = retried[:3], again
+        else:
+            iterator, first, gate = worker, its_first, one
+    if first is _NOTHING:
+        raise EmptyLoaderError
+    gate.confirm()
+    return loader, gate, iterator, first, alone
+
+
+def _in_main(
+    built: BuiltTarget, gate: EpochGate
+) -> tuple[Any, Iterator[Any], object, Exception | None]:
+    """A loader without workers, its iterator and first batch, if any, or what is raised for it."""
+    from dlprof.targets.loader import make_loader
+
+    loader = make_loader(built, Config(), gate=gate, any_size=True)
     iterator: Any = None
-    first, alone = _NOTHING, None
+    first, raised = _NOTHING, None
     with _loaders_started() as started:
         try:
             iterator = iter(loader)
             first = next(iterator, _NOTHING)
         except Exception as error:  # raised again unless a worker does better
-            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
-            alone = error
-    if alone is not None:
-        gate = type(gate)()
-        iterator, first = _by_a_worker(built, gate)
-        if first is _NOTHING:
-            raise alone
-    if first is _NOTHING:
-        raise EmptyLoaderError
-    gate.confirm()
-    _refuse_a_loader(built, started)
-    return gate, iterator, first, alone
+            raised = error
+    if raised is not None or first is not _NOTHING:
+        _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+    return loader, iterator, first, raised
 
 
 _PATIENCE_S = 10.0
 """As long a worker may take for a batch where none came without: what hangs is no better."""
 
+_ENDS_S = 1.0  # left of what a probe may take, to say what was raised
 
-def _by_a_worker(built: BuiltTarget, gate: EpochGate) -> tuple[Any, object]:
+
+def _by_a_worker(built: BuiltTarget, gate: EpochGate, left_s: float) -> tuple[Any, object]:
     """An iterator of the target's loader with one worker, and the first of its batches, if any."""
     from dlprof.targets.loader import make_loader
     from dlprof.targets.parts import core_of
 
     one = built.target.attainable(Config(num_workers=1).canonical(), has_accelerator=False)
-    if not one.num_workers:
-        return None, _NOTHING
+    patience_s = min(_PATIENCE_S, left_s - _ENDS_S)
+    iterator: Any = None
+    if not one.num_workers or patience_s <= 0:
+        return iterator, _NOTHING
     try:
         loader = make_loader(built, one, gate=gate, in_worker=guard_worker, any_size=True)
         core: Any = core_of(loader)
-        core.timeout = getattr(core, "timeout", 0) or _PATIENCE_S
+        # Sooner than the dataset's own limit, too: else the supervisor takes it for a hang.
+        core.timeout = min(getattr(core, "timeout", 0) or patience_s, patience_s)
         iterator = iter(loader)
         return iterator, next(iterator, _NOTHING)
     except Exception:  # whatever the user's code raises: it says what it did before
-        return None, _NOTHING
+        return iterator, _NOTHING
 
 
 def _without_workers(error: Exception) -> Failure:

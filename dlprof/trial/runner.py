@@ -167,12 +167,14 @@ class TrialRunner:
             half_s = max(_LEAST_PROBE_S, (until_s - self._clock()) / 2)
             wall_s = min(self._first_probe_s, half_s, limits.wall_s)
             with contextlib.suppress(ProbeTimeoutError):
-                return self._supervisor(dataclasses.replace(limits, wall_s=wall_s)).probe(request)
+                within = dataclasses.replace(request, limit_s=wall_s)
+                return self._supervisor(dataclasses.replace(limits, wall_s=wall_s)).probe(within)
             self._build_in_each_trial(_HANGS)
         # A hang is judged by where it stands, for which its end leaves a moment.
         stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - 1.0)
         limits = dataclasses.replace(limits, stall_s=min(limits.stall_s, stall_s))
-        return self._supervisor(limits).probe(request)
+        within = dataclasses.replace(request, limit_s=min(limits.stall_s, limits.wall_s))
+        return self._supervisor(limits).probe(within)
 
     def try_workers(self, config: Config, *, left_s: float = math.inf) -> Failure | None:
         """Why workers of a configuration can't start; ``None`` if they can, or that isn't known.

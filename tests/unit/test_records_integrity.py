@@ -589,6 +589,27 @@ def test_a_sample_that_raises_whatever_the_settings(
     assert (broken_sample(trials) is not None) is is_broken
 
 
+@pytest.mark.parametrize(
+    ("worked", "is_broken"),
+    [
+        (trial(config(0, batch_size=16), epoch_samples=1000), False),  # large batches raise
+        (trial(config(0, batch_size=16), window_batches=88), False),
+        (trial(config(0, batch_size=16), window_batches=87), True),
+        (trial(config(1, start_method="fork"), window_batches=5), False),  # workers by spawn raise
+    ],
+    ids=range(4),
+)
+def test_what_raises_with_some_settings_leaves_others(worked: Trial, *, is_broken: bool) -> None:
+    some = [
+        dataclasses.replace(
+            each,
+            config=dataclasses.replace(each.config, batch_size=32, start_method="spawn"),
+        )
+        for each in (broken(1), broken(2))
+    ]
+    assert (broken_sample([worked, *some]) is not None) is is_broken
+
+
 def test_nothing_is_recommended_where_trials_only_ended_before_a_broken_sample() -> None:
     with pytest.raises(TargetError, match=r"after 43 batches: ValueError in .*: sample 700"):
         recommend(run([SHORT_OF_IT, broken(1), broken(2)]))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import math
 import multiprocessing
 import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from dlprof.records import Config
+from dlprof.targets.build import build_from_object
+from dlprof.targets.loader import EpochGate
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import probing
 from dlprof.trial.probing import try_batch, try_start
@@ -173,3 +177,39 @@ def test_the_loader_s_own_context_counts_where_none_is_asked_for() -> None:
     loader: Any = DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
     assert start_method_of(loader, Config(num_workers=1)) == "spawn"
     assert start_method_of(loader, Config(num_workers=1, start_method="fork")) == "fork"
+
+
+class _Raises(Dataset[torch.Tensor]):
+    """Raises in the main process, as often as asked; in a worker waits so many seconds."""
+
+    def __init__(self, times: float, worker_s: float = 0.0) -> None:
+        self.left, self.worker_s = times, worker_s
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info() is not None:
+            time.sleep(self.worker_s)
+        elif self.left > 0:
+            self.left -= 1
+            raise ConnectionError("no such bucket")
+        return torch.zeros(2)
+
+
+def _probed(dataset: Dataset[torch.Tensor], limit_s: float) -> Any:
+    built = build_from_object(DataLoader(dataset, batch_size=2))
+    return probing._begun(built, EpochGate(), limit_s)[4]
+
+
+def test_what_raises_once_is_tried_without_workers_again() -> None:
+    assert _probed(_Raises(1), 30.0) is None
+    assert isinstance(_probed(_Raises(math.inf), 30.0), ConnectionError)
+
+
+@pytest.mark.parametrize("limit_s", [3.0, 0.5])
+def test_a_worker_that_hangs_does_not_hide_what_was_raised(limit_s: float) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(ConnectionError, match="no such bucket"):
+        _probed(_Raises(math.inf, worker_s=60.0), limit_s)
+    assert time.monotonic() - began_s < 12.0
