@@ -27,6 +27,7 @@ from dlprof.records import (
     Estimate,
     Machine,
     PredictedCell,
+    Target,
     Timeline,
 )
 
@@ -228,6 +229,8 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _uneven_column(record)
     if isinstance(record, Config):
         return _faulty_setting(record)
+    if isinstance(record, Target) and record.sharing_strategy is not None:
+        return _faulty_setting(Config(sharing_strategy=record.sharing_strategy))
     if isinstance(record, Calibration):  # figures that no batch has
         for field in dataclasses.fields(record):
             if any(number < 0 for number in _numbers(to_json(getattr(record, field.name)))):

@@ -37,6 +37,7 @@ from torch.utils.data import (
     Sampler,
     get_worker_info,
 )
+from torch.utils.data._utils import signal_handling
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
@@ -1030,6 +1031,8 @@ def test_loops_that_stop_where_workers_are_done_without_leave_none_behind(
 def test_a_parked_worker_that_is_killed_ends_the_epoch_as_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Torch sets its handler once in a process, where another test may have replaced it.
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
     monkeypatch.setattr(tuned, "Control", Staying)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     changing = dlprof.tune(loader(Numbers(4000, draws=False), shuffle=False), max_workers=4)
