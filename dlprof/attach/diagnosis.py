@@ -85,7 +85,7 @@ _BEHIND = "Other processes took the cores: it is what is left once their delays 
 _LONGEST_MESSAGE = 16384
 _BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
-    "fetch.io": "neither the call that is blocked is seen, nor a limit that workers share",
+    "fetch.io": "which call in __getitem__ is blocked is not seen, nor a limit that workers share",
     "main.receive": "what receiving takes is estimated",
     "main.sampler": "a step that computes and a sampler look nearly alike",
 }

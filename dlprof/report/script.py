@@ -135,7 +135,12 @@ def _certainty(first: Finding | None = None) -> doc.Row:
         bare = first.predicted_gain is None or first.predicted_gain.low is None
         low = bare or bool(first.doubtful)
         why = "the gain has no interval" if bare else "the CI leaves out how runs vary"
-        if first.code == "fetch.io" and first.fix and "num_workers" in first.fix.dataloader_kwargs:
+        if (
+            not bare
+            and first.code == "fetch.io"
+            and first.fix
+            and "num_workers" in first.fix.dataloader_kwargs
+        ):
             why = "workers may share a limit"
         more = "the cause is in doubt" if first.doubtful else why
     level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
