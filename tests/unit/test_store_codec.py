@@ -28,6 +28,7 @@ from dlprof.records import (
     Recommendation,
     RunEnd,
     RunHeader,
+    Target,
     Trial,
 )
 from dlprof.records.codec import MismatchError, from_json, to_json
@@ -77,6 +78,7 @@ WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
     Machine: {"usable_cores": st.floats(1e-60, 1e60)},
     Constraints: dict.fromkeys(("ranks", "nodes"), st.integers(1, 2**64)),
     CoreSpeeds: dict.fromkeys(("low", "median", "high"), st.floats(1e-60, 1e60)),
+    Target: {"sharing_strategy": st.sampled_from([None, "file_descriptor", "file_system"])},
 }
 
 
