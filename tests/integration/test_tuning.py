@@ -1233,7 +1233,7 @@ def test_an_iterable_that_shares_nothing_out_keeps_its_workers(
 
 
 class Counting(Streams):
-    """Counts in itself, from where it was, as workers that are forked anew needn't notice."""
+    """Counts in itself, from where it was, as workers that are forked again needn't notice."""
 
     place = 0
 
