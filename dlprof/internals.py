@@ -111,17 +111,6 @@ def set_create_fetcher(create: Callable[..., Any]) -> Callable[..., Any]:
     return before
 
 
-def wrap_collating(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have torch's collating of tensors, in workers into shared memory, done otherwise from now on.
-
-    Nothing is done where torch has no table of what collates which type.
-    """
-    functions = _find("torch.utils.data._utils.collate", "default_collate_fn_map")
-    tensor = _find("torch", "Tensor")
-    if isinstance(functions, dict) and tensor in functions:
-        functions[tensor] = wrap(functions[tensor])
-
-
 def words_of_workers() -> tuple[Any, Any]:
     """The classes of what a worker sends instead of a batch: of an exception, of its data's end."""
     return (

@@ -37,6 +37,7 @@ _AGAIN_S = _MINUTE_S / 2  # until what brought nothing is tried again; and as lo
 _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
+_SEEDED_S = 1e-4  # what a batch of the main process takes besides: its random numbers
 _SPARED = "fetching a batch takes less than having it from a worker"
 
 
@@ -90,7 +91,7 @@ class Window(NamedTuple):
     fetch_s: float = 0.0  # what a worker takes to make a batch; 0 where that isn't known
     cpu_s: float = 0.0  # the CPU time of that; with more threads than one it may be more
     delay_s: float = 0.0  # waiting of that for a core; 0 where that isn't known
-    shared_s: float = 0.0  # CPU time of that which the main process, with no shared memory, spares
+    alone_cpu_s: float = 0.0  # CPU time of it in the main process; 0 where that isn't known
     # Batches that were ready and not yet asked for at its end, less those at its beginning.
     stocked: int = 0
 
@@ -98,6 +99,11 @@ class Window(NamedTuple):
     def made(self) -> int:
         """Batches that workers made: these say at once what a setting is worth, queues hide it."""
         return max(1, self.batches + self.stocked)
+
+    @property
+    def idle_s(self) -> float:
+        """What a worker neither computes for a batch nor waits for a core."""
+        return max(0.0, self.fetch_s - self.cpu_s - self.delay_s)
 
     @property
     def busy_cores(self) -> float:
@@ -521,20 +527,19 @@ class Control:
         if any(judged(each, cheaper=True, last=len(each) >= _ENOUGH) is False for each in tried):
             return False  # what was kept then was faster, and nothing has changed since
         # More workers may share what handing over costs, while there are cores; never receiving.
-        no_more = self.kept.workers >= self._most or any(
+        want = seen.setting.workers * (1 - seen.idle_s / seen.fetch_s) if seen.fetch_s else 0.0
+        no_more = max(self.kept.workers / self._most, want / self._cores) >= 1 or any(
             each.before == self.kept and each.after.workers > self.kept.workers
             for each in self.changes
         )
         takes_s = self._handed_s(seen) if no_more else max(seen.receive_s, self._shared_out_s(seen))
-        # Fetching costs a little more beside the step, and seeding each batch 0.1 ms.
         alone_s = self._alone_s(seen)  # 0 where nothing was clocked
-        return alone_s > 0 and 1.2 * alone_s + 1e-4 < takes_s
+        return alone_s > 0 and alone_s + _SEEDED_S < takes_s
 
     def _shared_out_s(self, seen: Window) -> float:
         """What a batch is waited for at least while workers compute for it on all cores."""
         step_s, waited_s = seen.stepped_s / seen.batches, seen.waited_s / seen.batches
-        idle_s = max(0.0, seen.fetch_s - seen.cpu_s - seen.delay_s)
-        computed_s = (waited_s + step_s) * seen.setting.workers - idle_s
+        computed_s = (waited_s + step_s) * seen.setting.workers - seen.idle_s
         slowed = 1 + seen.delay_s / seen.cpu_s if seen.cpu_s else 1.0
         return min(waited_s, computed_s / slowed / self._cores - step_s)
 
@@ -546,8 +551,8 @@ class Control:
         theirs_s = min(seen.delay_s, seen.cpu_s * others / self._cores)
         fetch_s, delay_s = seen.fetch_s - theirs_s, seen.delay_s - theirs_s
         # What isn't computed waits for no core either, whoever has it.
-        shared_s = seen.shared_s * (1 + delay_s / seen.cpu_s if seen.cpu_s else 1.0)
-        return fetch_s - shared_s if shared_s < fetch_s else fetch_s
+        slowed = 1 + delay_s / seen.cpu_s if seen.cpu_s else 1.0
+        return min(fetch_s, seen.idle_s + (seen.alone_cpu_s or seen.cpu_s) * slowed)
 
     def _handed_s(self, seen: Window) -> float:
         """What a batch takes because it comes from a worker: receiving it.
@@ -849,7 +854,7 @@ def _whole(windows: Sequence[Window]) -> Window:
         fetch_s=statistics.fmean([each.fetch_s for each in windows if each.fetch_s] or [0.0]),
         cpu_s=statistics.fmean([each.cpu_s for each in windows if each.fetch_s] or [0.0]),
         delay_s=statistics.fmean([each.delay_s for each in windows if each.fetch_s] or [0.0]),
-        shared_s=windows[-1].shared_s,
+        alone_cpu_s=windows[-1].alone_cpu_s,
     )
 
 

@@ -41,7 +41,7 @@ from dlprof.targets.open_files import (
 )
 from dlprof.targets.parts import dataloader_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
-from dlprof.tuning.control import NO_WORKERS, Ask, Change, Control, Setting, Window
+from dlprof.tuning.control import NO_WORKERS, WORTH, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
     ASKED,
     BATCHES,
@@ -51,7 +51,6 @@ from dlprof.tuning.seeding import (
     READY,
     SECONDS,
     SELDOM,
-    SHARED_SECONDS,
     ClockedInit,
     SeededFetcher,
     rewinder,
@@ -61,7 +60,10 @@ from dlprof.units import NS, counted, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
-_COPIES = 4  # until malloc gives memory again
+_ATTEMPTS, _ATTEMPTS_S = (
+    16,
+    1.0,
+)  # at most: the first pay for what is opened late, and for new pages
 _ATTEMPT_S = 60  # whole ones, until it is given up to make a batch without workers
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 OFF = "DLPROF_TUNE"
@@ -299,7 +301,6 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
-        self._copy_s = 0.0  # CPU time of copying a batch in this process; 0 where it isn't known
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
         self._own_workers: int = loader.num_workers
         # What so many workers have from here, and where it was: another reader would share that.
@@ -497,9 +498,11 @@ class _Tuner:
         if alone:
             if any(self._clock[SELDOM::PLACES]):
                 return "the dataset asks get_worker_info() for more than None now and then"
-            why = (self._attempt.error() or "") if self._attempt is not None else ""
+            attempt, asked = self._attempt, any(self._clock[ASKED::PLACES])
+            unknown = attempt is None or (attempt.untried and not asked)
+            why = "" if attempt is None or unknown else attempt.error() or ""
             dataset = None if self._is_map else self._loader().dataset
-            if dataset is not None and not any(self._clock[ASKED::PLACES]):
+            if dataset is not None and not asked:
                 why = "each worker gives all of its iterable dataset, as none is asked who it is"
             elif dataset is not None and internals.as_forked(dataset) is dataset:
                 # Forked workers begin each epoch with what it was at first: this one would go on.
@@ -525,16 +528,21 @@ class _Tuner:
 
         To do without workers that are asked who they are takes an attempt.
         """
-        kept, again = self._control.kept, self._again
+        kept = self._control.kept
         asked = any(self._clock[ASKED::PLACES]) and not any(self._clock[SELDOM::PLACES])
-        if wanted.workers or not (kept.workers and asked and again):
+        if wanted.workers or not (kept.workers and asked and self._again):
             return True
+        return self._attempts(iterator).error() is not None
+
+    def _attempts(self, iterator: Any) -> _Attempt:
+        """What sees if a batch can be made without workers, and what it takes; begun by now."""
         if self._attempt is None:
+            kept = self._control.kept
             pids = [each.pid for each in internals.workers_of(iterator)]
             more = kept._replace(workers=kept.workers + 1)
             why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
-            self._attempt = _Attempt(again, self._context, why)
-        return self._attempt.error() is not None
+            self._attempt = _Attempt(self._again, self._context, why)
+        return self._attempt
 
     def _tapped(self, loader: Any, setting: Setting, tap: _Tap) -> Any:
         # Where workers are spared, no batch may draw from the training's random numbers.
@@ -667,12 +675,11 @@ class _Tuner:
         # Of thousands of tensors that takes a while: 1% of the time at most.
         ended_s = time.perf_counter()
         self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
-        kept = self._control.kept
-        if self._spares_workers and not self._copy_s and kept.workers:
-            # There has to be room for two of them.
-            pids = [each.pid for each in internals.workers_of(iterator)]
-            if not self._refusal(kept, kept._replace(ahead=kept.ahead + 2), pids=pids):
-                self._copy_s = _copying_takes(self._batch_bytes)
+        control = self._control
+        waits = control.kept.workers > 0 and control.wait_share > WORTH
+        shared_out = self._is_map or any(self._clock[ASKED::PLACES])
+        if waits and shared_out and self._spares_workers:
+            self._attempts(iterator)
 
     def _can_steer(self, iterator: Any, tap: _Tap, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
@@ -761,14 +768,10 @@ class _Tuner:
         self._fetch_s, cpu_s, delay_s = (each / made for each in took)
         return self._fetch_s, cpu_s, delay_s
 
-    def shared_s(self) -> float:
-        """CPU time that a batch took because workers collate in shared memory; 0 if unknown.
-
-        That is over what it takes here to copy as much.
-        """
-        seconds, made = (math.fsum(self._clock[at::PLACES]) for at in (SHARED_SECONDS, BATCHES))
-        known = made and self._copy_s
-        return max(0.0, seconds / made - self._copy_s) if known else 0.0
+    def alone_cpu_s(self) -> float:
+        """CPU time of a batch that is made without workers, as was tried; 0 where it wasn't."""
+        attempt = self._attempt
+        return 0.0 if attempt is None or attempt.error() else attempt.cpu_s
 
     @property
     def waits_for_epochs(self) -> bool:
@@ -884,7 +887,7 @@ class _Tap:
             fetch_s=fetch_s,
             cpu_s=cpu_s,
             delay_s=delay_s,
-            shared_s=self._tuner.shared_s(),
+            alone_cpu_s=self._tuner.alone_cpu_s(),
             stocked=self._ready - self._ready_before,
         )
 
@@ -973,16 +976,20 @@ class _Tap:
 
 
 class _Attempt:
-    """Whether a batch can be made without workers, as a forked process shows.
+    """Whether a batch can be made without workers, and what it takes, as a forked process shows.
 
     Whatever that does to the dataset, and to random numbers, ends with it. ``again`` makes the
-    batch; ``why`` says why it may not be tried, and is empty where it may.
+    batch; ``untried`` says why it may not be tried, and is empty where it may.
+
+    Attributes:
+        cpu_s: CPU time of a batch; 0 where that isn't known, or not yet.
     """
 
-    def __init__(self, again: Callable[[], None], context: Any, why: str) -> None:
-        known = f"there is no room to see if its dataset gives a batch without workers: {why}"
-        self._error = known if why else None
-        if why:
+    def __init__(self, again: Callable[[], None] | None, context: Any, untried: str) -> None:
+        known = f"there is no room to see if its dataset gives a batch without workers: {untried}"
+        self._error = known if untried else None
+        self.untried, self.cpu_s = untried, 0.0
+        if untried:
             return
         self._until_s = time.monotonic() + _ATTEMPT_S
         self._results, results = context.Pipe(duplex=False)
@@ -1000,50 +1007,42 @@ class _Attempt:
     def error(self) -> str | None:
         """Why none could; empty where one could, and ``None`` where that isn't known yet."""
         if self._error is None and (self._results.poll() or time.monotonic() > self._until_s):
+            raised = "it takes too long"
             try:
-                said = self._results.recv_bytes() if self._results.poll() else b"it takes too long"
+                if self._results.poll():
+                    raised, self.cpu_s = self._results.recv()
             except (EOFError, OSError):
-                said = b"the process that tried ended"
+                raised = "the process that tried ended"
             self._process.kill()  # its end, by a signal that no training has a handler for
             self._process.join()
             self._results.close()
             del self._process  # and its descriptors
-            raised = said.decode(errors="replace")
             self._error = raised and f"outside of workers its dataset gives no batch: {raised}"
         return self._error
 
 
 def _attempt(again: Callable[[], None], results: Any) -> None:
-    """A forked process: try to make a batch, say what that raised, and end."""
+    """A forked process: try to make a batch, say what that raised, or took, and end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # without the training's ways
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(_ATTEMPT_S)  # its parent may be gone
+    said, least_s = "", math.inf
     try:
         torch.set_num_threads(1)  # others were not forked
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
-        again()
-        said = ""
+        until_s = time.monotonic() + _ATTEMPTS_S
+        for count in range(_ATTEMPTS):
+            if count > 2 and time.monotonic() > until_s:
+                break
+            began_s = time.process_time()
+            again()
+            least_s = min(least_s, time.process_time() - began_s)
     except BaseException as error:  # whatever a dataset of the user's raises
-        said = f"{type(error).__name__}: {error}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     with contextlib.suppress(OSError):
-        results.send_bytes(" ".join(said.split())[:200].encode(errors="replace"))
+        results.send((said.encode(errors="replace").decode(), 0.0 if said else least_s))
     os._exit(0)
-
-
-def _copying_takes(size: int) -> float:
-    """CPU time of one more copy of so many bytes, where two are kept: a batch, and the one before.
-
-    Memory that malloc has given before comes at once, and all other is made page by page. Without
-    torch, which copies in several threads: workers forked later would wait for them for good.
-    """
-    before = bytearray(size)
-    took_s = 0.0
-    for _ in range(_COPIES):
-        began_s = time.thread_time()
-        before = bytearray(before)
-        took_s = time.thread_time() - began_s
-    return took_s
 
 
 def _forks(loader: Any) -> bool:

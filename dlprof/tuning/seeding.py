@@ -18,18 +18,17 @@ from typing import Any, cast
 import torch
 from torch.utils.data import get_worker_info
 
-from dlprof.internals import set_create_fetcher, wrap_collating
+from dlprof.internals import set_create_fetcher
 from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
 
-PLACES = 8
+PLACES = 7
 """Figures of each worker that it shares with the main process."""
 
-SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, SHARED_SECONDS, ASKED, SELDOM = range(PLACES)
+SECONDS, CPU_SECONDS, DELAY_SECONDS, BATCHES, READY, ASKED, SELDOM = range(PLACES)
 """What its batches took, and of CPU time, and of run-queue delay, how many they were, 1 as soon as
-it can make some, the CPU time in which torch collated tensors: in workers into shared memory, how
-often the dataset or ``collate_fn`` has asked which worker it is in: the main process has no answer
-to that, and 1 once some batches but its first have asked and others haven't: then one that is made
-shows little of the next."""
+it can make some, how often the dataset or ``collate_fn`` has asked which worker it is in: the main
+process has no answer to that, and 1 once some batches but its first have asked and others haven't:
+then one that is made shows little of the next."""
 
 
 class ClockedInit:
@@ -86,10 +85,8 @@ class ClockedInit:
             return ClockedFetcher(seeded, self._clock, place) if known else seeded
 
         before = set_create_fetcher(create)
-        if known:
-            wrap_collating(functools.partial(_clocked, self._clock, place + SHARED_SECONDS))
-            if info is not None:
-                _notice_asking(info, self._clock, place + ASKED)
+        if known and info is not None:
+            _notice_asking(info, self._clock, place + ASKED)
 
 
 def _notice_asking(info: Any, clock: Any, at: int) -> None:
@@ -103,20 +100,6 @@ def _notice_asking(info: Any, clock: Any, at: int) -> None:
         return read(self, name)
 
     plain.__getattribute__ = noticed
-
-
-def _clocked(clock: Any, at: int, collate: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that adds up what it takes of CPU time."""
-
-    @functools.wraps(collate)
-    def clocked(*given: Any, **options: Any) -> Any:
-        began_s = time.thread_time()
-        try:
-            return collate(*given, **options)
-        finally:
-            clock[at] += time.thread_time() - began_s
-
-    return clocked
 
 
 class SeededFetcher:

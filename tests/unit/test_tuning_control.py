@@ -525,9 +525,9 @@ def test_workers_that_only_fetch_are_not_done_without(
 
 
 @pytest.mark.parametrize("live", [True, False])
-@pytest.mark.parametrize(("shared_s", "spared"), [(0.0, False), (0.018, True)])
+@pytest.mark.parametrize(("alone_cpu_s", "spared"), [(0.0, False), (0.012, True)])
 def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
-    shared_s: float, *, spared: bool, live: bool
+    alone_cpu_s: float, *, spared: bool, live: bool
 ) -> None:
     """The main process fetches in 12 ms what takes a worker 30, and one of two 20."""
     control = Control(START, 2, live=live, spares_workers=True)
@@ -538,7 +538,7 @@ def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
         windows=40,
         fetch_s=0.03,
         cpu_s=0.03,
-        shared_s=shared_s,
+        alone_cpu_s=alone_cpu_s,
         receive_s=0.001,
     )
     assert (NO_WORKERS in had) is spared
@@ -548,7 +548,7 @@ def test_without_workers_where_collating_in_shared_memory_is_most_of_fetching(
 @pytest.mark.parametrize(("others_s", "alone_s"), [(0.0, 0.002), (0.006, 0.004)])
 def test_other_processes_delay_what_is_spared_no_less(others_s: float, alone_s: float) -> None:
     """Two workers on two cores: half of what one computes, the other waits, and no longer alone."""
-    seen = Window(START, 10, 0.1, 0.1, fetch_s=0.009 + others_s, cpu_s=0.006, shared_s=0.004)
+    seen = Window(START, 10, 0.1, 0.1, fetch_s=0.009 + others_s, cpu_s=0.006, alone_cpu_s=0.002)
     seen = seen._replace(delay_s=0.003 + others_s)
     assert Control(START, 16, cores=2)._alone_s(seen) == pytest.approx(alone_s)
 
