@@ -441,6 +441,7 @@ def test_a_process_that_is_forked_meanwhile_is_rid_of_it(streams: list[Stream]) 
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.slow
 def test_torch_compile_has_no_more_to_compile(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:

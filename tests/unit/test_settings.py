@@ -484,6 +484,7 @@ ANY_SETTINGS = st.builds(
 ).filter(valid)
 
 
+@pytest.mark.slow
 @given(ANY_SETTINGS)
 @hypothesis_settings(
     max_examples=50,

@@ -160,6 +160,7 @@ def test_the_recommended_settings_are_tried_with_binding_interleaved(
     assert {cpus for cpus in bench.asked if cpus} == {CPUS}
 
 
+@pytest.mark.slow
 def test_it_ends_within_the_budget_by_whole_pairs(tmp_path: Path) -> None:
     bench = BoundBench(gain=1.3)
     whole = bound(tmp_path / "whole", BoundBench(gain=1.3))

@@ -279,7 +279,12 @@ def seeds(_: int) -> None:
         (False, {"worker_init_fn": seeds}, False),
         (False, {"worker_init_fn": WorkerSetup(shares, None, None)}, True),
         (False, {"worker_init_fn": WorkerSetup(None, None, None)}, False),
-        (False, {"multiprocessing_context": "spawn", "worker_init_fn": seeds}, False),
+        pytest.param(
+            False,
+            {"multiprocessing_context": "spawn", "worker_init_fn": seeds},
+            False,
+            marks=pytest.mark.slow,
+        ),
         (True, {"multiprocessing_context": "forkserver"}, True),
     ],
 )

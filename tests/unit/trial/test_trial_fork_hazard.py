@@ -94,7 +94,11 @@ def test_on_one_thread_there_is_no_pool() -> None:
 
 @pytest.mark.parametrize(
     ("users", "kept"),
-    [("pass", 3), ("torch.set_num_threads(1)", 1), ("torch.set_num_threads(4)", 4)],
+    [
+        ("pass", 3),
+        pytest.param("torch.set_num_threads(1)", 1, marks=pytest.mark.slow),
+        pytest.param("torch.set_num_threads(4)", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_targets_are_built_on_one_thread_unless_they_say_otherwise(users: str, kept: int) -> None:
     block = f"""
