@@ -113,7 +113,10 @@ def test_a_comparison_of_hostile_texts_only_shows_them(folder: Path) -> None:
     assert program(["compare", "other.dlprof.jsonl", "run.dlprof.jsonl", "--json"]).code in (0, 2)
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "predict"])
+@pytest.mark.parametrize(
+    "command",
+    ["report", *(pytest.param(each, marks=pytest.mark.slow) for each in ("compare", "predict"))],
+)
 def test_a_damaged_file_is_an_answer_or_a_sentence(folder: Path, command: str) -> None:
     others = ("other.dlprof.jsonl",) if command == "compare" else ()
     for content in (*cuts(CONTENT, 701), *flips(CONTENT, 40)):

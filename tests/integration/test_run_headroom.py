@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
 import shutil
@@ -49,25 +48,18 @@ Measured = tuple[subprocess.CompletedProcess[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def both(folder: Path) -> tuple[list[list[str]], Measured]:
-    """What the script prints alone, and measured: beside each other, since they mostly wait."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        alone = pool.submit(ran, [sys.executable, "train.py"], folder)
-        done = ran([*DLPROF, *FILES, "train.py"], folder)
-    plain = alone.result()
-    assert (plain.returncode, done.returncode) == (0, 0), plain.stderr + done.stderr
-    lines = [line.split() for line in plain.stdout.splitlines()]
-    return lines, (done, json.loads((folder / "run.json").read_text()))
+def plain(folder: Path) -> list[list[str]]:
+    """What the script prints alone."""
+    done = ran([sys.executable, "train.py"], folder)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def plain(both: tuple[list[list[str]], Measured]) -> list[list[str]]:
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def measured(both: tuple[list[list[str]], Measured]) -> Measured:
-    return both[1]
+def measured(folder: Path) -> Measured:
+    done = ran([*DLPROF, *FILES, "train.py"], folder)
+    assert done.returncode == 0, done.stderr
+    return done, json.loads((folder / "run.json").read_text())
 
 
 @pytest.mark.slow

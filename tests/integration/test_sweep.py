@@ -67,20 +67,16 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
         "images:count=16,size=64",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (
-                "shards:count=32,shards=2,size=64",
-                "voc:count=16,size=64",
-                "text:lines=2000",
-                "synthetic:wait_ms=1",
-                "synthetic:iterable=true",
-            )
-        ),
+        "shards:count=32,shards=2,size=64",
+        "voc:count=16,size=64",
+        "text:lines=2000",
+        "synthetic:wait_ms=1",
+        "synthetic:iterable=true",
     ],
 )
 def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
@@ -218,6 +214,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> No
     assert all_gone(processes)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
     process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
@@ -309,6 +306,7 @@ def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> 
     done = dlprof(tmp_path, "sweep", f"{TARGETS}:needs_a_worker", *arguments)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    conforms("sweep", document)
     by_workers = {each["config"]["num_workers"]: each for each in document["trials"]}
     assert by_workers[0]["outcome"] == "skipped"
     assert "works with one: AttributeError" in by_workers[0]["failure"]["message"]

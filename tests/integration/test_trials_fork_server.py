@@ -86,6 +86,7 @@ def test_a_second_death_costs_that_trial_only(bench: TrialRunner) -> None:
     assert run(bench, 2).outcome == "completed"
 
 
+@pytest.mark.slow
 def test_the_probe_is_tried_again_too(bench: TrialRunner) -> None:
     (server,) = (
         child
