@@ -89,7 +89,13 @@ def _written(records: list[Any]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize(
+    "written_as",
+    [
+        pytest.param(each, marks=() if each in {"html", "text"} else pytest.mark.slow)
+        for each in FORMATS
+    ],
+)
 def test_a_report_of_hostile_texts_only_shows_them(folder: Path, written_as: str) -> None:
     content = all_hostile()
     assert content.count(b"MARK") >= 10

@@ -151,6 +151,7 @@ def test_damaged_machine_files(place: Path) -> None:
         limit(place, content)
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(
     st.dictionaries(

@@ -77,6 +77,7 @@ def test_any_words_after_a_command_give_one_document(command: str, words: list[s
         program([command, "--json", "--no-such-option", *words])
 
 
+@pytest.mark.slow
 @fuzz(150)
 @given(flag=st.sampled_from(LIMITS), text=TEXTS)
 def test_any_text_for_a_limit_of_recommend(flag: str, text: str) -> None:

@@ -106,6 +106,7 @@ def test_a_file_cut_anywhere(run_file: Path) -> None:
         recommend(run_file, content, "json")
 
 
+@pytest.mark.slow
 def test_a_file_with_a_flipped_bit(run_file: Path) -> None:
     for number, content in enumerate(flips(CONTENT, 300)):
         recommend(run_file, content, FORMATS[number % len(FORMATS)])
@@ -158,7 +159,10 @@ def test_a_name_that_torch_does_not_know_is_never_recommended(
             assert not recommend(run_file, encoded(replaced(RECORDS, path, HOSTILE)), written_as)
 
 
-@pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize(
+    "written_as",
+    [FORMATS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FORMATS[1:])],
+)
 def test_nothing_in_all_texts_together_acts(run_file: Path, written_as: str) -> None:
     """All texts that may be anything: those that must be one of a few are refused alone."""
     records = RECORDS

@@ -146,6 +146,7 @@ def test_an_environment_inside_of_the_checkout_serves_both_sides(
         assert block(side, 4).failure == ""
 
 
+@pytest.mark.slow
 def test_a_block_may_end_where_the_next_worker_has_no_data(tmp_path: Path) -> None:
     """Of two workers the second alone has data; an epoch holds nine batches."""
     with opened(tmp_path, "last_only") as side:

@@ -150,6 +150,7 @@ def test_an_interrupt(folder: Path) -> None:
     assert document["loaders"][0]["headroom"] or document["loaders"][0]["unavailable"]["headroom"]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_loader(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('no data')")
     done = ran([*DLPROF, *FILES, "train.py"], tmp_path)

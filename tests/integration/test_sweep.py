@@ -229,6 +229,7 @@ def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     assert {trial.config.key for trial in read_run(run_file).completed} == {"w0", "w1-p2"}
 
 
+@pytest.mark.slow
 def test_a_run_is_not_continued_with_other_settings(swept: Path) -> None:
     again = ["sweep", f"{TARGETS}:plain", "--resume", "-o", "run.dlprof.jsonl"]
     other = dlprof(swept, *again, "--num-workers", "7")
@@ -314,6 +315,7 @@ def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> 
     run_file_conforms(tmp_path / "run.dlprof.jsonl")
 
 
+@pytest.mark.slow
 def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path) -> None:
     arguments = ["--num-workers", "1,2,3", "--prefetch-factor", "2", "--persistent-workers", "off"]
     arguments += ["--trial-time", "1s", "--budget", "60s", "--json", "-o", "run.dlprof.jsonl"]

@@ -235,6 +235,7 @@ def test_an_exception_in_a_worker_shows_the_users_traceback(place: Path) -> None
     assert "faulty_targets.py" in failed.failure.stderr_tail
 
 
+@pytest.mark.slow
 @linux
 def test_a_worker_that_hangs_is_ended_at_the_limit(place: Path) -> None:
     running = start(place, "dies", arguments={"how": "hang"})
@@ -296,6 +297,7 @@ def test_a_fork_that_hangs_is_noticed(place: Path) -> None:
     assert any("hangs" in note for note in running.bench.notes)
 
 
+@pytest.mark.slow
 @linux
 def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
     with pytest.raises(TargetError) as caught:
@@ -358,10 +360,8 @@ def test_a_dataset_that_makes_its_own_loader_is_refused_as_a_dataset(tmp_path: P
         Running(bench)
 
 
-@pytest.mark.parametrize(
-    ("samples", "a_batch"),
-    [pytest.param(400, 4, marks=pytest.mark.slow), (6, 3)],  # six are 4 and 2
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("samples", "a_batch"), [(400, 4), (6, 3)])  # six are 4 and 2
 def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
     tmp_path: Path, samples: int, a_batch: float
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_batch_that_is_sent_and_not_there_yet_is_waited_for(
     assert max(received) < 0.01
 
 
+@pytest.mark.slow
 def test_what_collating_in_shared_memory_costs_is_known_of_workers_that_may_be_spared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_collating_in_shared_memory_costs_is_known_of_workers_that_may_be_s
     assert table[torch.Tensor] is costly
 
 
+@pytest.mark.slow
 def test_copying_is_not_tried_where_there_is_no_room_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -783,7 +785,8 @@ def stepped(
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     if clock is not None:
         monkeypatch.setattr(tuned, "time", clock)
-    made: Any = loader(Waiting(), shuffle=False, num_workers=1, prefetch_factor=16)
+    samples = Numbers(400, draws=False) if clock else Waiting()
+    made: Any = loader(samples, shuffle=False, num_workers=1, prefetch_factor=16)
     for number, _ in enumerate(itertools.islice(dlprof.tune(made), 100)):
         step_s = steps_s.get(number, 0.01)
         if clock is None:
@@ -880,7 +883,7 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
     assert "kept" in str(made.tuning)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_short_epochs_get_workers_between_them(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

@@ -205,7 +205,8 @@ class Ebbing(Scripted):
     settings = (*[Setting(3, 16)] * 6, *[Setting(3, 1)] * 1000)
 
 
-@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
 def test_queues_become_shallow_after_workers_of_an_iterable_have_ended(
     monkeypatch: pytest.MonkeyPatch,
     persistent: bool,
@@ -478,6 +479,7 @@ def test_a_loader_that_a_dataset_runs_itself_is_left_alone(scripted: None) -> No
     assert [batch.tolist() for batch in made] == plain
 
 
+@pytest.mark.slow
 def test_kept_workers_draw_others_in_each_epoch(scripted: None) -> None:
     first, second = augmented(num_workers=2, persistent_workers=True)
     assert {each[1] for batch in first for each in batch}.isdisjoint(
@@ -532,7 +534,8 @@ class AsItGoes(Sampler[int]):
         return LENGTH
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_sampler_that_draws_beside_the_training_has_it_as_far_ahead_as_ever(
     scripted: None, workers: int
 ) -> None:

@@ -67,7 +67,8 @@ def test_workers_are_started_and_parked_while_an_epoch_goes_on(scripted: None) -
     assert not pids & {each.pid for each in multiprocessing.active_children()}
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_each_start_method_starts_more_workers(scripted: None, method: str) -> None:
     options = {"multiprocessing_context": method}
     assert numbers(dlprof.tune(loader(**options), max_workers=4)) == numbers(loader(**options))

@@ -408,6 +408,7 @@ class _SeeingBelow(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
+@pytest.mark.slow
 def test_modes_are_shown_the_programs_own_calls_only(streams: list[Stream]) -> None:
     noticer, tensor = _noticer(), torch.zeros(2)
     with _Seeing() as seeing, _SeeingBelow() as below:

@@ -207,6 +207,7 @@ def test_the_supervisors_side_loads_nothing_heavy() -> None:
     assert _loaded(SUPERVISING) == []
 
 
+@pytest.mark.slow
 def test_what_loads_data_loads_nothing_of_torchs_compiler() -> None:
     """It takes seconds, and makes a folder for its cache among the temporary files."""
     program = """

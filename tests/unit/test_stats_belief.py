@@ -931,6 +931,7 @@ cells = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(cells, st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-50, 50)), st.floats(0.002, 3))
 def test_any_cells_and_predictions_give_finite_ordered_intervals(
     table: dict[str, list[float | None]], predicted: dict[str, float], log_sd: float

@@ -192,6 +192,7 @@ def test_where_everything_fails_that_is_said(tmp_path: Path) -> None:
         swept(tmp_path / "run", PretendedBench(rates=lambda _chosen: None))
 
 
+@pytest.mark.slow
 def test_what_was_predicted_wrong_is_measured_instead(tmp_path: Path) -> None:
     bench = PretendedBench(rates=lambda chosen: 1000.0 if chosen.num_workers == 8 else 300.0)
     run = swept(tmp_path / "run", bench)

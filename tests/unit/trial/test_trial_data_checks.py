@@ -285,7 +285,7 @@ def seeds(_: int) -> None:
             False,
             marks=pytest.mark.slow,
         ),
-        (True, {"multiprocessing_context": "forkserver"}, True),
+        pytest.param(True, {"multiprocessing_context": "forkserver"}, True, marks=pytest.mark.slow),
     ],
 )
 def test_whether_a_worker_asks_which_one_it_is(

@@ -88,6 +88,7 @@ def test_a_pool_of_threads_that_was_used_does_not_survive_a_fork() -> None:
     assert "pool of threads" in _after_computing("torch.set_num_threads(2)")
 
 
+@pytest.mark.slow
 def test_on_one_thread_there_is_no_pool() -> None:
     assert _after_computing("torch.set_num_threads(1)") == "''"
 

@@ -202,6 +202,7 @@ def _probed(dataset: Dataset[torch.Tensor], limit_s: float) -> Any:
     return probing._begun(built, EpochGate(), limit_s)[4]
 
 
+@pytest.mark.slow
 def test_what_raises_once_is_tried_without_workers_again() -> None:
     assert _probed(_Raises(1), 30.0) is None
     assert isinstance(_probed(_Raises(math.inf), 30.0), ConnectionError)
