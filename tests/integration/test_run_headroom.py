@@ -73,6 +73,7 @@ def test_every_loop_is_trained_on_the_same_batches_in_the_same_order(
     assert not any(more[name] for name in ("short", "untrained", "locked", "aside", "pairs"))
 
 
+@pytest.mark.slow
 def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     _, document = measured
     conforms("run", document)
@@ -99,6 +100,7 @@ def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_screen_says_what_a_perfect_loader_would_bring(
     measured: Measured, folder: Path
 ) -> None:

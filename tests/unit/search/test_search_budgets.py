@@ -15,21 +15,13 @@ from dlprof.search.space import by_importance
 COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
 WAITING = Loader(batch_s=1.6)
 SEEDS = range(3)
-BUDGETS = (20.0, 60.0, 90.0)
+BUDGETS = (20.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (60.0, 90.0)))
 DEARNESS = (0.6, 1.0, 1.3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dearness", "budget_s"),
-    [
-        # What costs more than predicted most easily takes too long, and least with much time.
-        pytest.param(kind, dearness, budget_s, marks=() if kept else pytest.mark.slow)
-        for kind in (COMPUTING, WAITING)
-        for dearness in DEARNESS
-        for budget_s in BUDGETS
-        for kept in [budget_s == 20.0 or (kind, dearness) == (WAITING, 1.3)]
-    ],
-)
+@pytest.mark.parametrize("budget_s", BUDGETS)
+@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("kind", [COMPUTING, WAITING])
 def test_a_sweep_of_slow_batches_keeps_to_its_budget(
     kind: Loader, dearness: float, budget_s: float
 ) -> None:
@@ -96,7 +88,7 @@ def test_the_best_few_of_a_computing_target_are_measured_twice(
 
 
 @pytest.mark.parametrize("dearness", DEARNESS)
-@pytest.mark.parametrize("budget_s", [60.0, 90.0])
+@pytest.mark.parametrize("budget_s", [60.0, pytest.param(90.0, marks=pytest.mark.slow)])
 def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearness: float) -> None:
     for seed in SEEDS:
         done = sweep(replace(WAITING, dearness=dearness), budget_s, seed=seed)
