@@ -9,14 +9,15 @@ exits with 1 where a page is not as the code has it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import inspect
+import io
 import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import textwrap
 import types
@@ -24,12 +25,14 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import click
 
 import dlprof
 from dlprof import errors
 from dlprof.cli.app import program
+from dlprof.cli.entry import run
 from dlprof.machine.profiles import GpuProfile, MachineProfile
 from dlprof.records import Recommendation, Run
 from dlprof.records.findings import FindingCode
@@ -453,21 +456,23 @@ def screen(command: str) -> str:
     """What a command prints in the checkout, 80 columns wide.
 
     Raises:
-        subprocess.CalledProcessError: Where it fails.
+        ValueError: Where it fails.
     """
     program, *words = shlex.split(command)
     if program == "cat":
         return "".join((ROOT / word).read_text(encoding="utf-8") for word in words)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DLPROF_")}
-    found = subprocess.run(
-        [sys.executable, "-m", program, *words],
-        cwd=ROOT,
-        env=kept | {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-    )
-    return found.stdout
+    kept |= {"COLUMNS": "80", "NO_COLOR": "1"}
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with (
+        mock.patch.dict(os.environ, kept, clear=True),
+        contextlib.chdir(ROOT),
+        contextlib.redirect_stdout(shown),
+    ):
+        if program != "dlprof" or run(words, os.environ):
+            raise ValueError(f"This screen's command fails: {command}")
+    shown.seek(0)
+    return shown.read()
 
 
 def rendered(page: str) -> str:
@@ -475,7 +480,7 @@ def rendered(page: str) -> str:
 
     Raises:
         KeyError: For a table that there is none of.
-        subprocess.CalledProcessError: Where a screen's command fails.
+        ValueError: Where a screen's command fails.
     """
     makers = {
         "findings": finding_table,

@@ -18,7 +18,11 @@ DOCS = ROOT / "docs"
 
 @pytest.mark.parametrize(
     "command",
-    ["reference.py --check", "pictures.py --check", "words.py docs README.md dlprof/explain"],
+    [
+        "reference.py --check",
+        "pictures.py --check",
+        pytest.param("words.py docs README.md dlprof/explain", marks=pytest.mark.slow),
+    ],
 )
 def test_pages_are_as_the_tools_have_them(command: str) -> None:
     tool, *words = command.split()

@@ -81,7 +81,7 @@ def _lightning_training(tmp_path: Path, loader: Any, **options: Any) -> tuple[An
     return trainer, seen
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_lightning_logs_the_wait_and_says_what_to_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

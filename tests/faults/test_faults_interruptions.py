@@ -112,6 +112,7 @@ def test_a_hang_up(tmp_path: Path) -> None:
     assert reason(run_file) in {"decided", "complete"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
     """A real one: its closing sends SIGHUP, and what is written to it fails from then on."""

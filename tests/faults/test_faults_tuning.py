@@ -235,7 +235,13 @@ def nothing_in_shared_memory() -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(each, marks=() if each in {"worker killed", "Ctrl-C"} else pytest.mark.slow)
+        for each in KINDS
+    ],
+)
 @pytest.mark.parametrize(
     "seeds",
     [

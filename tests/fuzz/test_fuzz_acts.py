@@ -89,7 +89,13 @@ def _written(records: list[Any]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize(
+    "written_as",
+    [
+        pytest.param(each, marks=() if each in {"html", "text"} else pytest.mark.slow)
+        for each in FORMATS
+    ],
+)
 def test_a_report_of_hostile_texts_only_shows_them(folder: Path, written_as: str) -> None:
     content = all_hostile()
     assert content.count(b"MARK") >= 10
@@ -113,7 +119,10 @@ def test_a_comparison_of_hostile_texts_only_shows_them(folder: Path) -> None:
     assert program(["compare", "other.dlprof.jsonl", "run.dlprof.jsonl", "--json"]).code in (0, 2)
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "predict"])
+@pytest.mark.parametrize(
+    "command",
+    ["report", *(pytest.param(each, marks=pytest.mark.slow) for each in ("compare", "predict"))],
+)
 def test_a_damaged_file_is_an_answer_or_a_sentence(folder: Path, command: str) -> None:
     others = ("other.dlprof.jsonl",) if command == "compare" else ()
     for content in (*cuts(CONTENT, 701), *flips(CONTENT, 40)):

@@ -107,6 +107,7 @@ def limit(place: Path, content: bytes) -> None:
     program(["recommend", str(GOLDEN), "--machine", "machine.toml", "--json"])
 
 
+@pytest.mark.slow
 def test_damaged_configuration(place: Path) -> None:
     for content in (*cuts(CONFIG, 3), *flips(CONFIG, 200), *OTHER_KINDS):
         configure(place, content)
@@ -138,6 +139,7 @@ def test_settings_files_of_other_kinds(place: Path) -> None:
         save_into(place, content)
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(st.dictionaries(st.sampled_from(["version", "machine", "x"]), VALUES, max_size=2))
 def test_any_settings_file(place: Path, table: dict[str, Any]) -> None:
@@ -149,6 +151,7 @@ def test_damaged_machine_files(place: Path) -> None:
         limit(place, content)
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(
     st.dictionaries(

@@ -40,6 +40,7 @@ def test_any_text_for_a_flag(flag: str, text: str, more: str) -> None:
     assert program(["sweep", flag, text, more]).code in {0, 2, 6}
 
 
+@pytest.mark.slow
 @fuzz(150)
 @given(st.dictionaries(st.sampled_from(FLAGS), TEXTS, min_size=2, max_size=4))
 def test_any_texts_for_several_flags(given_: dict[str, str]) -> None:
@@ -47,6 +48,7 @@ def test_any_texts_for_several_flags(given_: dict[str, str]) -> None:
     program(["sweep", *words, "-q"])
 
 
+@pytest.mark.slow
 @fuzz(200)
 @given(variable=st.sampled_from(VARIABLES), text=TEXTS)
 def test_any_text_in_a_variable(variable: str, text: str) -> None:
@@ -75,6 +77,7 @@ def test_any_words_after_a_command_give_one_document(command: str, words: list[s
         program([command, "--json", "--no-such-option", *words])
 
 
+@pytest.mark.slow
 @fuzz(150)
 @given(flag=st.sampled_from(LIMITS), text=TEXTS)
 def test_any_text_for_a_limit_of_recommend(flag: str, text: str) -> None:

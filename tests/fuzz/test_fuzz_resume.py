@@ -100,6 +100,7 @@ def test_a_file_cut_anywhere(run_file: Path, asked: list[BuildRequest]) -> None:
         resume(run_file, content, asked)
 
 
+@pytest.mark.slow
 def test_a_file_with_a_flipped_bit(run_file: Path, asked: list[BuildRequest]) -> None:
     for content in flips(run_file.read_bytes(), 200):
         resume(run_file, content, asked)

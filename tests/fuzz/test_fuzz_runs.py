@@ -106,11 +106,13 @@ def test_a_file_cut_anywhere(run_file: Path) -> None:
         recommend(run_file, content, "json")
 
 
+@pytest.mark.slow
 def test_a_file_with_a_flipped_bit(run_file: Path) -> None:
     for number, content in enumerate(flips(CONTENT, 300)):
         recommend(run_file, content, FORMATS[number % len(FORMATS)])
 
 
+@pytest.mark.slow
 @fuzz(400)
 @given(
     path=st.sampled_from(ALL_PATHS),
@@ -138,7 +140,10 @@ def test_a_missing_value(run_file: Path, path: Path_) -> None:
         recommend(run_file, encoded(replaced(RECORDS, path[:-1], less)))
 
 
-@pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize(
+    "written_as",
+    [FORMATS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FORMATS[1:])],
+)
 def test_nothing_in_a_text_acts(run_file: Path, written_as: str) -> None:
     for path in TEXT_PATHS:
         recommend(run_file, encoded(replaced(RECORDS, path, HOSTILE)), written_as)
@@ -154,7 +159,10 @@ def test_a_name_that_torch_does_not_know_is_never_recommended(
             assert not recommend(run_file, encoded(replaced(RECORDS, path, HOSTILE)), written_as)
 
 
-@pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize(
+    "written_as",
+    [FORMATS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FORMATS[1:])],
+)
 def test_nothing_in_all_texts_together_acts(run_file: Path, written_as: str) -> None:
     """All texts that may be anything: those that must be one of a few are refused alone."""
     records = RECORDS
@@ -165,6 +173,7 @@ def test_nothing_in_all_texts_together_acts(run_file: Path, written_as: str) -> 
     assert json.dumps(records).count("MARK") >= 15
 
 
+@pytest.mark.slow
 @fuzz(100)
 @given(st.permutations(RECORDS), st.integers(0, 5), st.sampled_from(["json", "text"]))
 def test_records_in_any_order(

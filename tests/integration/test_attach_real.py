@@ -130,6 +130,7 @@ def test_a_training_that_ends_is_reported_as_ended(script: str) -> None:
     assert "dlprof run" in found["error"]["hint"]
 
 
+@pytest.mark.slow
 def test_what_loads_no_data_is_refused() -> None:
     with _running(sys.executable, "-c", IDLE) as idle:
         code, found = _dlprof("attach", str(idle.pid), "--seconds", "0.5")
@@ -157,7 +158,14 @@ def test_a_zombie_is_named_as_one() -> None:
     assert "has ended" in found["error"]["message"]
 
 
-@pytest.mark.parametrize("words", [("x",), ("-5",), ("0",), ("1", "--seconds", "0")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-5",),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (("x",), ("0",))),
+        ("1", "--seconds", "0"),
+    ],
+)
 def test_what_is_no_process_or_no_time_is_refused(words: tuple[str, ...]) -> None:
     code, found = _dlprof("attach", *words)
     assert code == 2
@@ -212,6 +220,7 @@ def _training_of_another() -> Iterator[int]:
         os.waitpid(main, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 def test_of_another_users_training_root_is_shown_whose_it_is() -> None:

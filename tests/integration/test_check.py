@@ -109,6 +109,7 @@ def left_nothing(repository: Path) -> bool:
     return run_git(repository, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.slow
 def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repository: Path) -> None:
     (repository / "data.py").write_text(data(0.004))
     report = check(repository)
@@ -374,6 +375,7 @@ def test_bad_sides_have_their_own_sentence(repository: Path, case: str) -> None:
     assert left_nothing(repository)
 
 
+@pytest.mark.slow
 def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
     died = tmp_path / "died"
     once = f"os.path.exists({str(died)!r}) or open({str(died)!r}, 'w').close() or os._exit(3)"
@@ -397,6 +399,7 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
         assert block.samples == (2, 2, 2, 2)
 
 
+@pytest.mark.slow
 def test_data_of_less_than_a_batch_is_the_targets_fault_on_both_sides(repository: Path) -> None:
     (repository / "data.py").write_text(data(length=1))
     run_git(repository, "commit", "-qam", "one sample")
@@ -451,6 +454,7 @@ def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) 
     assert document["state"] == "fail"
     assert json.loads(files["-o"].read_text()) == document
     assert "::error file=data.py,line=15,title=dlprof" in done.stderr
+    assert left_nothing(repository)
     assert "FAIL" in summary.read_text()
     assert "verdict<<" in outputs.read_text()
     assert all(path.stat().st_size > 50 for path in files.values())

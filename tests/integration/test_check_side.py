@@ -146,6 +146,7 @@ def test_an_environment_inside_of_the_checkout_serves_both_sides(
         assert block(side, 4).failure == ""
 
 
+@pytest.mark.slow
 def test_a_block_may_end_where_the_next_worker_has_no_data(tmp_path: Path) -> None:
     """Of two workers the second alone has data; an epoch holds nine batches."""
     with opened(tmp_path, "last_only") as side:
@@ -154,6 +155,7 @@ def test_a_block_may_end_where_the_next_worker_has_no_data(tmp_path: Path) -> No
             assert (made.failure, sum(made.samples)) == ("", 2 * batches)
 
 
+@pytest.mark.slow
 def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     with opened(tmp_path, "LoadsAhead") as side:
@@ -167,17 +169,20 @@ def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) ->
     assert time.monotonic() - began_s < 5
 
 
+@pytest.mark.slow
 def test_stages_are_known_through_what_asks_for_one_batch_ahead(tmp_path: Path) -> None:
     with opened(tmp_path, "AsksAhead") as side:
         assert set(block(side, 8).stages_s) == {"fetch", "collate"}
         assert len(block(side, 40).service_s) == 40  # an epoch's end in the middle
 
 
+@pytest.mark.slow
 def test_code_that_asks_for_input_gets_none(tmp_path: Path) -> None:
     with opened(tmp_path, "asks") as side:
         assert "EOFError" in block(side, 4).failure
 
 
+@pytest.mark.slow
 def test_a_loader_that_can_not_be_made_again_is_not_started_and_loads_on(tmp_path: Path) -> None:
     with opened(tmp_path, "AS_IT_IS") as side:
         block(side, 8)

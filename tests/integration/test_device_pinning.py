@@ -123,7 +123,7 @@ class Turning(Control):
         return Ask(next(self._following), 1, 2, 0.0)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_batches_of_a_loader_that_is_tuned_are_pinned_in_order(
     accelerator: FakeDevice, monkeypatch: pytest.MonkeyPatch, *, persistent: bool
 ) -> None:

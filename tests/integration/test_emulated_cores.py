@@ -68,6 +68,7 @@ def test_waiting_takes_none(emulated: Any) -> None:
     assert four > 1.6 * alone
 
 
+@pytest.mark.slow
 def test_what_was_calibrated_on_one_core_is_foreseen_on_others(emulated: Any) -> None:
     load = emulated.Load(cpu_s=SAMPLE_S / 2, io_s=SAMPLE_S / 2)
     calibration = calibrated(emulated, load)

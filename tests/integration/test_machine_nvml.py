@@ -98,8 +98,13 @@ def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
     ("scenario", "reason"),
     [
         ({"init": 9}, "the NVIDIA driver is not loaded"),
-        ({"init": 4}, "this user has no permission (NVML)"),
-        ({"count": 0}, "NVML lists no GPU"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ({"init": 4}, "this user has no permission (NVML)"),
+                ({"count": 0}, "NVML lists no GPU"),
+            )
+        ),
     ],
 )
 def test_no_cards(library: Path, tmp_path: Path, scenario: dict[str, int], reason: str) -> None:
@@ -141,6 +146,7 @@ def test_a_split_card_tells_no_activity(library: Path, tmp_path: Path) -> None:
     assert usage["unavailable"]["kernel_active_fraction"].startswith("MIG is on")
 
 
+@pytest.mark.slow
 def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> None:
     shown = _read(
         library, tmp_path, fail="nvmlDeviceGetComputeRunningProcesses_v3", code=4, processes=2
@@ -150,6 +156,7 @@ def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> No
     assert shown["usage"][0][0]["unavailable"]["power_w"].startswith("this user has no permission")
 
 
+@pytest.mark.slow
 def test_counters_that_may_not_be_read_leave_the_link_to_probes(
     library: Path, tmp_path: Path
 ) -> None:
@@ -172,10 +179,15 @@ def test_processes_whose_memory_is_not_reported_are_counted(library: Path, tmp_p
     ("visible", "order", "expected"),
     [
         ("GPU-c,GPU-a", None, [1, None, 0]),
-        ("2,0", "PCI_BUS_ID", [1, None, 0]),
         ("2,0", None, [None, None, None]),
-        (None, None, [None, None, None]),
-        ("", None, [None, None, None]),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("2,0", "PCI_BUS_ID", [1, None, 0]),
+                (None, None, [None, None, None]),
+                ("", None, [None, None, None]),
+            )
+        ),
     ],
 )
 def test_unlike_cards_in_an_order_of_cudas_own(
@@ -203,6 +215,7 @@ def test_a_window_of_the_sampler(library: Path, tmp_path: Path) -> None:
         assert window[0]["unavailable"] == {}
 
 
+@pytest.mark.slow
 def test_a_card_lost_in_a_window_keeps_what_it_reported(library: Path, tmp_path: Path) -> None:
     shown = answer_of(_SAMPLE, environment(library, tmp_path, lost_after=60))
     last = shown["windows"][-1][0]
@@ -210,6 +223,7 @@ def test_a_card_lost_in_a_window_keeps_what_it_reported(library: Path, tmp_path:
     assert "dropped off the bus" in reasons
 
 
+@pytest.mark.slow
 def test_a_slow_driver_is_asked_less_and_holds_nobody_up(library: Path, tmp_path: Path) -> None:
     scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "count": 8}
     shown = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
@@ -219,7 +233,10 @@ def test_a_slow_driver_is_asked_less_and_holds_nobody_up(library: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("function", "good_calls"),
-    [("nvmlDeviceGetUtilizationRates", 0), ("nvmlDeviceGetUtilizationRates", 2)],
+    [
+        pytest.param("nvmlDeviceGetUtilizationRates", 0, marks=pytest.mark.slow),
+        ("nvmlDeviceGetUtilizationRates", 2),
+    ],
 )
 def test_a_hung_call_holds_nobody_up(
     library: Path, tmp_path: Path, function: str, good_calls: int
@@ -231,13 +248,20 @@ def test_a_hung_call_holds_nobody_up(
     assert "may hang" in " ".join(last["unavailable"].values())
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_as_it_is_loaded(library: Path, tmp_path: Path) -> None:
     shown = answer_of(_SAMPLE, environment(library, tmp_path, hang="nvmlInitWithFlags"))
     assert shown["held_s"] < 2
     assert shown["windows"] == [[], []]
 
 
-@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMaxPcieLinkWidth"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlInitWithFlags",
+        pytest.param("nvmlDeviceGetMaxPcieLinkWidth", marks=pytest.mark.slow),
+    ],
+)
 def test_a_machine_is_described_beside_a_driver_that_hangs(
     library: Path, tmp_path: Path, function: str
 ) -> None:

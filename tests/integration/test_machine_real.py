@@ -178,6 +178,7 @@ def test_the_command_prints_one_json_document() -> None:
     assert document["neighbours"]["watched_s"] >= 0.05
 
 
+@pytest.mark.slow
 @_LINUX
 def test_the_speed_of_its_cores_is_in_the_profile_that_it_saves(tmp_path: Path) -> None:
     saved = tmp_path / "here.toml"

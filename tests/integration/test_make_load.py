@@ -113,7 +113,13 @@ def _holder() -> Iterator[subprocess.Popen[str]]:
 
 
 @linux
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
 def test_a_load_ends_with_who_started_it(number: int) -> None:
     with _holder() as holder:
         (load,) = _loads(holder.pid)

@@ -35,7 +35,9 @@ def count() -> int:
     return sum(1 for _ in FD.iterdir())
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    "workers", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 4))]
+)
 def test_descriptors_are_those_of_torch(workers: int) -> None:
     before = count()
     loader = DataLoader(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
 import shutil
@@ -49,25 +48,18 @@ Measured = tuple[subprocess.CompletedProcess[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def both(folder: Path) -> tuple[list[list[str]], Measured]:
-    """What the script prints alone, and measured: beside each other, since they mostly wait."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        alone = pool.submit(ran, [sys.executable, "train.py"], folder)
-        done = ran([*DLPROF, *FILES, "train.py"], folder)
-    plain = alone.result()
-    assert (plain.returncode, done.returncode) == (0, 0), plain.stderr + done.stderr
-    lines = [line.split() for line in plain.stdout.splitlines()]
-    return lines, (done, json.loads((folder / "run.json").read_text()))
+def plain(folder: Path) -> list[list[str]]:
+    """What the script prints alone."""
+    done = ran([sys.executable, "train.py"], folder)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def plain(both: tuple[list[list[str]], Measured]) -> list[list[str]]:
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def measured(both: tuple[list[list[str]], Measured]) -> Measured:
-    return both[1]
+def measured(folder: Path) -> Measured:
+    done = ran([*DLPROF, *FILES, "train.py"], folder)
+    assert done.returncode == 0, done.stderr
+    return done, json.loads((folder / "run.json").read_text())
 
 
 @pytest.mark.slow
@@ -81,6 +73,7 @@ def test_every_loop_is_trained_on_the_same_batches_in_the_same_order(
     assert not any(more[name] for name in ("short", "untrained", "locked", "aside", "pairs"))
 
 
+@pytest.mark.slow
 def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     _, document = measured
     conforms("run", document)
@@ -107,6 +100,7 @@ def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_screen_says_what_a_perfect_loader_would_bring(
     measured: Measured, folder: Path
 ) -> None:
@@ -158,6 +152,7 @@ def test_an_interrupt(folder: Path) -> None:
     assert document["loaders"][0]["headroom"] or document["loaders"][0]["unavailable"]["headroom"]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_loader(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('no data')")
     done = ran([*DLPROF, *FILES, "train.py"], tmp_path)

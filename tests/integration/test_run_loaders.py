@@ -46,7 +46,8 @@ def plain(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(
-    scope="module", params=["--follow", pytest.param("--no-follow", marks=pytest.mark.slow)]
+    scope="module",
+    params=[pytest.param(each, marks=pytest.mark.slow) for each in ("--follow", "--no-follow")],
 )
 def watched(
     request: pytest.FixtureRequest, folder: Path

@@ -82,7 +82,13 @@ def test_sound_files_are_left_alone(title: str, folder: Path) -> None:
     assert moved_by_workers(loader, open_files()) == ()
 
 
-@pytest.mark.parametrize("title", READ_IN_A_SCRIPT)
+@pytest.mark.parametrize(
+    "title",
+    [
+        READ_IN_A_SCRIPT[0],
+        *(pytest.param(each, marks=pytest.mark.slow) for each in READ_IN_A_SCRIPT[1:]),
+    ],
+)
 def test_what_several_workers_move_is_found_in_a_script(title: str, folder: Path) -> None:
     with script_of(loader_of(title, folder)) as shared:
         assert len(shared.found) == 1
@@ -207,12 +213,10 @@ def test_a_profile_says_it_in_place_of_a_rate(tmp_path: Path) -> None:
     assert found["trials"][0]["outcome"] == "skipped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "outcome"),
-    [
-        ("fork", "skipped"),
-        pytest.param("spawn", "completed", marks=pytest.mark.slow),
-    ],
+    [("fork", "skipped"), ("spawn", "completed")],
 )
 def test_workers_share_a_file_where_a_setting_forks_them(
     method: str, outcome: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 from schemas import conforms, run_file_conforms
 
+from dlprof.records import Run
 from dlprof.store import read_run
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
@@ -67,20 +69,16 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
         "images:count=16,size=64",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (
-                "shards:count=32,shards=2,size=64",
-                "voc:count=16,size=64",
-                "text:lines=2000",
-                "synthetic:wait_ms=1",
-                "synthetic:iterable=true",
-            )
-        ),
+        "shards:count=32,shards=2,size=64",
+        "voc:count=16,size=64",
+        "text:lines=2000",
+        "synthetic:wait_ms=1",
+        "synthetic:iterable=true",
     ],
 )
 def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
@@ -99,31 +97,66 @@ def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
     assert cost["total"] == pytest.approx(cost["measured"] + cost["overhead"])
 
 
+@dataclasses.dataclass(frozen=True)
+class Swept:
+    """A sweep that Ctrl-C ended and another command resumed, in a folder of its own."""
+
+    place: Path
+    code: int
+    screen: str
+    errors: str
+    interrupted: Run
+    processes: list[psutil.Process]
+    resumed: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run of a sweep, and what was printed."""
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     place = tmp_path_factory.mktemp("swept")
-    done = dlprof(place, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
-    assert done.returncode == 0, done.stderr
-    (place / "printed.txt").write_text(done.stdout)
-    return place
+    run_file = place / "run.dlprof.jsonl"
+    process = start(place, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    wait_for_trials(run_file, 1)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    screen, errors = process.communicate(timeout=60)
+    interrupted = read_run(run_file)
+    resumed = dlprof(place, "sweep", f"{TARGETS}:plain", "--resume", "-o", run_file.name)
+    return Swept(place, process.returncode, screen, errors, interrupted, processes, resumed)
 
 
-def test_a_saved_run_recommends_without_measuring(swept: Path) -> None:
-    text = dlprof(swept, "recommend", "run.dlprof.jsonl")
-    saved = dlprof(swept, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
+def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(swept: Swept) -> None:
+    interrupted, whole = swept.interrupted, read_run(swept.place / "run.dlprof.jsonl")
+
+    assert swept.code == 130, swept.errors
+    assert "--resume" in swept.screen
+    assert interrupted.end is not None
+    assert interrupted.end.reason == "interrupted"
+    assert swept.resumed.returncode == 0, swept.resumed.stderr
+    assert whole.trials[: len(interrupted.trials)] == interrupted.trials
+    assert [trial.id for trial in whole.trials] == [
+        f"t{number:04d}" for number in range(1, len(whole.trials) + 1)
+    ]
+    assert {("w0", 0), ("w1-p2", 0)} <= {
+        (trial.config.key, trial.repetition) for trial in whole.trials
+    }
+    assert all_gone(swept.processes)
+
+
+def test_a_saved_run_recommends_without_measuring(swept: Swept) -> None:
+    text = dlprof(swept.place, "recommend", "run.dlprof.jsonl")
+    saved = dlprof(swept.place, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
     used = subprocess.run(
         [sys.executable, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"],
-        cwd=swept,
+        cwd=swept.place,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert "num_workers" in (swept / "printed.txt").read_text()
+    assert "num_workers" in swept.resumed.stdout
     assert text.returncode == saved.returncode == 0, text.stderr + saved.stderr
     assert "num_workers" in text.stdout
-    recommendation = read_run(swept / "run.dlprof.jsonl").recommendation
+    recommendation = read_run(swept.place / "run.dlprof.jsonl").recommendation
     assert recommendation is not None
     assert used.stdout.strip() == str(dict(recommendation.dataloader_kwargs))
 
@@ -192,32 +225,7 @@ def test_failing_settings_cost_their_trials_only(tmp_path: Path) -> None:
     assert any("failed" in reason["claim"] for reason in document["recommendation"]["reasons"])
 
 
-def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
-    run_file = tmp_path / "run.dlprof.jsonl"
-    process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
-    wait_for_trials(run_file, 1)
-    processes = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    screen, errors = process.communicate(timeout=60)
-    interrupted = read_run(run_file)
-    resumed = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", "--resume", "-o", run_file.name)
-    whole = read_run(run_file)
-
-    assert process.returncode == 130, errors
-    assert "--resume" in screen
-    assert interrupted.end is not None
-    assert interrupted.end.reason == "interrupted"
-    assert resumed.returncode == 0, resumed.stderr
-    assert whole.trials[: len(interrupted.trials)] == interrupted.trials
-    assert [trial.id for trial in whole.trials] == [
-        f"t{number:04d}" for number in range(1, len(whole.trials) + 1)
-    ]
-    assert {("w0", 0), ("w1-p2", 0)} <= {
-        (trial.config.key, trial.repetition) for trial in whole.trials
-    }
-    assert all_gone(processes)
-
-
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
     process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
@@ -232,10 +240,11 @@ def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     assert {trial.config.key for trial in read_run(run_file).completed} == {"w0", "w1-p2"}
 
 
-def test_a_run_is_not_continued_with_other_settings(swept: Path) -> None:
+@pytest.mark.slow
+def test_a_run_is_not_continued_with_other_settings(swept: Swept) -> None:
     again = ["sweep", f"{TARGETS}:plain", "--resume", "-o", "run.dlprof.jsonl"]
-    other = dlprof(swept, *again, "--num-workers", "7")
-    unnamed = dlprof(swept, "sweep", "--resume", "-o", "run.dlprof.jsonl")
+    other = dlprof(swept.place, *again, "--num-workers", "7")
+    unnamed = dlprof(swept.place, "sweep", "--resume", "-o", "run.dlprof.jsonl")
 
     assert (other.returncode, unnamed.returncode) == (2, 2)
     assert "num_workers" in other.stderr
@@ -309,6 +318,7 @@ def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> 
     done = dlprof(tmp_path, "sweep", f"{TARGETS}:needs_a_worker", *arguments)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    conforms("sweep", document)
     by_workers = {each["config"]["num_workers"]: each for each in document["trials"]}
     assert by_workers[0]["outcome"] == "skipped"
     assert "works with one: AttributeError" in by_workers[0]["failure"]["message"]
@@ -316,6 +326,7 @@ def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> 
     run_file_conforms(tmp_path / "run.dlprof.jsonl")
 
 
+@pytest.mark.slow
 def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path) -> None:
     arguments = ["--num-workers", "1,2,3", "--prefetch-factor", "2", "--persistent-workers", "off"]
     arguments += ["--trial-time", "1s", "--budget", "60s", "--json", "-o", "run.dlprof.jsonl"]

@@ -102,8 +102,22 @@ def test_a_class_that_collates_by_its_method_reaches_spawned_workers(load: Load)
     assert attached
 
 
-@pytest.mark.parametrize("text", ["user_data.py:Endless", "synthetic:iterable=true", "synthetic"])
-@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize(
+    ("text", "persistent"),
+    [
+        ("user_data.py:Endless", True),
+        ("synthetic", False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("user_data.py:Endless", False),
+                ("synthetic", True),
+                ("synthetic:iterable=true", True),
+                ("synthetic:iterable=true", False),
+            )
+        ),
+    ],
+)
 def test_an_epoch_ends_on_demand(load: Load, text: str, persistent: bool) -> None:
     lengths, _, attached, closed = load(
         text,

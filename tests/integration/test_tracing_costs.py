@@ -107,8 +107,9 @@ def computed() -> DataLoader[torch.Tensor]:
     return DataLoader(Computed(), batch_size=2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no descriptors are asked for")
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_receiving_from_resting_workers_is_distinguished(tmp_path: Path, workers: int) -> None:
     config = Config(num_workers=workers, prefetch_factor=2)
     request = TrialRequest(config=config, trial_s=0.4, turnover=False, explain=True)

@@ -80,8 +80,12 @@ def outcome(loader: Any) -> list[Any]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "dataset",
-    [Numbers(ValueError), Numbers(KeyError), Numbers(TwoArgumentsError), Fails()],
-    ids=["ValueError", "KeyError", "two arguments", "iterable"],
+    [
+        pytest.param(Numbers(ValueError), id="ValueError", marks=pytest.mark.slow),
+        pytest.param(Numbers(KeyError), id="KeyError"),
+        pytest.param(Numbers(TwoArgumentsError), id="two arguments", marks=pytest.mark.slow),
+        pytest.param(Fails(), id="iterable"),
+    ],
 )
 def test_errors_stay(dataset: Any, workers: int) -> None:
     expected = outcome(DataLoader(dataset, 2, num_workers=workers))

@@ -116,6 +116,7 @@ def test_every_kind_of_configuration_is_measured(place: Path) -> None:
     assert running.bench.fork_safe
 
 
+@pytest.mark.slow
 @linux
 def test_batches_of_whole_epochs_hold_what_their_own_size_says(place: Path) -> None:
     """Not what the target's does: one of 32 would hold all ten samples."""
@@ -154,6 +155,7 @@ def test_no_trial_finds_what_another_left_in_shared_memory(place: Path) -> None:
     assert "made the shared memory" in running.bench.notes[0]
 
 
+@pytest.mark.slow
 @linux
 def test_a_sampler_that_is_a_generator_has_one_epoch(place: Path) -> None:
     running = start(place, "ordered_once")
@@ -168,6 +170,7 @@ def test_a_sampler_that_is_a_generator_has_one_epoch(place: Path) -> None:
     assert "as a generator can" in trial.failure.hint
 
 
+@pytest.mark.slow
 @linux
 def test_a_cache_that_could_not_be_made_cold_is_said(place: Path) -> None:
     running = start(place, "plain")
@@ -180,8 +183,9 @@ def test_a_cache_that_could_not_be_made_cold_is_said(place: Path) -> None:
     assert any("nothing was dropped from the page cache" in each for each in trial.warnings)
 
 
+@pytest.mark.slow
 @linux
-@pytest.mark.parametrize("attr", [pytest.param("huge", marks=pytest.mark.slow), "endless"])
+@pytest.mark.parametrize("attr", ["huge", "endless"])
 def test_memory_stays_bounded(place: Path, attr: str) -> None:
     running = start(place, attr)
     try:
@@ -216,6 +220,7 @@ def test_a_worker_that_dies_costs_one_trial(place: Path, how: str, kind: str) ->
     assert fine.outcome == "completed"
 
 
+@pytest.mark.slow
 @linux
 def test_an_exception_in_a_worker_shows_the_users_traceback(place: Path) -> None:
     running = start(place, "raises")
@@ -230,6 +235,7 @@ def test_an_exception_in_a_worker_shows_the_users_traceback(place: Path) -> None
     assert "faulty_targets.py" in failed.failure.stderr_tail
 
 
+@pytest.mark.slow
 @linux
 def test_a_worker_that_hangs_is_ended_at_the_limit(place: Path) -> None:
     running = start(place, "dies", arguments={"how": "hang"})
@@ -291,6 +297,7 @@ def test_a_fork_that_hangs_is_noticed(place: Path) -> None:
     assert any("hangs" in note for note in running.bench.notes)
 
 
+@pytest.mark.slow
 @linux
 def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
     with pytest.raises(TargetError) as caught:
@@ -299,6 +306,7 @@ def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
     assert "the disk is not mounted" in caught.value.traceback
 
 
+@pytest.mark.slow
 def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
     launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
@@ -343,6 +351,7 @@ def own_loader(folder: Path, samples: int, attr: str) -> TrialRunner:
     )
 
 
+@pytest.mark.slow
 def test_a_dataset_that_makes_its_own_loader_is_refused_as_a_dataset(tmp_path: Path) -> None:
     with (
         contextlib.closing(own_loader(tmp_path, 400, "Own")) as bench,
@@ -351,6 +360,7 @@ def test_a_dataset_that_makes_its_own_loader_is_refused_as_a_dataset(tmp_path: P
         Running(bench)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("samples", "a_batch"), [(400, 4), (6, 3)])  # six are 4 and 2
 def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
     tmp_path: Path, samples: int, a_batch: float

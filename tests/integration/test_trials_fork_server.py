@@ -86,6 +86,7 @@ def test_a_second_death_costs_that_trial_only(bench: TrialRunner) -> None:
     assert run(bench, 2).outcome == "completed"
 
 
+@pytest.mark.slow
 def test_the_probe_is_tried_again_too(bench: TrialRunner) -> None:
     (server,) = (
         child
@@ -110,6 +111,7 @@ def test_a_trial_whose_descriptors_find_no_room_is_not_started(tmp_path: Path) -
     assert (answer.message["event"], answer.message["errno"]) == ("not_started", errno.EMFILE)
 
 
+@pytest.mark.slow
 def test_what_a_target_makes_in_a_trial_is_finalized(tmp_path: Path) -> None:
     made = TrialRunner(
         BuildRequest(target=parse_target(f"{TARGETS}:keeps_files")), directory=tmp_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import json
 from collections.abc import Iterator, Mapping
@@ -23,13 +24,12 @@ def schema(name: str) -> dict[str, Any]:
 
 def faults(made: Mapping[str, Any], document: object) -> Iterator[str]:
     """What a document has that its schema doesn't allow."""
-    for error in jsonschema.Draft202012Validator(made).iter_errors(document):
-        yield f"{error.json_path}: {error.message[:200]}"
+    return _faults(jsonschema.Draft202012Validator(made), document)
 
 
 def conforms(name: str, document: object) -> None:
     """Fail unless a document of this version is as its schema says, and holds nothing else."""
-    _refuse(*faults(schema(name), document), *faults(_closed(schema(name)), document))
+    _refuse(*_faults(_validator(name), document), *_faults(_strict(name), document))
 
 
 def run_file_conforms(path: Path, *, ours: bool = True) -> None:
@@ -39,14 +39,31 @@ def run_file_conforms(path: Path, *, ours: bool = True) -> None:
         path: The file.
         ours: Whether this version wrote it; others may have fields that are no more.
     """
-    whole = schema("run-file")
     for text in path.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
-        _refuse(*faults(whole, line))
+        _refuse(*_faults(_validator("run-file"), line))
         if ours:
             record = RECORD_TYPES[line.pop(KIND)].__name__
-            alone = {"$ref": f"#/$defs/{record}", "$defs": whole["$defs"]}
-            _refuse(*faults(_closed(alone), line))
+            _refuse(*_faults(_strict("run-file", record), line))
+
+
+def _faults(validator: Any, document: object) -> Iterator[str]:
+    for error in validator.iter_errors(document):
+        yield f"{error.json_path}: {error.message[:200]}"
+
+
+@functools.cache
+def _validator(name: str) -> Any:
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+@functools.cache
+def _strict(name: str, record: str = "") -> Any:
+    """That of a schema, or of one record of it, whose objects hold nothing else."""
+    made = schema(name)
+    if record:
+        made = {"$ref": f"#/$defs/{record}", "$defs": made["$defs"]}
+    return jsonschema.Draft202012Validator(_closed(made))
 
 
 def _refuse(*found: str) -> None:

@@ -332,7 +332,16 @@ def test_rooms_that_share_a_name_with_a_function_are_both() -> None:
         assert inspect.signature(room) == inspect.signature(getattr(api, name))
 
 
-@pytest.mark.parametrize("first", ["dlprof.machine.neighbours", "dlprof.report.labels", "dlprof"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "dlprof.machine.neighbours",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("dlprof.report.labels", "dlprof")
+        ),
+    ],
+)
 def test_functions_are_found_whatever_was_imported_before(first: str) -> None:
     program = (
         f"import {first}, dlprof, sys; from dlprof import machine, report, transfer; "

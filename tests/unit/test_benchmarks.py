@@ -443,6 +443,7 @@ def test_mutants_change_what_runs_and_nothing_else() -> None:
     assert {each.room for each in found} == {"stats"}
 
 
+@pytest.mark.slow
 def test_a_mutant_is_asked_of_the_tests_that_import_its_room() -> None:
     mutation = importlib.import_module("mutation")
     first, then, others = mutation.tests_of(BENCHMARKS.parent, "dlprof/gate/rule.py")

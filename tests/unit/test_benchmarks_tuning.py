@@ -366,7 +366,7 @@ def test_samples_in_another_order_are_noticed(live: Any) -> None:
         assert arm.end().disordered >= 3
 
 
-@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("held", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
     reader, writer = os.pipe()
     child = os.fork()

@@ -208,6 +208,7 @@ def _trials(draw: st.DrawFn) -> Trial:
     return trial(config(draw(st.sampled_from([0, 1, 4]))), rate, usage=usage, wait_fraction=wait)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_trials(), min_size=1, max_size=5), st.lists(_trials(), min_size=1, max_size=5))
 def test_parts_add_up_whatever_the_figures(one: list[Trial], two: list[Trial]) -> None:

@@ -408,6 +408,7 @@ class _SeeingBelow(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
+@pytest.mark.slow
 def test_modes_are_shown_the_programs_own_calls_only(streams: list[Stream]) -> None:
     noticer, tensor = _noticer(), torch.zeros(2)
     with _Seeing() as seeing, _SeeingBelow() as below:
@@ -441,6 +442,7 @@ def test_a_process_that_is_forked_meanwhile_is_rid_of_it(streams: list[Stream]) 
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.slow
 def test_torch_compile_has_no_more_to_compile(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from builders import config, failed, machine, target, trial
 from finding_cases import Loader, explanation
 from hypothesis import given
@@ -194,6 +195,7 @@ def _spent(trials: tuple[Trial, ...]) -> float:
     return sum(each.wall_s for each in trials)
 
 
+@pytest.mark.slow
 @given(st.floats(3, 60), st.floats(0.8, 2.0), st.floats(0.8, 2.0))
 def test_the_budget_holds(budget_s: float, free: float, deep: float) -> None:
     seen, allowance = _start(), Allowance(budget_s=budget_s)

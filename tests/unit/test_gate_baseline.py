@@ -279,6 +279,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert parse_baseline(text, "b") == []
 
 
+@pytest.mark.slow
 @given(st.lists(ENTRIES, max_size=8), ENTRIES, st.integers(2, 10))
 def test_any_history_gives_a_verdict(
     stored: list[BaselineEntry], entry: BaselineEntry, runs: int

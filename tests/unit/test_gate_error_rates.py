@@ -40,14 +40,16 @@ def test_what_keeps_the_limit_never_fails(bench: Any, world: str, slowdown: str)
         assert found["pass"] >= 0.9 * SESSIONS
 
 
-@pytest.mark.parametrize("world", ["QUIET", "CROWDED", "DRIFTING"])
+@pytest.mark.parametrize(
+    "world", ["QUIET", "CROWDED", pytest.param("DRIFTING", marks=pytest.mark.slow)]
+)
 def test_ten_percent_are_caught_and_never_passed(bench: Any, world: str) -> None:
     found = verdicts(bench, world, "UNIFORM")
     assert found["pass"] == 0
     assert found["fail"] >= 0.9 * SESSIONS
 
 
-@pytest.mark.parametrize("world", ["QUIET", "SWITCHING"])
+@pytest.mark.parametrize("world", ["QUIET", pytest.param("SWITCHING", marks=pytest.mark.slow)])
 def test_five_percent_are_caught_where_three_are_the_limit(bench: Any, world: str) -> None:
     assert verdicts(bench, world, "FINE")["fail"] >= 0.95 * SESSIONS
 
@@ -57,6 +59,7 @@ def test_a_slow_tail_is_caught_too(bench: Any) -> None:
     assert found["fail"] == SESSIONS
 
 
+@pytest.mark.slow
 def test_over_all_looks_the_error_keeps_its_bound() -> None:
     """A shift that lies exactly at the limit, one view: Bonferroni allows 5 in 1000."""
     (rule,) = make_plan(gates=()).rules
@@ -71,7 +74,13 @@ def test_over_all_looks_the_error_keeps_its_bound() -> None:
     assert 0 < wrong["pass"] <= 0.005 * sessions * 1.5
 
 
-@pytest.mark.parametrize("world", ["CROWDED", "DRIFTING", "SWITCHING", "ODD"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        "DRIFTING",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("CROWDED", "SWITCHING", "ODD")),
+    ],
+)
 def test_checks_that_time_cuts_short_fail_nothing_at_the_limit(bench: Any, world: str) -> None:
     """However few their quads: a part of the error of the looks that are left is spent on them."""
     plan, failed, told = make_plan(gates=()), 0, 0

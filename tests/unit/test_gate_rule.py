@@ -722,6 +722,7 @@ def stalled_quads(count: int, letter: str, seed: int) -> list[Quad]:
     return quads
 
 
+@pytest.mark.slow
 def test_a_change_that_stalls_does_not_pass_by_what_is_left_out() -> None:
     plan = service_plan()
     found = [judge(plan, stalled_quads(140, "B", seed)) for seed in range(20)]

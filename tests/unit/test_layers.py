@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -60,9 +61,20 @@ def _modules() -> dict[str, list[Path]]:
     return rooms
 
 
-def _imports(path: Path) -> Iterator[str]:
+@functools.cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All that a module's code is made of."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
+def _imports(path: Path) -> tuple[str, ...]:
     """Dotted names of what a module imports anywhere, by statement or by a literal name."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -123,7 +135,7 @@ def test_a_room_uses_the_libraries_of_its_row(room: str) -> None:
 def test_a_pure_room_touches_neither_clock_nor_files_nor_processes(room: str) -> None:
     found = {name.split(".")[0] for path in MODULES[room] for name in _imports(path)}
     assert not found & IMPURE
-    nodes = [node for path in MODULES[room] for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [node for path in MODULES[room] for node in _nodes(path)]
     called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     assert not called & {"open", "print", "input"}
     assert all(TABLE[other].pure or other == "settings" for other in TABLE[room].rooms)
@@ -164,41 +176,38 @@ def test_no_help_loads_anything_heavy() -> None:
     assert _loaded("".join(COMMAND.format(arguments=each) for each in asked)) == []
 
 
-def test_recommend_loads_nothing_heavy() -> None:
-    run = next(RUN_FILE.glob("*.dlprof.jsonl"))
-    assert _loaded(COMMAND.format(arguments=["recommend", str(run)])) == []
-    assert _loaded(COMMAND.format(arguments=["recommend", str(run), "--json"])) == []
+def test_what_recommends_or_knows_a_machine_loads_nothing_heavy() -> None:
+    run = str(next(RUN_FILE.glob("*.dlprof.jsonl")))
+    asked = [["recommend", run], ["recommend", run, "--json"]]
+    asked += [["machine", "--profile", "2080ti-box"], ["machine", "--list"]]
+    assert _loaded("".join(COMMAND.format(arguments=each) for each in asked)) == []
 
 
-@pytest.mark.parametrize("arguments", [["machine", "--seconds", "0.1"], ["doctor"], ["explain"]])
-def test_what_looks_at_the_machine_loads_no_torch(arguments: list[str]) -> None:
-    assert "torch" not in _loaded(COMMAND.format(arguments=[*arguments, "--json"]))
+def test_what_looks_at_the_machine_loads_no_torch() -> None:
+    asked = [["machine", "--seconds", "0.1"], ["doctor"], ["explain"]]
+    program = "".join(COMMAND.format(arguments=[*each, "--json"]) for each in asked)
+    assert "torch" not in _loaded(program)
 
 
-@pytest.mark.parametrize("arguments", [["--profile", "2080ti-box"], ["--list"]], ids=" ".join)
-def test_a_machine_that_is_known_loads_nothing_heavy(arguments: list[str]) -> None:
-    assert _loaded(COMMAND.format(arguments=["machine", *arguments])) == []
+SUPERVISING = """
+import dlprof
+from dlprof import *
+import dlprof.engine
+import dlprof.trial.runner
+import dlprof.trial.observer
+import dlprof.trial.supervisor
+import dlprof.engine.transfer
+import dlprof.engine.check, dlprof.engine.checking.history
+from dlprof.targets.grammar import parse_target; parse_target('images')
+import dlprof.targets.builtin.options
+"""
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import dlprof",
-        "from dlprof import *",
-        "import dlprof.engine",
-        "import dlprof.trial.runner",
-        "import dlprof.trial.observer",
-        "import dlprof.trial.supervisor",
-        "import dlprof.engine.transfer",
-        "import dlprof.engine.check, dlprof.engine.checking.history",
-        "from dlprof.targets.grammar import parse_target; parse_target('images')",
-        "import dlprof.targets.builtin.options",
-    ],
-)
-def test_the_supervisors_side_loads_nothing_heavy(program: str) -> None:
-    assert _loaded(f"{program}\n") == []
+def test_the_supervisors_side_loads_nothing_heavy() -> None:
+    assert _loaded(SUPERVISING) == []
 
 
+@pytest.mark.slow
 def test_what_loads_data_loads_nothing_of_torchs_compiler() -> None:
     """It takes seconds, and makes a folder for its cache among the temporary files."""
     program = """

@@ -228,7 +228,13 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("question", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(each, id=name, marks=() if name in {"ranks", "cores"} else pytest.mark.slow)
+        for name, each in ASKED.items()
+    ],
+)
 def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     run: Run, question: dict[str, Any]
 ) -> None:
@@ -278,8 +284,8 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.3])
-@pytest.mark.parametrize("step_s", [0.002, 0.01])
+@pytest.mark.parametrize("share", [0.8, pytest.param(0.3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step_s", [pytest.param(0.002, marks=pytest.mark.slow), 0.01])
 def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share: float) -> None:
     found = feed(asked(slower := _slower(share), step_s=step_s))
     where = asked(slower, step_s=step_s, cores=found.cores.value)
@@ -381,7 +387,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "machine": {"machine": None},
 }
 
-PLAIN = ("as it was", "ranks and step", "machine")
+PLAIN = ("ranks and step", "machine")
 """Asked with every change; the others by turns."""
 
 
@@ -419,7 +425,11 @@ def same_answer(run: Run, question: dict[str, Any]) -> None:
     ],
     ids=QUESTIONS,
 )
-@pytest.mark.parametrize("path", [None, *RECORDED], ids=lambda path: path.name if path else "made")
+@pytest.mark.parametrize(
+    "path",
+    [None, *(pytest.param(each, marks=pytest.mark.slow) for each in RECORDED)],
+    ids=lambda path: path.name if path else "made",
+)
 def test_predict_and_recommend_answer_the_same_question_alike(
     run: Run, path: Path | None, question: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -438,7 +448,9 @@ def test_predict_and_recommend_answer_the_same_question_alike(
 @pytest.mark.parametrize(
     "limits", [{"ranks": 2}, {"max_workers": 2}, {"step_s": 0.01}, {"max_shm_bytes": 10_000_000}]
 )
-@pytest.mark.parametrize("question", [{}, {"ranks": 3}], ids=str)
+@pytest.mark.parametrize(
+    "question", [{}, pytest.param({"ranks": 3}, marks=pytest.mark.slow)], ids=str
+)
 def test_both_keep_the_limits_that_a_sweep_was_given(
     run: Run, limits: dict[str, Any], question: dict[str, Any]
 ) -> None:

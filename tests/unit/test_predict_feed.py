@@ -92,6 +92,7 @@ def test_a_wait_that_may_be_longer_takes_less() -> None:
     assert loose.workers.value < strict.workers.value
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     cpu=st.floats(1e-4, 0.05),

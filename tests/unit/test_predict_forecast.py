@@ -59,6 +59,7 @@ def test_another_run_s_calibration_is_reported_by_its_batch_size() -> None:
     assert predicted(calibrated(own, trials=[mine])).rows
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     cpu=st.floats(1e-5, 0.1),

@@ -287,6 +287,7 @@ def test_as_many_accelerators_are_kept_busy_as_there_are_cores_for(
     assert found.count.low <= found.count.value <= found.count.high
 
 
+@pytest.mark.slow
 def test_accelerators_that_are_kept_are_those_that_predictions_keep() -> None:
     """One more is fed by no number of workers; with as many, fewer workers feed none."""
     costs = calibration(cpu=0.004, io=0.25, receive=0.0005)
@@ -377,6 +378,7 @@ def test_no_workers_are_named_where_they_make_the_step_wait_for_longer() -> None
     assert found.utilization == pytest.approx(0.5 / 0.7, abs=0.02)
 
 
+@pytest.mark.slow
 def test_storage_for_which_batches_queue_keeps_no_more_busy() -> None:
     """It gives ten batches a second, whatever asks, and a step of 50 ms wants twenty."""
     costs = dataclasses.replace(calibration(cpu=0.001, io=0.1, receive=0.0005), queueing_s=0.1)
@@ -564,6 +566,7 @@ def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known
     assert "no calibration" in document["unavailable"]["accelerators"]
 
 
+@pytest.mark.slow
 def test_an_answer_for_other_conditions_has_no_accelerators_of_the_sweeps_own() -> None:
     run = _launched(0.99, 0.65, costs=calibration(cpu=0.6, receive=0.0005))
     section = "One more accelerator, predicted"

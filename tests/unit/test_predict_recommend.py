@@ -151,6 +151,7 @@ def test_neighbours_are_counted_as_threads(neighbours: float, said: str) -> None
     assert any(reason.claim.startswith(said) for reason in answer.reasons)
 
 
+@pytest.mark.slow
 def test_neighbours_that_were_seen_here_are_reckoned_with() -> None:
     busy = trial(config(2), usage=Usage(other_cpu_cores=6.0))
     answer = recommend(calibrated(trials=[busy]), Constraints(ranks=2))
@@ -220,6 +221,7 @@ def test_what_is_not_for_this_machine_is_not_offered_to_be_saved(limits: Constra
     assert "--format python" in text
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     cpu=st.floats(1e-5, 0.05),
@@ -318,6 +320,7 @@ def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> 
     assert shown == [True, False]
 
 
+@pytest.mark.slow
 def test_rules_of_thumb_are_predicted_too() -> None:
     answer = shared_server()
     rules = {rule.name: rule for rule in answer.rules_of_thumb}
@@ -355,11 +358,14 @@ POOR: dict[str, tuple[dict[Config, list[float]], dict[str, Any], dict[str, Any]]
     "absurd": ({config(0): [1e-300], config(2): [1e300, 1.0]}, {"spread": 1e9}, {}),
 }
 
+FEW = ("two", "endless", "absurd")
+"""Asked with every change; the others by turns."""
+
 
 @pytest.mark.parametrize(
     "poor",
     [
-        pytest.param(each, id=name, marks=pytest.mark.slow if name == "a thousand" else ())
+        pytest.param(each, id=name, marks=() if name in FEW else pytest.mark.slow)
         for name, each in POOR.items()
     ],
 )

@@ -37,8 +37,11 @@ def screen(run: Run, width: int, *, whole: bool = False, workers: str = "", **qu
     return drawn(forecast_report(found), width, verbose=True)
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-@pytest.mark.parametrize("costs", [calibration(cpu=0.004, io=0.04), constant(cpu=0.01)])
+@pytest.mark.parametrize("width", [60, 80, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "costs",
+    [calibration(cpu=0.004, io=0.04), pytest.param(constant(cpu=0.01), marks=pytest.mark.slow)],
+)
 def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> None:
     run = calibrated(costs, [trial(config(2), 1400.0)])
     question: dict[str, Any] = {"step_s": 0.002, "neighbours": 2.0, "storage_bytes_per_s": 1e9}

@@ -157,6 +157,7 @@ def test_a_loader_without_any_data_has_no_empty_epochs(
     assert [each.epochs_empty for each in recorder.records()] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: LoaderRecorder) -> None:
     kept = []
     for number in range(1000):

@@ -255,6 +255,7 @@ def test_a_recommendation_of_other_arguments_is_not_saved(
 NAMES = st.text(max_size=20) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=3)
 
 
+@pytest.mark.slow
 @given(hostname=NAMES, cpu=NAMES, fingerprint=st.text(), target=st.text(), when=NAMES)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_names_come_back(

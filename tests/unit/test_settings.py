@@ -484,6 +484,7 @@ ANY_SETTINGS = st.builds(
 ).filter(valid)
 
 
+@pytest.mark.slow
 @given(ANY_SETTINGS)
 @hypothesis_settings(
     max_examples=50,
@@ -501,6 +502,7 @@ def test_what_print_config_writes_resolves_to_the_same(
     assert resolve(config=config) == settings
 
 
+@pytest.mark.slow
 @given(ANY_SETTINGS)
 @hypothesis_settings(
     max_examples=50,

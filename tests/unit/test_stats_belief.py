@@ -126,7 +126,9 @@ def test_repeats_narrow_the_interval_and_scatter_widens_it() -> None:
     assert width(wild.ratio("b", "a")) > 3 * width(calm.ratio("b", "a"))
 
 
-@pytest.mark.parametrize("log_sd", [0.01, 0.05, 0.12])
+@pytest.mark.parametrize(
+    "log_sd", [0.05, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.01, 0.12))]
+)
 def test_intervals_hold_as_often_as_they_claim(log_sd: float) -> None:
     held = 0
     for seed in range(300):
@@ -141,6 +143,7 @@ def test_intervals_hold_as_often_as_they_claim(log_sd: float) -> None:
     assert 0.93 <= held / 300 <= 1.0
 
 
+@pytest.mark.slow
 def test_one_trial_each_says_no_more_than_errors_with_tails_of_an_unknown_spread_allow() -> None:
     """Nothing shows the spread of a single trial, nor outvotes it where it was disturbed."""
 
@@ -175,7 +178,9 @@ def test_one_wrong_prediction_is_outvoted_and_the_others_stand() -> None:
     assert belief.ratio("d", "b").value == pytest.approx(1.5, abs=0.15)
 
 
-@pytest.mark.parametrize(("claimed", "apart"), [(0.05, 0.1), (0.08, 0.2)])
+@pytest.mark.parametrize(
+    ("claimed", "apart"), [(0.05, 0.1), pytest.param(0.08, 0.2, marks=pytest.mark.slow)]
+)
 def test_a_certificate_by_disturbed_trials_holds_where_the_calibration_is_far_off(
     claimed: float, apart: float
 ) -> None:
@@ -383,6 +388,7 @@ def test_errors_that_many_share_count_once() -> None:
     assert max(gap.most for gap in gaps.values()) < found < 0.7 * apart
 
 
+@pytest.mark.slow
 def test_of_more_than_are_drawn_from_the_rest_adds_up() -> None:
     model = expected(0.08, measured=300.0, **{f"c{n}": 100.0 for n in range(_JOINT + 50)})
     belief = believe(seen({"measured": [300.0, 301.0]}, 0.02), model)
@@ -925,6 +931,7 @@ cells = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(cells, st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-50, 50)), st.floats(0.002, 3))
 def test_any_cells_and_predictions_give_finite_ordered_intervals(
     table: dict[str, list[float | None]], predicted: dict[str, float], log_sd: float

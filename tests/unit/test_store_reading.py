@@ -246,6 +246,7 @@ def test_an_unreadable_file_is_a_sentence(saved: Path, monkeypatch: pytest.Monke
         read_run(saved)
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_read(tmp_path: Path) -> None:
     path = tmp_path / "long.dlprof.jsonl"
     path.write_bytes(header_line() + run_format.encode_line(TRIALS[0]) * 10_000)

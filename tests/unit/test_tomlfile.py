@@ -104,6 +104,7 @@ def test_a_comment_can_neither_become_a_value_nor_act_on_a_terminal() -> None:
 TABLES = st.dictionaries(st.text(max_size=3), VALUES, max_size=4)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(TABLES, TABLES)
 def test_a_document_revised_holds_what_it_should(before: dict[str, Any], after: Any) -> None:

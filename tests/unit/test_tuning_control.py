@@ -348,7 +348,7 @@ HANDED = {
 
 
 @pytest.mark.parametrize("live", [True, False])
-@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("costs", HANDED)
 def test_without_workers_where_they_hand_over_for_longer_than_they_fetch(
     worlds: Any, costs: str, workers: int, *, live: bool

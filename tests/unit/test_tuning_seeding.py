@@ -49,7 +49,7 @@ class _Drawing:
         return [str(_DRAWS[name]()) for name in indices]
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
     monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:

@@ -69,6 +69,7 @@ def torch_pickled(value: object) -> bytes:
     return bytes(ForkingPickler.dumps(value))
 
 
+@pytest.mark.slow
 def test_of_many_entries_some_stand_for_all() -> None:
     texts = [f"/data/{number:09d}.jpg" for number in range(600_000)]
     first = _weighed(texts=texts).heaviest

@@ -103,6 +103,7 @@ def test_a_gain_that_is_not_known_has_no_condition(gains: str, *, says: bool) ->
     )
 
 
+@pytest.mark.slow
 def test_workers_of_an_iterable_that_are_only_predicted_say_so_too() -> None:
     trials = [
         dataclasses.replace(each, whole_epochs=True)

@@ -574,6 +574,7 @@ def test_the_default_is_left_for_what_is_likely_faster_and_for_nothing_else(
     assert answer.config == pick
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from([W1, W2, W4, W8]), rates, min_size=1),
     rates,

@@ -89,7 +89,7 @@ def next_check(repository: Path, **named: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("folder_is_there", [True, False])
+@pytest.mark.parametrize("folder_is_there", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "begin",
     [

@@ -140,7 +140,10 @@ def tried(run: Run) -> list[Trial]:
     return [trial for trial in run.trials if trial.purpose == "binding"]
 
 
-@pytest.mark.parametrize(("gain", "pays"), [(1.3, True), (1.02, False), (0.7, False)])
+@pytest.mark.parametrize(
+    ("gain", "pays"),
+    [(1.3, True), (1.02, False), pytest.param(0.7, False, marks=pytest.mark.slow)],
+)
 def test_the_recommended_settings_are_tried_with_binding_interleaved(
     tmp_path: Path, gain: float, pays: bool
 ) -> None:
@@ -160,6 +163,7 @@ def test_the_recommended_settings_are_tried_with_binding_interleaved(
     assert {cpus for cpus in bench.asked if cpus} == {CPUS}
 
 
+@pytest.mark.slow
 def test_it_ends_within_the_budget_by_whole_pairs(tmp_path: Path) -> None:
     bench = BoundBench(gain=1.3)
     whole = bound(tmp_path / "whole", BoundBench(gain=1.3))

@@ -15,7 +15,10 @@ PROMISED = 1.1
 
 
 @pytest.mark.parametrize("ending_s", [0.7, 1.5, 3.0])
-@pytest.mark.parametrize("lasts_s", [1.0, 1.2, 1.9, 2.6, 3.3])
+@pytest.mark.parametrize(
+    "lasts_s",
+    [1.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1.2, 1.9, 2.6)), 3.3],
+)
 def test_what_follows_the_last_trial_fits_into_what_is_promised(
     tmp_path: Path, ending_s: float, lasts_s: float
 ) -> None:

@@ -120,7 +120,10 @@ def test_a_fault_that_ends_it_is_reported_and_what_was_measured_is_kept(tmp_path
     assert len(read_run(tmp_path / "explained").trials) == 3
 
 
-@pytest.mark.parametrize("records", range(10, 16))
+@pytest.mark.parametrize(
+    "records",
+    [pytest.param(each, marks=() if each == 12 else pytest.mark.slow) for each in range(10, 16)],
+)
 def test_a_full_disk_costs_the_file_its_end_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
@@ -189,6 +192,7 @@ def test_where_everything_fails_that_is_said(tmp_path: Path) -> None:
         swept(tmp_path / "run", PretendedBench(rates=lambda _chosen: None))
 
 
+@pytest.mark.slow
 def test_what_was_predicted_wrong_is_measured_instead(tmp_path: Path) -> None:
     bench = PretendedBench(rates=lambda chosen: 1000.0 if chosen.num_workers == 8 else 300.0)
     run = swept(tmp_path / "run", bench)
@@ -199,7 +203,9 @@ def test_what_was_predicted_wrong_is_measured_instead(tmp_path: Path) -> None:
     assert run.recommendation.basis == "measured"
 
 
-@pytest.mark.parametrize("budget_s", [14.0, 20.0, 30.0])
+@pytest.mark.parametrize(
+    "budget_s", [14.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (20.0, 30.0))]
+)
 def test_a_model_that_proved_wrong_answers_nothing(tmp_path: Path, budget_s: float) -> None:
     """Workers only slow it down: what there was no time to measure is no reason to ask for some."""
     bench = PretendedBench(rates=lambda chosen: 1600.0 / max(1, chosen.num_workers))
@@ -262,6 +268,7 @@ class Waiting(PretendedBench):
         return trial, shown
 
 
+@pytest.mark.slow
 def test_where_batches_wait_as_many_workers_are_tried_as_gain(tmp_path: Path) -> None:
     def rates(chosen: Config) -> float:
         return 64.0 * min(max(1, chosen.num_workers), 96)
@@ -272,6 +279,7 @@ def test_where_batches_wait_as_many_workers_are_tried_as_gain(tmp_path: Path) ->
     assert max(chosen.num_workers for chosen in measured(run)) == MOST_WORKERS
 
 
+@pytest.mark.slow
 def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
     def rates(chosen: Config) -> float | None:
         many = chosen.num_workers > 6
@@ -352,6 +360,7 @@ def test_with_duplicated_data_only_none_and_one_worker_are_measured_further(tmp_
     assert read_run(tmp_path / "run").recommendation == run.recommendation
 
 
+@pytest.mark.slow
 def test_wrong_data_of_the_choice_has_all_predicted_again(tmp_path: Path) -> None:
     four = {4: dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")}
     run = swept(tmp_path / "run", WrongData(four), about=OF_ITERABLE)

@@ -113,6 +113,7 @@ def test_a_process_that_dies_before_anything_is_reported_with_its_last_words(oth
     assert "no driver" in caught.value.traceback
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended_with_all_that_it_started(other: Any, tmp_path: Path) -> None:
     mark = tmp_path / "child"
     started = other(

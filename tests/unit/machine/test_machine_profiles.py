@@ -225,6 +225,7 @@ _VALUES = st.recursive(
 _KEYS = st.sampled_from(["name", "logical_cpus", "gpus", "notes", "memory_gib", "source", "x"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(_KEYS, _VALUES))
 def test_any_document_is_a_profile_or_a_file_error(document: dict[str, Any]) -> None:

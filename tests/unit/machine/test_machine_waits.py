@@ -113,6 +113,7 @@ def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
     assert needs_channel(None, "x86_64")
 
 
+@pytest.mark.slow
 @given(
     st.one_of(st.none(), st.text(), st.from_regex(r"\d{1,3}( 0x[0-9a-f]{1,16}){0,8}\n?")),
     st.one_of(st.none(), st.text()),

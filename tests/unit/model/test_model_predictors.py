@@ -300,6 +300,7 @@ def test_many_at_once_are_as_each_by_itself() -> None:
     assert together == [predict_all(calibration, [each], where)[0] for each in configs]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     cpu=COSTS, io=COSTS, cores=st.sampled_from([0.5, 1.0, 2.0, 3.5, 8.0]), ranks=st.integers(1, 3)

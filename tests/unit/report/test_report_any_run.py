@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from compare_runs import Costs, made_run
 from example_runs import example_recommendation
 from golden import drawn
@@ -111,6 +112,7 @@ def test_any_run_is_compared_or_refused(changes: list[tuple[tuple[Any, ...], Any
         assert "\x1b" not in drawn(comparison_report(found), 80, verbose=True)
 
 
+@pytest.mark.slow
 @_SLOW
 @given(_changes(_PROFILED))
 @example([(("recommendation", "constraints", "cores"), 0)])

@@ -162,6 +162,7 @@ def test_more_workers_than_cores_are_no_riddle() -> None:
     assert why not in screen(forecast_report(few))
 
 
+@pytest.mark.slow
 def test_beside_background_load_busy_cores_are_compared_with_those_available() -> None:
     run, why = read_run(EXAMPLES / "loader.dlprof.jsonl"), " busy with 7 workers)"
     question: Any = {"num_workers": range(17), "assume_background": 0.9}

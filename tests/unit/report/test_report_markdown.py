@@ -56,6 +56,7 @@ def test_a_text_is_shown_as_it_is(text: str) -> None:
     assert read(shown(Text(text))) == (f"<p>{as_html(line)}</p>\n" if line else "")
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS)
 def test_a_text_stays_where_it_is_put(text: str, other: str) -> None:
     """In each place the same elements are read as of a plain word."""

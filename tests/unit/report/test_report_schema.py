@@ -64,7 +64,13 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     assert {each.replace(" ", "-") for each in commands} <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in {"sweep", "check"} else pytest.mark.slow)
+        for name in NAMES
+    ],
+)
 def test_a_schema_is_one_itself(name: str) -> None:
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)

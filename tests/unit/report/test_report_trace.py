@@ -111,6 +111,7 @@ def test_batches_are_counted_where_they_are() -> None:
     assert counts.at(1.0) == {"loading": 0, "queued": 0, "held": 0}
 
 
+@pytest.mark.slow
 def test_an_hour_stays_within_its_bounds() -> None:
     run = _run(made_timeline(count=6000, workers=16), made_timeline(count=6000))
     text = render_perfetto(run, most_bytes=1_000_000)
@@ -149,6 +150,7 @@ def _timelines(draw: st.DrawFn) -> Timeline:
     return Timeline(trial_id="t", began_at="", batch=batch, worker=worker, **columns)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(_timelines())
 def test_any_timeline_makes_a_trace(timeline: Timeline) -> None:

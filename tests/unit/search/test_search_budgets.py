@@ -15,7 +15,7 @@ from dlprof.search.space import by_importance
 COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
 WAITING = Loader(batch_s=1.6)
 SEEDS = range(3)
-BUDGETS = (20.0, 60.0, 90.0)
+BUDGETS = (20.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (60.0, 90.0)))
 DEARNESS = (0.6, 1.0, 1.3)
 
 
@@ -88,7 +88,7 @@ def test_the_best_few_of_a_computing_target_are_measured_twice(
 
 
 @pytest.mark.parametrize("dearness", DEARNESS)
-@pytest.mark.parametrize("budget_s", [60.0, 90.0])
+@pytest.mark.parametrize("budget_s", [60.0, pytest.param(90.0, marks=pytest.mark.slow)])
 def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearness: float) -> None:
     for seed in SEEDS:
         done = sweep(replace(WAITING, dearness=dearness), budget_s, seed=seed)

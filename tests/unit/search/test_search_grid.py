@@ -280,6 +280,7 @@ def test_the_rest_shrinks_as_trials_are_done() -> None:
     assert rests == sorted(rests, reverse=True)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from([0, 1, 2, 4, 8]), st.floats(50, 500), min_size=1),
     st.sampled_from([0.0, 0.02, 0.2]),

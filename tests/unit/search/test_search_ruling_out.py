@@ -47,6 +47,7 @@ VIRTUAL = Noise(usage=COMPUTING, quiet=0.12)
 MIXED = Noise(usage=COMPUTING, quiet=0.05, share=0.3)
 CROWDED = Noise(usage=COMPUTING, quiet=0.3, share=1.0)
 ALL = (STEADY, VIRTUAL, MIXED, CROWDED)
+SOME = [STEADY, *(pytest.param(each, marks=pytest.mark.slow) for each in ALL[1:])]
 
 
 def carry_out(
@@ -70,7 +71,7 @@ def fastest(trials: Sequence[Trial]) -> Config:
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("noise", ALL)
+@pytest.mark.parametrize("noise", SOME)
 def test_a_search_that_calls_it_decided_has_found_what_is_best(noise: Noise, spread: float) -> None:
     """Rates lie anywhere within a spread, so that some of them are near the best."""
     wrong = 0
@@ -94,7 +95,7 @@ def test_on_a_quiet_machine_what_is_best_by_far_enough_is_found(lead: float) -> 
 
 
 @pytest.mark.parametrize("lead", SPREADS)
-@pytest.mark.parametrize("noise", ALL)
+@pytest.mark.parametrize("noise", SOME)
 def test_what_is_best_is_in_every_block_that_is_asked_for(noise: Noise, lead: float) -> None:
     asked, missed = plan(GRID, take_turns=False, min_repeats=4, max_repeats=4), 0
     for seed in range(SWEEPS):

@@ -269,6 +269,7 @@ _ANY = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(part=st.sampled_from(["dataset", "reader", "train", "metric"]), values=_ANY, name=st.data())
 def test_no_file_makes_it_fail_in_another_way(
     tmp_path_factory: pytest.TempPathFactory, part: str, values: object, name: st.DataObject

@@ -279,8 +279,13 @@ def seeds(_: int) -> None:
         (False, {"worker_init_fn": seeds}, False),
         (False, {"worker_init_fn": WorkerSetup(shares, None, None)}, True),
         (False, {"worker_init_fn": WorkerSetup(None, None, None)}, False),
-        (False, {"multiprocessing_context": "spawn", "worker_init_fn": seeds}, False),
-        (True, {"multiprocessing_context": "forkserver"}, True),
+        pytest.param(
+            False,
+            {"multiprocessing_context": "spawn", "worker_init_fn": seeds},
+            False,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(True, {"multiprocessing_context": "forkserver"}, True, marks=pytest.mark.slow),
     ],
 )
 def test_whether_a_worker_asks_which_one_it_is(

@@ -88,13 +88,18 @@ def test_a_pool_of_threads_that_was_used_does_not_survive_a_fork() -> None:
     assert "pool of threads" in _after_computing("torch.set_num_threads(2)")
 
 
+@pytest.mark.slow
 def test_on_one_thread_there_is_no_pool() -> None:
     assert _after_computing("torch.set_num_threads(1)") == "''"
 
 
 @pytest.mark.parametrize(
     ("users", "kept"),
-    [("pass", 3), ("torch.set_num_threads(1)", 1), ("torch.set_num_threads(4)", 4)],
+    [
+        ("pass", 3),
+        pytest.param("torch.set_num_threads(1)", 1, marks=pytest.mark.slow),
+        pytest.param("torch.set_num_threads(4)", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_targets_are_built_on_one_thread_unless_they_say_otherwise(users: str, kept: int) -> None:
     block = f"""

@@ -203,12 +203,13 @@ def _probed(dataset: Dataset[torch.Tensor], limit_s: float) -> Any:
     return probing._begun(built, EpochGate(), limit_s)[4]
 
 
+@pytest.mark.slow
 def test_what_raises_once_is_tried_without_workers_again() -> None:
     assert _probed(_Raises(1), 30.0) is None
     assert isinstance(_probed(_Raises(math.inf), 30.0), ConnectionError)
 
 
-@pytest.mark.parametrize("limit_s", [3.0, 0.5])
+@pytest.mark.parametrize("limit_s", [pytest.param(3.0, marks=pytest.mark.slow), 0.5])
 def test_a_worker_that_hangs_does_not_hide_what_was_raised(limit_s: float) -> None:
     began_s = time.monotonic()
     with pytest.raises(ConnectionError, match="no such bucket"):
