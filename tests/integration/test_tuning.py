@@ -1232,6 +1232,24 @@ def test_an_iterable_that_shares_nothing_out_keeps_its_workers(
     assert refusals[0].startswith("each worker gives all of its iterable dataset")
 
 
+@pytest.mark.parametrize("dataset", [Whole(), Streams()])
+def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
+    monkeypatch: pytest.MonkeyPatch, dataset: Any
+) -> None:
+    """Nobody shares its samples with it, so that they come in the same order."""
+    refusals = refusals_of(monkeypatch, NO_WORKERS)
+    made = DataLoader(dataset, batch_size=4, num_workers=1)
+    changing: Any = dlprof.tune(made, max_workers=4)
+    plain, until, left = [batch.tolist() for batch in made], time.monotonic() + 120, 2
+    while left and time.monotonic() < until:
+        batches = iter(changing)
+        left -= not internals.workers_of(batches)
+        assert [batch.tolist() for batch in batches] == plain
+    assert not left
+    assert not refusals
+    assert changing.tuning.off == ""
+
+
 class Counting(Streams):
     """Counts in itself, from where it was, as workers that are forked again needn't notice."""
 
@@ -2352,6 +2370,39 @@ def test_an_answer_without_workers_serves_the_next_job_that_allows_it(
     # Its own batches go on as they would: the training's random numbers are left alone.
     plain, again = loader(), dlprof.tune(loader(), state=file, **options)
     assert numbers(again) == numbers(plain)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: loader(Asking()), "its dataset gives no batch: AttributeError: 'NoneType'"),
+        (lambda: loader(Begun()), "its dataset gives no batch: AttributeError: 'NoneType'"),
+        (lambda: DataLoader(Closing(), batch_size=4, num_workers=2), "can't be copied"),
+        (
+            lambda: DataLoader(Numbers(), batch_sampler=Eager(), num_workers=2),
+            "only a sampler of its own says which samples there are",
+        ),
+    ],
+    ids=["map", "iterable", "no copy", "sampler"],
+)
+def test_an_answer_without_workers_is_proven_before_it_is_taken(
+    made: Any, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dataset may be another version of that which the last job loaded."""
+    file, plain = tmp_path / "dlprof.toml", made()
+    name = tuned._name_of(plain)
+    save_kwargs(file, inspect_machine(), name, {"num_workers": 0}, when="2026-11-28")
+    changing: Any = dlprof.tune(made(), max_workers=4, state=file)
+    before = random.getstate(), torch.get_rng_state().tolist()
+    with caplog.at_level(logging.INFO, "dlprof.tune"):
+        batches = iter(changing)
+    assert len(internals.workers_of(batches)) == 2
+    assert changing.tuning.kwargs["num_workers"] == 2
+    assert why in caplog.messages[-1]
+    assert len(list(batches)) == len(list(plain))
+    assert getattr(changing.batch_sampler, "asked", 2) == 2
+    assert random.getstate() == before[0]
+    assert changing.tuning.off == ""
 
 
 class Stepping(Scripted):
