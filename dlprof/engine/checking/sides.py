@@ -215,12 +215,12 @@ class Sides:
         if self.block_s > budget_s / 4:  # no room for a verdict
             return
         # Seldom right at once, as the first batches differ from the rest.
-        for left in reversed(range(6 if self._waits_s else 2)):
+        for _ in range(6 if self._waits_s else 2):
             before = self.batches
             self._fit_block(took, least, workers)
-            if self.batches == before or not left:
+            if self.batches == before:
                 break
-            took = self._try_all("load")
+            took = self._try_all("load")  # what a longer block reads is cached for both, too
         # By how much each first block took longer than a warm one, of which the budget has room
         # for so much: else each is started once.
         guesses = {side: max(0.0, cold[side] - warm[side]) for side in cold}
