@@ -1221,17 +1221,6 @@ class Whole(Streams):
         return iter(range(LENGTH))
 
 
-def test_an_iterable_that_shares_nothing_out_keeps_its_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without them an epoch would have half as many samples."""
-    refusals = refusals_of(monkeypatch, NO_WORKERS)
-    changing = dlprof.tune(DataLoader(Whole(), batch_size=4, num_workers=2), max_workers=4)
-    for epoch in until_refused(changing, refusals):
-        assert len(epoch) == 2 * LENGTH // 4
-    assert refusals[0].startswith("each worker gives all of its iterable dataset")
-
-
 @pytest.mark.parametrize("dataset", [Whole(), Streams()])
 def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
     monkeypatch: pytest.MonkeyPatch, dataset: Any
@@ -1290,14 +1279,25 @@ def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
     assert changing.dataset.place == 0
 
 
-def test_an_iterable_that_can_not_be_copied_keeps_its_workers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("dataset", "times", "why"),
+    [
+        # Without workers an epoch would have half as many samples.
+        (Whole(), 2, "each worker gives all of its iterable dataset"),
+        (Closing(), 1, "its iterable dataset can't be copied"),
+    ],
+    ids=["shares nothing out", "no copy"],
+)
+def test_an_iterable_that_needs_its_workers_keeps_them(
+    monkeypatch: pytest.MonkeyPatch, dataset: Any, times: int, why: str
 ) -> None:
     refusals = refusals_of(monkeypatch, NO_WORKERS)
-    changing = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
+    changing = dlprof.tune(DataLoader(dataset, batch_size=4, num_workers=2), max_workers=4)
     for epoch in until_refused(changing, refusals):
-        assert sorted(n for batch in epoch for n in batch.tolist()) == list(range(LENGTH))
-    assert refusals[0].startswith("its iterable dataset can't be copied")
+        assert sorted(n for batch in epoch for n in batch.tolist()) == sorted(
+            times * [*range(LENGTH)]
+        )
+    assert refusals[0].startswith(why)
     assert Closing.closed == 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from dlprof.errors import (
 )
 from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
 from dlprof.machine import inspect_machine
+from dlprof.machine.portable import allowed_cpus
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
@@ -267,10 +267,7 @@ class Sides:
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
         """Measure one quad, up to the first block that fails: what follows would not count."""
-        usable = list[int]()  # none where that isn't known
-        if self._settings.pin and series == "load":
-            with contextlib.suppress(AttributeError, OSError):
-                usable = sorted(os.sched_getaffinity(0))
+        usable = sorted(allowed_cpus()) if self._settings.pin and series == "load" else []
         cores = cores_of([] if usable == self._refused else usable, number)
         blocks = self._up_to_failure(order, series, cores)
         if cores:  # both sides run alike: where one can't be held to them, neither is

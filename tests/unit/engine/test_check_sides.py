@@ -258,7 +258,7 @@ def test_what_a_block_that_grew_reads_is_cached_before_any_is_judged() -> None:
 
     clock = Clock()
     processes: dict[Side, FakeProcess] = {side: Warming(side, clock) for side in SIDES.values()}
-    sides = warm(processes, clock).sides
+    sides = warm(processes, clock, block_s=0.3).sides
     asked = [each.batches for each in processes["base"].asked if each.series == "load"]
     assert asked == [4, 4, 8, 30]
     assert sides.batches == 30
