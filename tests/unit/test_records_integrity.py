@@ -675,12 +675,12 @@ def test_what_raises_anywhere_raises_with_all_that_is_planned(
 
 def test_what_raised_before_a_sweep_was_gone_on_with_may_have_been_fixed() -> None:
     ended = [SHORT_OF_IT, broken(1), broken(2)]
-    worked, other = trial(config(4), window_batches=20), broken(4, 3, said="another")
+    worked, other = trial(config(4), window_batches=20), broken(4, 30, said="another")
     skipped = failed(config(8), outcome="skipped")
     assert broken_sample(run([*ended, skipped, broken(4)])) is not None
     assert broken_sample(run([*ended, worked])) is None
     assert broken_sample(run([*ended, other])) is None
-    again = broken_sample(run([*ended, other, broken(2, 3, said="another")]))
+    again = broken_sample(run([*ended, other, broken(2, 30, said="another")]))
     assert again is not None
     assert "another" in again.message
 
