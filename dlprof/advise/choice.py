@@ -922,7 +922,7 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
 
 
 def _fails_there(broken: Failure) -> TargetError:
-    where = "in every configuration, not always after as many batches"
+    where = "in every configuration that was tried"
     if broken.batches is not None:
         where = (
             "at the same place of an epoch in every configuration that reached it, after "

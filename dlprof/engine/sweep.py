@@ -163,7 +163,7 @@ class Sweep(Measuring):
             if self.so_far.prediction is None:
                 if not self._calibrate():
                     return "budget"
-                found = sweep_prediction(self.so_far)
+                found = sweep_prediction(self._history)
                 self.so_far = dataclasses.replace(self.so_far, prediction=found)
                 if found is not None:
                     self.writer.append(found)
@@ -307,14 +307,14 @@ class Sweep(Measuring):
         There, the explanation may have been lost between the trial's record and its own.
         """
         known = {*self.mute, *(each.trial_id for each in self.so_far.explanations)}
-        explained = (trial for trial in self._history if trial.purpose == "explain")
+        explained = (trial for trial in self._history.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led.cells, led.log_sd)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
-            found = Integrity.of(self.so_far)
+            found = Integrity.of(self._history)
             search = GridSearch(
                 plan=useful,
                 seed=self.settings.seed,
@@ -324,7 +324,7 @@ class Sweep(Measuring):
                 asked=asked_values(useful.configs, self.settings, useful.present),
             )
             proposal = search.propose(
-                self._history, remaining_s=self.deadline.left_s - self._kept_s
+                self._history.trials, remaining_s=self.deadline.left_s - self._kept_s
             )
             if not isinstance(proposal, Proposal):
                 return proposal
@@ -333,19 +333,17 @@ class Sweep(Measuring):
         return "complete"
 
     def _useful(self, plan: Plan) -> Plan:
-        return still_useful(plan, Integrity.of(self.so_far))
+        return still_useful(plan, Integrity.of(self._history))
 
     @property
-    def _history(self) -> list[Trial]:
-        """The trials that what comes next follows from."""
-        return [
-            trial
-            for place, trial in enumerate(self.so_far.trials)
-            if not self.reopened
-            or place >= self.earlier_trials
-            or trial.failure is None
-            or trial.failure.kind not in RAISED
-        ]
+    def _history(self) -> Run:
+        """The run that what comes next follows from: without what may have been fixed since."""
+        if not self.reopened:
+            return self.so_far
+        trials, count = self.so_far.trials, self.earlier_trials
+        earlier, own = trials[:count], trials[count:]
+        kept = (each for each in earlier if each.failure is None or each.failure.kind not in RAISED)
+        return dataclasses.replace(self.so_far, trials=(*kept, *own))
 
     @property
     def _all_raises(self) -> bool:

@@ -693,7 +693,7 @@ def test_what_was_fixed_since_is_recommended_without_a_word() -> None:
 
 
 def test_nothing_is_recommended_where_each_trial_raised_somewhere() -> None:
-    with pytest.raises(TargetError, match=r"not always after as many batches: .*: sample 700"):
+    with pytest.raises(TargetError, match=r"in every configuration that was tried: .*: sample 700"):
         recommend(run(DRAWN))
 
 
