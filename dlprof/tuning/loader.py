@@ -485,7 +485,9 @@ class _Tuner:
         again = internals.made_first(loader)
         if again is None:
             return "only a sampler of its own says which samples there are"
-        why = self._budget.refusal(NO_WORKERS, Setting(1, 0), pids=(), batch_bytes=0)
+        why = ""
+        with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+            why = self._budget.refusal(NO_WORKERS, Setting(1, 0), pids=(), batch_bytes=0)
         self._attempt = _Attempt(again, self._context, why)
         return self._attempt.error(wait=True) or ""
 
