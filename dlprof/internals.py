@@ -581,6 +581,28 @@ def made_again(iterator: Any) -> Callable[[], None]:
     return again
 
 
+def made_first(loader: Any) -> Callable[[], None] | None:
+    """What makes a batch of a loader's first samples in the process that calls it.
+
+    It asks no sampler, which may count epochs, or speak to other processes. ``None`` where one that
+    isn't torch's own says what samples there are.
+    """
+    iterable, batches = loader._dataset_kind == _find(*_ITERABLE), loader._index_sampler
+    order = [batches, getattr(batches, "sampler", batches)]
+    if not iterable and not all(type(e).__module__.startswith("torch.utils.data") for e in order):
+        return None
+    size = getattr(batches, "batch_size", None)
+
+    def again() -> None:
+        create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
+        parts = loader._auto_collation, loader.collate_fn, loader.drop_last
+        fetcher = create(loader._dataset_kind, loader.dataset, *parts)
+        count = size if iterable or size is None else min(size, len(loader.dataset))
+        fetcher.fetch(0 if count is None else [*range(count)])
+
+    return again
+
+
 def _initialize(iterator: Any, loader: Any) -> None:
     """Have torch make an iterator, and start its workers."""
     try:

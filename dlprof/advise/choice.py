@@ -26,6 +26,7 @@ from dlprof.advise.wording import EVEN_SHARDS, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
+    RAISED,
     Config,
     ConfigRate,
     Estimate,
@@ -154,11 +155,24 @@ def gather(run: Run) -> list[Candidate]:
             config=config,
             name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
             trials=tuple(trial for trial in trials if trial.has_rate),
-            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+            failures=tuple(
+                trial
+                for place, trial in enumerate(trials)
+                if trial.outcome != "completed" and not _was_fixed(trial, trials[place:])
+            ),
             epoch_turnover_s=turns.get(config.turnover_group),
         )
         for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
     ]
+
+
+def _was_fixed(trial: Trial, since: Sequence[Trial]) -> bool:
+    """Whether what the target's own code raised in a trial worked when the sweep was gone on with.
+
+    Within one session, a configuration that raised is not tried again.
+    """
+    raised = trial.failure is not None and trial.failure.kind in RAISED
+    return raised and any(each.failure is None for each in since)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -849,7 +863,7 @@ def decide(
         UsageError: No configuration keeps within the limits.
     """
     run = situation.run
-    if (broken := broken_sample(run.trials)) is not None:
+    if (broken := broken_sample(run)) is not None:
         raise _fails_there(broken)
     known = [each for each in gather(run) if among is None or each.config in among]
     measured = [candidate for candidate in known if candidate.trials]
@@ -908,10 +922,14 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
 
 
 def _fails_there(broken: Failure) -> TargetError:
-    where = counted(broken.batches or 0, "batch")
+    where = "in every configuration that was tried"
+    if broken.batches is not None:
+        where = (
+            "at the same place of an epoch in every configuration that reached it, after "
+            f"{counted(broken.batches, 'batch')}"
+        )
     return TargetError(
-        "Loading fails at the same place of an epoch in every configuration that reached it, after "
-        f"{where}: {broken.message}",
+        f"Loading fails {where}: {broken.message}",
         hint=broken.hint,
         traceback=broken.stderr_tail,
         failures=[(broken.kind, broken.message)],

@@ -43,10 +43,6 @@ _UNSEEN = SchedStat(run_ns=0, wait_ns=0)
 SHARE = 0.004
 """Of one core, that looking may take: half a percent less what the figures at both ends take."""
 
-_GLANCES = 1
-"""Looks at the main thread alone between two at all of a training: how long that waits rests on it,
-and a look at it costs a fraction of one at all."""
-
 
 class Look(NamedTuple):
     """What was seen at one moment."""
@@ -235,14 +231,16 @@ class Watcher:
         return mean * random.uniform(0.5, 1.5)
 
     def rest(self, sleep: Callable[[float], None]) -> None:
-        """Pass the time to the next look, and look at the main thread alone now and then."""
-        for glances in reversed(range(_GLANCES + 1)):
-            sleep(self.pause_s() / (_GLANCES + 1))
-            if glances:
-                began = self._cpu_clock()
-                self._main.look()
-                self._cold_ns[0] += self._cpu_clock() - began
-                self._cold_ns[1] += 1
+        """Pass the time to the next look, and look at the main thread alone half way.
+
+        How long that waits rests on it, and a look at it costs a fraction of one at all.
+        """
+        sleep(self.pause_s() / 2)
+        began = self._cpu_clock()
+        self._main.look()
+        self._cold_ns[0] += self._cpu_clock() - began
+        self._cold_ns[1] += 1
+        sleep(self.pause_s() / 2)
 
     @property
     def _cold_factor(self) -> float:

@@ -38,6 +38,7 @@ from dlprof.model.calibrate import fit
 from dlprof.model.predict import Needs, needs
 from dlprof.model.work import Conditions
 from dlprof.records import (
+    RAISED,
     Calibration,
     Config,
     Failure,
@@ -98,6 +99,8 @@ class Sweep(Measuring):
     numa_cpus: tuple[tuple[int, ...], ...] = ()
     kept_s: float | None = dataclasses.field(default=None, init=False)
     """What of the budget the search leaves, once that is known."""
+    reopened: bool = dataclasses.field(default=False, init=False)
+    """Whether all that was tried raised in earlier sessions: that may have been fixed since."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Traced trials of this session that showed nothing, and would not if they were run again."""
 
@@ -110,6 +113,7 @@ class Sweep(Measuring):
         try:
             if self.so_far.prediction is not None:  # of the sweep that goes on
                 self.listener.predicted(self.so_far.prediction)
+            self.reopened = self._all_raises
             reason: EndReason = self._measure()
             self._try_scaling()
             self._try_binding()
@@ -159,7 +163,7 @@ class Sweep(Measuring):
             if self.so_far.prediction is None:
                 if not self._calibrate():
                     return "budget"
-                found = sweep_prediction(self.so_far)
+                found = sweep_prediction(self._history)
                 self.so_far = dataclasses.replace(self.so_far, prediction=found)
                 if found is not None:
                     self.writer.append(found)
@@ -282,7 +286,7 @@ class Sweep(Measuring):
     def _calibrate(self) -> bool:
         """Traced trials until batches are known; false if the budget ended them."""
         try:
-            while True:
+            while not self._is_hopeless:
                 found = calibrated(self.so_far)
                 self.so_far = dataclasses.replace(self.so_far, calibration=found)
                 proposal = next_calibration(self._useful(self.plan), self._explained(), found)
@@ -292,6 +296,7 @@ class Sweep(Measuring):
                     return True  # what is known is worth more with a final comparison than without
                 if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
                     return bool(self._explained())
+            return True
         finally:  # what an interrupted one has learnt can be predicted from, too
             if self.so_far.calibration is not None:
                 self.writer.append(self.so_far.calibration)
@@ -302,14 +307,14 @@ class Sweep(Measuring):
         There, the explanation may have been lost between the trial's record and its own.
         """
         known = {*self.mute, *(each.trial_id for each in self.so_far.explanations)}
-        explained = (trial for trial in self.so_far.trials if trial.purpose == "explain")
+        explained = (trial for trial in self._history.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
         expected = None if led is None else ExpectedRates.of(led.cells, led.log_sd)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
-            found = Integrity.of(self.so_far)
+            found = Integrity.of(self._history)
             search = GridSearch(
                 plan=useful,
                 seed=self.settings.seed,
@@ -319,7 +324,7 @@ class Sweep(Measuring):
                 asked=asked_values(useful.configs, self.settings, useful.present),
             )
             proposal = search.propose(
-                self.so_far.trials, remaining_s=self.deadline.left_s - self._kept_s
+                self._history.trials, remaining_s=self.deadline.left_s - self._kept_s
             )
             if not isinstance(proposal, Proposal):
                 return proposal
@@ -328,7 +333,22 @@ class Sweep(Measuring):
         return "complete"
 
     def _useful(self, plan: Plan) -> Plan:
-        return still_useful(plan, Integrity.of(self.so_far))
+        return still_useful(plan, Integrity.of(self._history))
+
+    @property
+    def _history(self) -> Run:
+        """The run that what comes next follows from: without what may have been fixed since."""
+        if not self.reopened:
+            return self.so_far
+        trials, count = self.so_far.trials, self.earlier_trials
+        earlier, own = trials[:count], trials[count:]
+        kept = (each for each in earlier if each.failure is None or each.failure.kind not in RAISED)
+        return dataclasses.replace(self.so_far, trials=(*kept, *own))
+
+    @property
+    def _all_raises(self) -> bool:
+        everywhere = fails_everywhere(self.so_far.trials, self.plan.configs)
+        return everywhere or broken_sample(self.so_far) is not None
 
     @property
     def _is_hopeless(self) -> bool:
@@ -336,10 +356,7 @@ class Sweep(Measuring):
 
         A dataset that was fixed since shows in the first trial that works.
         """
-        tried = len(self.so_far.trials) > self.earlier_trials
-        trials = self.so_far.trials
-        failing = fails_everywhere(trials, self.plan.configs) or broken_sample(trials) is not None
-        return tried and failing
+        return len(self.so_far.trials) > self.earlier_trials and self._all_raises
 
     def _try(
         self,

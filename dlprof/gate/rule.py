@@ -101,20 +101,27 @@ def _confirmed(
     """Whether what the first pair of processes showed stands, though time was up for the second."""
     least = least_differences(_WEAK)
     if len(readings_of(rule, second)) < least:
-        return _is_beyond_luck(rule, readings_of(rule, [q for q in quads if not q.processes]))
+        first = [quad for quad in quads if not quad.processes]
+        return _is_beyond_luck(rule, readings_of(rule, first), first)
     weak = dataclasses.replace(rule, alpha=_WEAK, looks=rule.looks[-1:])
     return _progress(plan, weak, second, ended=True).result.state == "fail"
 
 
-def _is_beyond_luck(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
-    """Whether the change is slower than the same code in an unlucky process would be."""
-    if rule.scale != "ratio" or not readings:
+def _is_beyond_luck(rule: GateRule, readings: Sequence[QuadReading], quads: Sequence[Quad]) -> bool:
+    """Whether the change is slower than the same code in an unlucky process would be.
+
+    Both sides load the same data from block to block, so that none finds more of it in the page
+    cache. After a block that failed, a loader that goes on in its data is behind the other for as
+    long as its process lives, and reads what that has read before: then more shows only in others.
+    """
+    failed = any(block.failure for quad in quads for block in quad.blocks)
+    if rule.scale != "ratio" or not readings or failed:
         return False
     shifts = ([each.shift(view, rule.scale) for each in readings] for view in rule.views)
     return any(shift_interval(each, _WEAK).estimate > _LUCK for each in shifts)
 
 
-def _blocks_tell(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
+def _blocks_tell(rule: GateRule, readings: Sequence[QuadReading], quads: Sequence[Quad]) -> bool:
     """Whether both blocks of the change lie beyond both of the base in too many quads for chance.
 
     Of four blocks that differ by the machine alone these two are the slowest in one of six quads,
@@ -123,7 +130,7 @@ def _blocks_tell(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
     five quads tell where all are so, and eight of ten where some were disturbed.
     """
     count, chance = len(readings), 0.25
-    if not _is_beyond_luck(rule, readings):
+    if not _is_beyond_luck(rule, readings, quads):
         return False
     for view in rule.views:
         limit = _view(rule, view, readings).fails_above
@@ -159,7 +166,7 @@ def _progress(
                 result = look_at(plan, rule, walked.usable, walked.left_out)
             # By the error that two looks that are left have, one of which was taken just now.
             undecided = result is None or result.reason == "undecided"
-            if ended and undecided and len(later) > 1 and _blocks_tell(rule, walked.usable):
+            if ended and undecided and len(later) > 1 and _blocks_tell(rule, walked.usable, quads):
                 result = look_at(plan, rule, walked.usable, walked.left_out, beyond=True)
             needed = 0 if ended or not later else later[0] - usable
         if faulty or result is None:

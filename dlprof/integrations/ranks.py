@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import statistics
 import time
 from collections import defaultdict
@@ -23,6 +22,7 @@ from dlprof.advise.scaling import in_step, straggler_of, waits_for_late
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
+from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.snapshot import cores_of_others
 from dlprof.records import (
     BatchCosts,
@@ -143,9 +143,7 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
 
 def of_this_process(rank: Rank, host: str) -> RankFigures:
     """A rank as it ends: where it ran. What it did is in its run."""
-    cpus: set[int] = set()
-    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux
-        cpus = os.sched_getaffinity(0)
+    cpus = allowed_cpus()
     return RankFigures(
         rank=rank.rank, host=host, cpus=tuple(sorted(cpus)), numa_node=numa_node_of(cpus)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -85,6 +86,14 @@ def cpu_times() -> tuple[int, int] | None:
     """Idle nanoseconds since boot, summed over the CPUs, and their number."""
     idle = _known(lambda: [times.idle for times in psutil.cpu_times(percpu=True)])
     return None if idle is None else (int(sum(idle) * 1e9), len(idle))
+
+
+def allowed_cpus(pid: int = 0) -> frozenset[int]:
+    """The CPUs in a process's affinity mask, in this one's by default; none where that isn't known.
+
+    It is not on all systems, not of all processes, and not of one that has ended.
+    """
+    return frozenset(_known(lambda: os.sched_getaffinity(pid)) or ())
 
 
 def allowed_cpu_count() -> int | None:

@@ -90,7 +90,13 @@ _MORE = 1.5
 """Samples of an epoch over those of one without workers from which they come more than once."""
 
 
-_RAISED = ("target_error", "worker_exception")
+RAISED: tuple[FailureKind, ...] = ("target_error", "worker_exception")
+"""Kinds of failures that the target's own code raises."""
+
+_WHERE = re.compile(
+    r"^Rank \d+ of \d+ on \S+: | in (?:a worker (?:process|thread)|the main process)(?=[:.])"
+)
+_FRAME = re.compile(r'File ".+", line \d+')
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -262,32 +268,79 @@ class Integrity:
         return not promises or not any(map(self.fault, (config, fixed)))
 
 
-def broken_sample(trials: Sequence[Trial]) -> Failure | None:
-    """How loading fails at one place of an epoch, whatever the settings; ``None`` if it doesn't.
+def broken_sample(run: Run) -> Failure | None:
+    """How loading fails, whatever the settings; ``None`` if it doesn't.
 
-    Several numbers of workers raise the same there, and no trial is known to have come further,
-    with batches of any size: those that worked ended before it.
+    Several numbers of workers raise the same, and no trial is known to have come further: at one
+    place of an epoch, with batches of any size; or at several, as where batches are drawn at random
+    (``batches`` is ``None`` then). A sweep ends there: one of which a later trial ended otherwise
+    was gone on with, so that what raised before may have been fixed, and counts no more.
     """
-    raised: dict[tuple[int | None, int, str], dict[Config, Failure]] = {}
-    for trial in trials:
-        failure, config = trial.failure, trial.config
+    found: Failure | None = None
+    failed, worked = list[Trial](), list[Trial]()
+    for trial in run.trials:
+        failure = trial.failure
+        if trial.outcome == "skipped":
+            continue
+        if found is not None and (failure is None or _said(failure) != _said(found)):
+            found, failed = None, []
         if failure is None:
-            for some in raised.values():
-                some.pop(config, None)  # it works by now
-        elif failure.kind in _RAISED and failure.batches:
-            said = failure.message.partition(": ")[2] or failure.message
-            place = config.batch_size, failure.batches, said
-            raised.setdefault(place, {})[config] = failure
-    worked = [trial for trial in trials if trial.failure is None]
-    for (size, batches, _), some in raised.items():
-        counts = {config.num_workers for config in some}
-        beyond = any(_came_further(trial, size, batches) for trial in worked)
-        methods = {each.config.start_method for each in worked if each.config.num_workers}
-        # Of what works by another start method only the main process says that it raises, too.
-        by_start = 0 not in counts and methods - {config.start_method for config in some}
-        if len(counts) > 1 and not beyond and not by_start:
-            return next(iter(some.values()))
-    return None
+            worked.append(trial)
+            failed = [each for each in failed if each.config != trial.config]
+            continue
+        failed.append(trial)
+        if found is not None or failure.kind not in RAISED:
+            continue
+        alike = [each for each in failed if each.failure and _said(each.failure) == _said(failure)]
+        raised = {each.config: each.failure for each in alike if each.failure}
+        if _at_one_place(raised, trial.config, worked):
+            found = failure
+        elif len(alike) == len(failed) and _anywhere(raised, worked, run):
+            found = dataclasses.replace(failure, batches=None)
+    return found
+
+
+def _said(failure: Failure) -> tuple[str, ...]:
+    """What an exception says, and the innermost frame that raised it, in whichever process."""
+    return _WHERE.sub("", failure.message), *_FRAME.findall(failure.stderr_tail)[-1:]
+
+
+def _at_one_place(raised: Mapping[Config, Failure], last: Config, worked: Sequence[Trial]) -> bool:
+    """Whether several numbers of workers raise where the last did, and none that worked came by."""
+    size, batches = last.batch_size, raised[last].batches
+    there = [c for c, each in raised.items() if (c.batch_size, each.batches) == (size, batches)]
+    counts = {config.num_workers for config in there}
+    if not batches or len(counts) < 2:
+        return False
+    beyond = any(_came_further(trial, size, batches) for trial in worked)
+    methods = {each.config.start_method for each in worked if each.config.num_workers}
+    # Of what works by another start method only the main process says that it raises, too.
+    by_start = 0 not in counts and methods - {config.start_method for config in there}
+    return not beyond and not by_start
+
+
+def _anywhere(raised: Mapping[Config, Failure], worked: Sequence[Trial], run: Run) -> bool:
+    """Whether what raises stands for all that is planned, and none that worked came as far.
+
+    Three configurations do, or all, if their batches have all sizes, and the main process is one:
+    without it, workers started by all methods.
+    """
+    plan, known = run.header.plan, Integrity.of(run)
+    planned = () if plan is None else (*plan.configs, *plan.cells)
+    wanted = {config for config in planned if not known.is_useless(config)}
+    sizes = {config.batch_size for config in wanted} - {config.batch_size for config in raised}
+    starts, tried = ({c.num_workers and c.start_method for c in some} for some in (wanted, raised))
+    beyond = any(
+        _came_further(trial, config.batch_size, failure.batches or 0)
+        for config, failure in raised.items()
+        for trial in worked
+    )
+    return (
+        not (beyond or sizes)
+        and len({config.num_workers for config in raised}) > 1
+        and len(raised) >= min(3, len(wanted) or 3)
+        and ({0} & starts or starts) <= tried
+    )
 
 
 def _came_further(trial: Trial, size: int | None, batches: int) -> bool:
@@ -586,7 +639,7 @@ def _refused(trials: Iterable[Trial]) -> dict[int, Failure]:
         trial.config.num_workers: trial.failure
         for trial in reversed(run)
         if trial.failure is not None
-        and trial.failure.kind in _RAISED
+        and trial.failure.kind in RAISED
         and trial.config.num_workers > max(working)
     }
     return {min(raised): raised[min(raised)]} if raised else {}

@@ -141,18 +141,18 @@ class Loop:
             EmptyLoaderError: The epoch has no batch.
         """
         log = Epoch(began_s=self.clock(), warm_up=warm_up_batches(self.config))
+        self.logs.append(log)  # first, as what raises here has come after none of its batches
         self._iterator, self._from_each = iter(self.loader), 0
         try:
             self.batch = next(self._iterator)
         except StopIteration:
-            raise EmptyLoaderError(len(self.logs)) from None
+            raise EmptyLoaderError(len(self.logs) - 1) from None
         log.yields_s.append(self.clock())
-        if self.logs:
-            self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
+        if len(self.logs) > 1:
+            self.turnovers_s.append(log.yields_s[0] - self.logs[-2].asked_s)
             self.wait_s += self.turnovers_s[-1]
         else:
             self.confirm()
-        self.logs.append(log)
         self._note(self.batch)
         self._look()
         self.consume(self.batch)

@@ -8,9 +8,7 @@ Run as ``python -m dlprof.trial.observer``: orders on standard input, answers on
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import random
 import time
 from collections.abc import Callable, Collection
@@ -19,6 +17,7 @@ from typing import Any
 from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.inspection import numa_node_of
+from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.snapshot import Sampler, Snapshot, cores_of_others, usage_between
 from dlprof.machine.waits import Glances
 from dlprof.records import Usage
@@ -75,9 +74,7 @@ class EachRank:
     def __init__(self, pid: int) -> None:
         self._sampler = Sampler(pid)
         self._first: Snapshot | None = None
-        self.cpus = frozenset[int]()
-        with contextlib.suppress(OSError):
-            self.cpus = frozenset(os.sched_getaffinity(pid))
+        self.cpus = allowed_cpus(pid)
         self.usage = Usage()
 
     def start(self) -> None:

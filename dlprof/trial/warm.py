@@ -497,7 +497,7 @@ class Placement:
         self._held = {pid: frozenset({cores[place % len(cores)]}) for place, pid in enumerate(pids)}
         for pid, core in self._held.items():
             _hold(pid, core)
-        self._own = (self._own or frozenset()) | set(cores)
+        self._own |= set(cores)
         self._follows = True
 
     def is_held(self) -> bool:
@@ -518,7 +518,7 @@ class Placement:
 
     def release(self, workers: Sequence[int]) -> None:
         """Let processes run wherever they might before."""
-        if self._held and self._own is not None:
+        if self._held and self._own:
             for pid in [*workers, os.getpid()]:
                 try:
                     _hold(pid, self._own)
@@ -537,11 +537,10 @@ def cores_of(pids: Sequence[int]) -> list[int]:
         return []
 
 
-def _affinity(pid: int) -> frozenset[int] | None:
-    try:
-        return frozenset(os.sched_getaffinity(pid))
-    except (AttributeError, OSError):  # not on this system, not allowed, or it has ended
-        return None
+def _affinity(pid: int) -> frozenset[int]:
+    from dlprof.machine.portable import allowed_cpus  # torch comes first
+
+    return allowed_cpus(pid)
 
 
 def _hold(pid: int, cores: Collection[int]) -> None:

@@ -24,6 +24,7 @@ from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import open_files_limit
 from dlprof.machine.launchers import job_name, launched_as
 from dlprof.machine.memory import available_memory, read_shared_memory
+from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.procfs import parse_pss
 from dlprof.records import Config
 from dlprof.tuning.control import Setting
@@ -123,8 +124,7 @@ def usable_cores(beside: Iterable[int] = ()) -> int:
 
 def _own_cores() -> list[int]:
     """The numbers of the cores in this process's affinity mask; of all where there is none."""
-    ask = getattr(os, "sched_getaffinity", None)
-    return sorted(ask(0)) if ask is not None else [*range(os.cpu_count() or 1)]
+    return sorted(allowed_cpus()) or [*range(os.cpu_count() or 1)]
 
 
 def _most_of(cores: int) -> int:

@@ -356,7 +356,7 @@ class Control:
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
         found: list[tuple[Setting, str]] = []
         ahead = ahead or 2
-        if self._changes_workers:
+        if self._changes_workers or not workers:  # the loader's own may always come back
             # While workers never rest, each batch takes one of them as long as all of them.
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf

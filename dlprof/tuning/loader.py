@@ -40,6 +40,7 @@ from dlprof.targets.open_files import (
     positions,
 )
 from dlprof.targets.parts import dataloader_of
+from dlprof.targets.workers import start_method_of
 from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
 from dlprof.tuning.control import NO_WORKERS, WORTH, Ask, Change, Control, Setting, Window
 from dlprof.tuning.seeding import (
@@ -60,11 +61,10 @@ from dlprof.units import NS, counted, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
-_ATTEMPTS, _ATTEMPTS_S = (
-    16,
-    1.0,
-)  # at most: the first pay for what is opened late, and for new pages
+_ATTEMPTS, _ATTEMPTS_S = 16, 1.0  # at most: the first pay for what is opened late
 _ATTEMPT_S = 60  # whole ones, until it is given up to make a batch without workers
+# Forked workers begin each epoch with what it was at first: this one would go on.
+_NO_COPY = "its iterable dataset can't be copied, so each epoch would change it"
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -232,7 +232,8 @@ class Tuning:
         refused = [
             f"{each.after} not tried: {each.refused}" for each in self.changes if each.refused
         ]
-        fixed = f"; num_workers stays: {self._fixed}" if self._fixed and not self.off else ""
+        stays = self._fixed and now.workers and not self.off
+        fixed = f"; num_workers stays: {self._fixed}" if stays else ""
         tried = len(self.changes) - len(refused)
         if not tried:
             why = self.off or self._control.idle or "it takes more batches to decide"
@@ -324,23 +325,31 @@ class _Tuner:
         self._weighed_until_s = 0.0
         self.paused = False  # the last window had a pause, and doesn't count
 
-    def _begun(self, loader: Any) -> Control:
-        """The control at its beginning: with what the last job ended with, or the user's own."""
+    def _begun(self, loader: Any, *, alone: bool = True) -> Control:
+        """The control at its beginning: with what the last job ended with, or the user's own.
+
+        ``alone`` says whether that may be none.
+        """
         mine, asked = Setting(loader.num_workers, loader.prefetch_factor or 0), self._asked
         changes_workers = not self._why_fixed(loader)
         for_workers = loader.worker_init_fn or loader.timeout or loader.persistent_workers
         # Torch would have the training's own pipe give the share of a single reader from then on.
         is_pipe = isinstance(loader.dataset, IterDataPipe)
         spares_workers = asked and not is_pipe and loader.num_workers > 0 and not for_workers
+        # A single reader of an iterable dataset may be the main process, though there are no more.
+        spares_workers = spares_workers and (changes_workers or not self._is_map)
         # Others than forked ones are sent the dataset, which may have opened what can't be sent.
-        spares_workers = spares_workers and changes_workers and _forks(loader)
+        spares_workers = spares_workers and start_method_of(loader) == "fork"
         self._spares_workers = spares_workers
         # A worker_init_fn may know no more workers than those that it was written for.
-        most = self._budget.most_workers if asked or not loader.worker_init_fn else mine.workers
+        grows = changes_workers and (asked or not loader.worker_init_fn)
+        most = self._budget.most_workers if grows else mine.workers
         may = {"changes_workers": changes_workers, "spares_workers": spares_workers}
         start = self._start(mine, most, **may)
+        if not (start.workers or alone):
+            start = mine
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
-        self._steers = self._is_map or not changes_workers
+        self._steers = self._is_map or not (changes_workers or spares_workers)
         # Epochs may be so short that each is looked at as one.
         short = self._steers and _is_short(loader, start)
         self.whole_epochs = short and start.workers > 0
@@ -455,10 +464,30 @@ class _Tuner:
         if known is not None and (name := _name_of(loader)) != known[2]:
             self._state = *known[:2], name  # another answer is theirs
             self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+        alone = known is not None and mine.workers and not self._control.kept.workers
+        if alone and (why := self._needs_workers(loader)):
+            _LOG.info("dlprof.tune: it doesn't start with %s: %s", NO_WORKERS, why)
+            self._control = self.tuning._control = self._begun(loader, alone=False)  # noqa: SLF001 - of this module
         self._control.by_wait = node is not None
         if node is not None:
             with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
                 node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
+
+    def _needs_workers(self, loader: Any) -> str:
+        """Why the last job's answer, no workers, doesn't hold; empty where it does.
+
+        Its dataset may have been another version, which none of this job's workers has shown.
+        """
+        if not self._is_map and internals.as_forked(loader.dataset) is loader.dataset:
+            return _NO_COPY
+        again = internals.made_first(loader)
+        if again is None:
+            return "only a sampler of its own says which samples there are"
+        why = ""
+        with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+            why = self._budget.refusal(NO_WORKERS, Setting(1, 0), pids=(), batch_bytes=0)
+        self._attempt = _Attempt(again, self._context, why)
+        return self._attempt.error(wait=True) or ""
 
     def _left(self) -> None:
         """An iterator is gone, maybe half way: unless the next has begun, nothing is tried."""
@@ -502,11 +531,10 @@ class _Tuner:
             unknown = attempt is None or (attempt.untried and not asked)
             why = "" if attempt is None or unknown else attempt.error() or ""
             dataset = None if self._is_map else self._loader().dataset
-            if dataset is not None and not asked:
+            if dataset is not None and self._own_workers > 1 and not asked:
                 why = "each worker gives all of its iterable dataset, as none is asked who it is"
             elif dataset is not None and internals.as_forked(dataset) is dataset:
-                # Forked workers begin each epoch with what it was at first: this one would go on.
-                why = "its iterable dataset can't be copied, so each epoch would change it"
+                why = _NO_COPY
             return why
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
@@ -1004,9 +1032,11 @@ class _Attempt:
         finally:
             results.close()
 
-    def error(self) -> str | None:
+    def error(self, *, wait: bool = False) -> str | None:
         """Why none could; empty where one could, and ``None`` where that isn't known yet."""
-        if self._error is None and (self._results.poll() or time.monotonic() > self._until_s):
+        if self._error is None and (
+            self._results.poll(_ATTEMPT_S if wait else 0) or time.monotonic() > self._until_s
+        ):
             raised = "it takes too long"
             try:
                 if self._results.poll():
@@ -1032,25 +1062,17 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
         until_s = time.monotonic() + _ATTEMPTS_S
-        for count in range(_ATTEMPTS):
-            if count > 2 and time.monotonic() > until_s:
-                break
+        for _ in range(_ATTEMPTS):
             began_s = time.process_time()
             again()
             least_s = min(least_s, time.process_time() - began_s)
+            if time.monotonic() > until_s:
+                break
     except BaseException as error:  # whatever a dataset of the user's raises
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     with contextlib.suppress(OSError):
         results.send((said.encode(errors="replace").decode(), 0.0 if said else least_s))
     os._exit(0)
-
-
-def _forks(loader: Any) -> bool:
-    """Whether its workers are forked; nothing is fixed by asking."""
-    context = loader.multiprocessing_context
-    asked = None if context is None else context.get_start_method(allow_none=True)
-    mine = asked or torch.multiprocessing.get_start_method(allow_none=True)
-    return (mine or torch.multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
 def _orders_steps() -> bool:

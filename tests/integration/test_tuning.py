@@ -124,7 +124,7 @@ def test_what_a_batch_costs_without_workers_is_tried_where_they_may_be_spared(
             known = max(each.alone_cpu_s for each in seen)
             if known or time.monotonic() > until_s or (epoch and not given):
                 break
-        # Three attempts at a batch of four, the least: never less than their loops take.
+        # Of a batch of four, the least of several attempts: never less than its loops take.
         assert (known >= 4 * 0.001) is bool(given)
 
 

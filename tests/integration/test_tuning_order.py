@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 from tuned_loaders import (
     LENGTH,
+    Eager,
     Hiring,
     Numbers,
     Returning,
@@ -346,21 +347,6 @@ def test_workers_that_can_not_be_started_leave_an_epoch_that_began_without_as_it
     assert refusals == 3 * ["no more workers could be started: too many files"]
     assert internals.started_workers(batches) == 3  # later they could
     assert changing.tuning.off == ""
-
-
-class Eager(Sampler[list[int]]):
-    """Draws all of an epoch when it is asked for it, and counts how often that is."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.asked += 1
-        order: list[int] = torch.randperm(LENGTH).tolist()
-        return iter([order[at : at + 4] for at in range(0, LENGTH, 4)])
-
-    def __len__(self) -> int:
-        return LENGTH // 4
 
 
 @pytest.mark.parametrize(

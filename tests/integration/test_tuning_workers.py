@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import logging
 import multiprocessing
 import os
 import random
@@ -29,6 +30,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import signal_handling
 from tuned_loaders import (
     LENGTH,
+    Eager,
     Failing,
     Hiring,
     Numbers,
@@ -47,6 +49,8 @@ from tuned_loaders import (
 
 import dlprof
 from dlprof import internals
+from dlprof.machine import inspect_machine
+from dlprof.saved import save_kwargs
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import NO_WORKERS, Ask, Setting, Window
 
@@ -484,16 +488,28 @@ class Whole(Streams):
         return iter(range(LENGTH))
 
 
-@pytest.mark.slow
-def test_an_iterable_that_shares_nothing_out_keeps_its_workers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("dataset", [Whole(), Streams()])
+def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
+    monkeypatch: pytest.MonkeyPatch, dataset: Any
 ) -> None:
-    """Without them an epoch would have half as many samples."""
+    """Nobody shares its samples with it, so that they come in the same order."""
+
+    class Edge(Refused):
+        def look(self, window: Window) -> Ask:
+            return super().look(window)._replace(setting=NO_WORKERS)
+
     refusals = refusals_of(monkeypatch, NO_WORKERS)
-    changing = dlprof.tune(DataLoader(Whole(), batch_size=4, num_workers=2), max_workers=4)
-    for epoch in until_refused(changing, refusals):
-        assert len(epoch) == 2 * LENGTH // 4
-    assert refusals[0].startswith("each worker gives all of its iterable dataset")
+    monkeypatch.setattr(tuned, "Control", Edge)
+    made, beside = (DataLoader(dataset, batch_size=4, num_workers=1) for _ in range(2))
+    plain, until, left = [batch.tolist() for batch in beside], time.monotonic() + 120, 2
+    changing: Any = dlprof.tune(made, max_workers=4)
+    while left and time.monotonic() < until:
+        batches = iter(changing)
+        left -= not internals.workers_of(batches)
+        assert [batch.tolist() for batch in batches] == plain
+    assert not left
+    assert not refusals
+    assert changing.tuning.off == ""
 
 
 class Counting(Streams):
@@ -537,14 +553,25 @@ def test_an_iterable_that_counts_in_itself_begins_each_epoch_as_in_workers(
 
 
 @pytest.mark.slow
-def test_an_iterable_that_can_not_be_copied_keeps_its_workers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("dataset", "times", "why"),
+    [
+        # Without workers an epoch would have half as many samples.
+        (Whole(), 2, "each worker gives all of its iterable dataset"),
+        (Closing(), 1, "its iterable dataset can't be copied"),
+    ],
+    ids=["shares nothing out", "no copy"],
+)
+def test_an_iterable_that_needs_its_workers_keeps_them(
+    monkeypatch: pytest.MonkeyPatch, dataset: Any, times: int, why: str
 ) -> None:
     refusals = refusals_of(monkeypatch, NO_WORKERS)
-    changing = dlprof.tune(DataLoader(Closing(), batch_size=4, num_workers=2), max_workers=4)
+    changing = dlprof.tune(DataLoader(dataset, batch_size=4, num_workers=2), max_workers=4)
     for epoch in until_refused(changing, refusals):
-        assert sorted(n for batch in epoch for n in batch.tolist()) == list(range(LENGTH))
-    assert refusals[0].startswith("its iterable dataset can't be copied")
+        assert sorted(n for batch in epoch for n in batch.tolist()) == sorted(
+            times * [*range(LENGTH)]
+        )
+    assert refusals[0].startswith(why)
     assert Closing.closed == 0
 
 
@@ -908,3 +935,43 @@ def test_workers_share_no_file_that_was_opened_while_there_were_none(
     assert dataset.pid == os.getpid()
     assert dataset.file.tell() == place
     dataset.file.close()
+
+
+class Deleted(Counting):
+    """Has something that a copy of it may close."""
+
+    def __del__(self) -> None:
+        """Nothing, here."""
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: loader(Asking()), "its dataset gives no batch: AttributeError: 'NoneType'"),
+        (lambda: loader(Begun()), "its dataset gives no batch: AttributeError: 'NoneType'"),
+        (lambda: DataLoader(Deleted(), batch_size=4, num_workers=2), "can't be copied"),
+        (
+            lambda: DataLoader(Numbers(), batch_sampler=Eager(), num_workers=2),
+            "only a sampler of its own says which samples there are",
+        ),
+    ],
+    ids=["map", "iterable", "no copy", "sampler"],
+)
+def test_an_answer_without_workers_is_proven_before_it_is_taken(
+    made: Any, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dataset may be another version of that which the last job loaded."""
+    file, plain = tmp_path / "dlprof.toml", made()
+    name = tuned._name_of(plain)
+    save_kwargs(file, inspect_machine(), name, {"num_workers": 0}, when="2026-11-28")
+    changing: Any = dlprof.tune(made(), max_workers=4, state=file)
+    before = random.getstate()
+    with caplog.at_level(logging.INFO, "dlprof.tune"):
+        batches = iter(changing)
+    assert len(internals.workers_of(batches)) == 2
+    assert changing.tuning.kwargs["num_workers"] == 2
+    assert why in caplog.messages[-1]
+    assert len(list(batches)) == len(list(plain))
+    assert getattr(changing.batch_sampler, "asked", 2) == 2
+    assert random.getstate() == before
+    assert changing.tuning.off == ""

@@ -17,6 +17,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    Sampler,
     get_worker_info,
 )
 
@@ -159,3 +160,18 @@ class Waiting(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         time.sleep(0.004)
         return index
+
+
+class Eager(Sampler[list[int]]):
+    """Draws all of an epoch when it is asked for it, and counts how often that is."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.asked += 1
+        order: list[int] = torch.randperm(LENGTH).tolist()
+        return iter([order[at : at + 4] for at in range(0, LENGTH, 4)])
+
+    def __len__(self) -> int:
+        return LENGTH // 4

@@ -558,11 +558,18 @@ def test_what_needs_a_worker_is_neither_predicted_nor_advised_without_one() -> N
     assert advice.config.num_workers
 
 
-def broken(workers: int, batches: int | None = 43, said: str = "sample 700") -> Trial:
+def broken(
+    workers: int,
+    batches: int | None = 43,
+    said: str = "sample 700",
+    *,
+    frame: str = 'File "data.py", line 7, in __getitem__',
+    **rest: Any,
+) -> Trial:
     where = "a worker process" if workers else "the main process"
-    message = f"ValueError in {where}: {said}"
-    fault = Failure(kind="worker_exception", message=message, batches=batches)
-    return failed(config(workers), failure=fault)
+    message, tail = f"ValueError in {where}: {said}", f'File "torch/fetch.py", line 54\n  {frame}'
+    fault = Failure(kind="worker_exception", message=message, batches=batches, stderr_tail=tail)
+    return failed(config(workers, **rest), failure=fault)
 
 
 SHORT_OF_IT = trial(config(0), window_batches=20)
@@ -586,7 +593,7 @@ SHORT_OF_IT = trial(config(0), window_batches=20)
 def test_a_sample_that_raises_whatever_the_settings(
     trials: list[Trial], *, is_broken: bool
 ) -> None:
-    assert (broken_sample(trials) is not None) is is_broken
+    assert (broken_sample(run(trials)) is not None) is is_broken
 
 
 @pytest.mark.parametrize(
@@ -607,7 +614,87 @@ def test_what_raises_with_some_settings_leaves_others(worked: Trial, *, is_broke
         )
         for each in (broken(1), broken(2))
     ]
-    assert (broken_sample([worked, *some]) is not None) is is_broken
+    assert (broken_sample(run([worked, *some])) is not None) is is_broken
+
+
+DRAWN = [broken(0, 43), broken(1, 12), broken(2, 30)]
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_broken"),
+    [
+        (DRAWN, True),
+        (DRAWN[1:], False),
+        ([trial(config(4), window_batches=12), *DRAWN], True),  # that it is not drawn so soon
+        ([trial(config(4), window_batches=13), *DRAWN], False),
+        ([failed(config(4)), *DRAWN], False),
+        ([*DRAWN[:2], broken(2, 30, said="sample 701")], False),
+        ([*DRAWN[:2], broken(2, 30, frame='File "data.py", line 9, in load')], False),
+        ([broken(1, 12), broken(2, 30), broken(4, 9)], False),  # the main process may work
+        ([broken(0, None), broken(1, 0), broken(2, 0)], True),
+        ([broken(1, 12), broken(1, 30), broken(1, 9)], False),
+    ],
+    ids=range(10),
+)
+def test_a_sample_that_raises_wherever_it_is_drawn(trials: list[Trial], *, is_broken: bool) -> None:
+    planned = plan([config(workers) for workers in (0, 1, 2, 4, 8)])
+    found = broken_sample(run(trials, plan=planned))
+    assert (found is not None) is is_broken
+    assert found is None or found.batches is None
+
+
+@pytest.mark.parametrize(
+    ("planned", "trials", "is_broken"),
+    [
+        ([config(n) for n in (1, 2, 4)], [broken(1, 12), broken(2, 30), broken(4, 9)], True),
+        ([config(1), config(2)], [broken(1, 12), broken(2, 30)], True),  # all there are
+        ([config(0, batch_size=8), config(0)], DRAWN, False),
+        (
+            [config(0, batch_size=8), config(0)],
+            [broken(0, 43, batch_size=8), broken(0, 7), broken(1, 5)],
+            True,
+        ),
+        (
+            [config(1, start_method="spawn"), config(1, start_method="fork")],
+            [broken(n, 12 + n, start_method="fork") for n in (1, 2, 4)],
+            False,
+        ),
+        (
+            [config(0), config(1, start_method="spawn"), config(1, start_method="fork")],
+            [broken(0), *(broken(n, 12 + n, start_method="fork") for n in (1, 2))],
+            True,  # which the main process says
+        ),
+    ],
+    ids=range(6),
+)
+def test_what_raises_anywhere_raises_with_all_that_is_planned(
+    planned: list[Config], trials: list[Trial], *, is_broken: bool
+) -> None:
+    assert (broken_sample(run(trials, plan=plan(planned))) is not None) is is_broken
+
+
+def test_what_raised_before_a_sweep_was_gone_on_with_may_have_been_fixed() -> None:
+    ended = [SHORT_OF_IT, broken(1), broken(2)]
+    worked, other = trial(config(4), window_batches=20), broken(4, 30, said="another")
+    skipped = failed(config(8), outcome="skipped")
+    assert broken_sample(run([*ended, skipped, broken(4)])) is not None
+    assert broken_sample(run([*ended, worked])) is None
+    assert broken_sample(run([*ended, other])) is None
+    again = broken_sample(run([*ended, other, broken(2, 30, said="another")]))
+    assert again is not None
+    assert "another" in again.message
+
+
+def test_what_was_fixed_since_is_recommended_without_a_word() -> None:
+    ended = [trial(config(0), 100.0), broken(1), broken(2)]
+    found = recommend(run([*ended, trial(config(1), 180.0), trial(config(2), 350.0)]))
+    assert found.config == config(2)
+    assert "failed" not in str(found.reasons)
+
+
+def test_nothing_is_recommended_where_each_trial_raised_somewhere() -> None:
+    with pytest.raises(TargetError, match=r"in every configuration that was tried: .*: sample 700"):
+        recommend(run(DRAWN))
 
 
 def test_nothing_is_recommended_where_trials_only_ended_before_a_broken_sample() -> None:

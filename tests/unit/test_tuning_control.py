@@ -340,6 +340,20 @@ def test_without_workers_where_fetching_takes_less_than_receiving(
     assert len(control.changes) == 1
 
 
+def test_the_only_reader_of_an_iterable_is_spared_and_comes_back_when_it_is_missed() -> None:
+    only = Setting(1, 2)
+    control = Control(only, 1, live=False, changes_workers=False, spares_workers=True)
+
+    def waited_s(setting: Setting, epoch: int) -> float:
+        return 0.002 if setting.workers else 0.001 if epoch < 6 else 0.1
+
+    had = epochs(control, waited_s, 12, windows=40, fetch_s=0.0005, receive_s=0.002)
+    assert had[:2] == [only, NO_WORKERS]
+    assert {each.workers for each in had} == {0, 1}
+    assert had[-1].workers == 1
+    assert [each.kept for each in control.changes if each.after == NO_WORKERS] == [True]
+
+
 HANDED = {
     "tiny": {"cpu_s": 0.0004, "send_s": 0.004, "receive_s": 0.0003, "step_s": 0.0001},
     "huge": {"cpu_s": 0.003, "send_s": 0.025, "receive_s": 0.002, "step_s": 0.001},

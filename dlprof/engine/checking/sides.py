@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from dlprof.errors import (
 )
 from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
 from dlprof.machine import inspect_machine
+from dlprof.machine.portable import allowed_cpus
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
@@ -215,12 +215,12 @@ class Sides:
         if self.block_s > budget_s / 4:  # no room for a verdict
             return
         # Seldom right at once, as the first batches differ from the rest.
-        for left in reversed(range(6 if self._waits_s else 2)):
+        for _ in range(6 if self._waits_s else 2):
             before = self.batches
             self._fit_block(took, least, workers)
-            if self.batches == before or not left:
+            if self.batches == before:
                 break
-            took = self._try_all("load")
+            took = self._try_all("load")  # what a longer block reads is cached for both, too
         # By how much each first block took longer than a warm one, of which the budget has room
         # for so much: else each is started once.
         guesses = {side: max(0.0, cold[side] - warm[side]) for side in cold}
@@ -267,10 +267,7 @@ class Sides:
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
         """Measure one quad, up to the first block that fails: what follows would not count."""
-        usable = list[int]()  # none where that isn't known
-        if self._settings.pin and series == "load":
-            with contextlib.suppress(AttributeError, OSError):
-                usable = sorted(os.sched_getaffinity(0))
+        usable = sorted(allowed_cpus()) if self._settings.pin and series == "load" else []
         cores = cores_of([] if usable == self._refused else usable, number)
         blocks = self._up_to_failure(order, series, cores)
         if cores:  # both sides run alike: where one can't be held to them, neither is

@@ -16,6 +16,7 @@ from dlprof.records import (
     BatchCosts,
     Config,
     Explanation,
+    Failure,
     Plan,
     Run,
     RunHeader,
@@ -67,6 +68,7 @@ class PretendedBench:
 
     Attributes:
         rates: Samples per second of a configuration; ``None`` for one that fails.
+        fault: What it fails by; that a worker was killed without.
         stop_after: Trials after which the user presses Ctrl-C.
         now_s: The clock.
         lasts_s: What a trial takes.
@@ -79,6 +81,7 @@ class PretendedBench:
     """
 
     rates: Callable[[Config], float | None] = rate
+    fault: Failure | None = None
     stop_after: int | None = None
     now_s: float = 0.0
     lasts_s: float = 1.3
@@ -122,7 +125,9 @@ class PretendedBench:
             "wall_s": self.lasts_s,
         }
         if found is None:
-            return failed(request.config, **about), {}
+            return failed(
+                request.config, **({"failure": self.fault} if self.fault else {}), **about
+            ), {}
         usage = Usage(own_cpu_cores=1.0, available_cpu_cores=CORES, other_cpu_cores=0.0)
         done = trial(request.config, found, usage=usage, **about)
         if not request.explain:

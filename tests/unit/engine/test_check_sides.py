@@ -22,7 +22,7 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import NextLook, cores_of
+from dlprof.gate import SIDES, NextLook, cores_of
 from dlprof.gate.verdict import judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
@@ -131,6 +131,27 @@ class FakeProcess:
         return block, None
 
 
+@dataclasses.dataclass
+class ReadingProcess(FakeProcess):
+    """Goes on in its data from block to block; what nobody has read takes four times as long."""
+
+    read: set[int] = dataclasses.field(default_factory=set)
+    place: int = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.place = 0
+
+    def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
+        batches = range(self.place, self.place + self.asked[-1].batches)
+        self.batch_s = 0.01 if self.read.issuperset(batches) else 0.04
+        block, failure = super().collect(patience_s)
+        if failure is None and self.asked[-1].series == "load":
+            self.read.update(batches)
+            self.place = batches.stop
+        return block, failure
+
+
 class Listener:
     """Remembers what it was given."""
 
@@ -179,6 +200,10 @@ def bench(
         "base": FakeProcess("base", clock, **(base or {})),
         "change": FakeProcess("change", clock, **(change or {})),
     }
+    return warm(processes, clock, **settings)
+
+
+def warm(processes: dict[Side, FakeProcess], clock: Clock, **settings: Any) -> TrialRunner:
     sweep = SweepSettings(target="data.py:make", budget_s=settings.pop("budget_s", 60.0))
     chosen = CheckSettings(sweep=sweep, **settings)
     plans = [plan("base", "/before"), plan("change", "/after")]
@@ -208,6 +233,35 @@ def test_blocks_fill_the_queues_and_give_each_worker_the_same() -> None:
     config = Config(num_workers=3, prefetch_factor=2)
     made = bench({"config": config, "batch_s": 1.0}, {"config": config, "batch_s": 1.0})
     assert made.sides.batches == 12  # 6 in flight, two of each worker
+
+
+@pytest.mark.parametrize("fails_at", [-1, *range(4, 12)])
+def test_a_side_that_reads_all_data_first_fails_no_unchanged_loader(fails_at: int) -> None:
+    """After a block of the base that failed, the change reads what only then is in the cache."""
+    clock, read = Clock(), set[int]()
+    processes: dict[Side, FakeProcess] = {
+        "base": ReadingProcess("base", clock, read=read, fails_at=fails_at),
+        "change": ReadingProcess("change", clock, read=read),
+    }
+    made = warm(processes, clock, budget_s=15.0)
+    found = measured(made)
+    assert len(found.quads) > 5
+    verdicts = [judge(found.plan, found.quads[:n]).state for n in range(len(found.quads) + 1)]
+    assert "fail" not in verdicts
+
+
+def test_what_a_block_that_grew_reads_is_cached_before_any_is_judged() -> None:
+    class Warming(FakeProcess):
+        def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
+            self.batch_s = 0.04 if len(self.asked) <= 2 else 0.01
+            return super().collect(patience_s)
+
+    clock = Clock()
+    processes: dict[Side, FakeProcess] = {side: Warming(side, clock) for side in SIDES.values()}
+    sides = warm(processes, clock, block_s=0.3).sides
+    asked = [each.batches for each in processes["base"].asked if each.series == "load"]
+    assert asked == [4, 4, 8, 30]
+    assert sides.batches == 30
 
 
 def test_both_sides_are_asked_for_the_same_blocks() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, failed, machine, target
+from builders import config, failed, machine, plan, target
 from golden import drawn
 from led_sweeps import (
     CALIBRATING,
@@ -26,8 +26,8 @@ from led_sweeps import (
 
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import MOST_WORKERS
-from dlprof.errors import FileError, NothingMeasuredError
-from dlprof.records import Config, Failure, Run
+from dlprof.errors import FileError, NothingMeasuredError, TargetError
+from dlprof.records import Config, Failure, Plan, Run
 from dlprof.report.sweep import sweep_report
 from dlprof.stats.belief import NEAR
 from dlprof.store import RunWriter, read_run
@@ -400,3 +400,24 @@ def test_more_workers_than_an_iterable_takes_are_not_tried(tmp_path: Path) -> No
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers == 2
     assert run.recommendation.reasons[0].claim.startswith("Your settings (num_workers=3) fail:")
+
+
+@pytest.mark.parametrize("planned", [led_plan(), plan((config(1), config(2)))], ids=["led", "grid"])
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_sweep_that_a_broken_sample_ended_is_gone_on_with(
+    tmp_path: Path, *, planned: Plan, is_fixed: bool
+) -> None:
+    fault = Failure(kind="worker_exception", message="ValueError in main: sample 7", batches=43)
+    broken = PretendedBench(rates=lambda _chosen: None, fault=fault)
+    path, about = tmp_path / "run", led_header(plan=planned)
+    with pytest.raises(TargetError, match="sample 7"):
+        swept(path, broken, about=about)
+    assert broken.calls == 2
+    if is_fixed:
+        found = swept(path, PretendedBench())
+        assert found.recommendation is not None
+        assert rate(found.recommendation.config) == max(map(rate, measured(found)))
+        return
+    with pytest.raises(TargetError, match="sample 7"):
+        swept(path, broken)
+    assert broken.calls == 3

@@ -46,6 +46,17 @@ def test_ranks_share_the_cores() -> None:
     assert found.cores == pytest.approx(2)
 
 
+@pytest.mark.parametrize("workers", [1, 8])
+def test_workers_that_mostly_wait_are_the_limit_beside_others_that_compute(workers: int) -> None:
+    calibration, where = constant(cpu=2 * MS, io=32 * MS), {"cores": 2.0, "neighbours": 6.0}
+    found, more = (prediction(calibration, fed(n), **where) for n in (workers, 2 * workers))
+    assert found.batches_per_s.value < 0.9 * workers / 0.034  # for others do slow them down
+    assert more.batches_per_s.value > 1.7 * found.batches_per_s.value
+    assert found.bound == "workers"
+    computing = prediction(constant(cpu=17 * MS, io=17 * MS), fed(workers), **where)
+    assert computing.bound == "cores"
+
+
 def test_main_takes_batches_in_one_by_one() -> None:
     calibration = constant(cpu=1 * MS, receive=3 * MS, receive_io=1 * MS, main=1 * MS)
     found = prediction(calibration, fed(16), step_s=1 * MS, cores=64.0)

@@ -269,3 +269,20 @@ def test_batches_that_were_counted_in_the_wrong_place_are_counted_again() -> Non
     loop.drain()
     assert list(loop.now.samples) == [1] * 5 + [3] * 5
     assert loop.now.all_samples == 20
+
+
+def test_what_raises_as_an_epoch_starts_comes_after_none_of_its_batches() -> None:
+    loader = FakeLoader(VirtualClock(), length=10, batch_s=0.1)
+    loop = Loop(loader, Config(), clock=loader.clock)
+    loop.begin_epoch()
+    loop.drain()
+    assert len(loop.now.yields_s) == 10
+
+    class Raises:
+        def __iter__(self) -> Iterator[int]:
+            raise ValueError("sample 35 is broken")
+
+    loop.loader = Raises()
+    with pytest.raises(ValueError, match="sample 35"):
+        loop.begin_epoch()
+    assert len(loop.now.yields_s) == 0
