@@ -192,7 +192,8 @@ def _outlook(first: Finding) -> tuple[str, ...]:
     workers, wait = (first.evidence.get(name) for name in ("gain_workers", "gain_wait_fraction"))
     if workers is None or wait is None:
         return ()
-    waits = f"{wait * 100:.0f}% waiting"
+    waits, needs = f"{wait * 100:.0f}% waiting", first.evidence.get("gain_if")
+    waits = f"(if {needs}) {waits}" if needs else waits
     return (f"With num_workers={workers} the model predicts {waits} between batches.",)
 
 
