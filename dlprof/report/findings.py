@@ -137,10 +137,11 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     left = 1 - gain.value * (1 - wait)
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
-    if more and NO_LIMIT in _needs(finding):
-        return "dlprof sweep measures it"
-    if not more or left <= PERHAPS_FED_WAIT_FRACTION or _needs(finding):
+    needs = finding.evidence.get("gain_if")
+    if not more or needs not in {None, NO_LIMIT}:
         return ""
+    if left <= PERHAPS_FED_WAIT_FRACTION:
+        return "dlprof sweep measures it" if needs else ""
     if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
     return "more may be faster: dlprof sweep measures them"

@@ -156,7 +156,7 @@ def predicted_gain(
     config, predict, after, before = config or view.config, view.predict, None, None
     # What a batch costs stays: more of them are to be made in the same time.
     more = costs is None and (config.num_workers > view.workers or cores is not None)
-    shares = more and may_share_limit(view, config.num_workers)
+    shares = more and may_share_limit(view)
     beside = view.beside if cores is None and now is None else 0.0
     now = now or view.available
     cores = cores or now
@@ -193,22 +193,21 @@ def _perhaps_none(gain: Gain) -> Gain:
     return dataclasses.replace(gain, estimate=shared, may_share=True)
 
 
-def may_share_limit(view: Evidence, workers: int) -> bool:
-    """Whether what batches mostly wait for may have a limit that so many workers would share.
+def may_share_limit(view: Evidence) -> bool:
+    """Whether what batches mostly wait for may have a limit that all workers share.
 
-    A server's rate is one, and nothing of it shows up to as many workers as reach it. Where several
-    numbers of them were traced, and a batch waits no longer with most of them than with the fewest,
-    up to twice as many are believed, as in a sweep.
+    A server's rate is one. A single number of workers doesn't show it; of several, a batch waits
+    longer with most of them than with the fewest where they reach it.
     """
     costs, gil_s = view.costs, view.waits_for_gil_s or 0.0
     if costs is None or view.helpers_share >= at.HELPERS:  # it waits for threads of its own
         return False
     if costs.making.io_s - gil_s <= costs.making.cpu_s:
         return False
-    traced = {max(1, each.config.num_workers): costs_of(each) for each in view.explanations()}
+    traced = {each.config.num_workers: costs_of(each) for each in view.explanations()}
     fewest, most = min(traced), max(traced)
     grown = traced[most].usual_io_s > at.PAYS * traced[fewest].usual_io_s
-    return fewest == most or grown or workers > 2 * most
+    return fewest == most or grown
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:

@@ -546,10 +546,10 @@ def fewer_workers(view: Evidence) -> Config | None:
 def fetch_cpu(view: Evidence) -> Claim | None:
     """``__getitem__`` burns CPU."""
     costs = _making_costs(view)
-    if costs is not None and (scattered := _scattered(view, costs)) is not None:
-        return scattered if costs.fetch.cpu_s >= costs.fetch.io_s else None
     if costs is None or costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
         return None
+    if (scattered := _scattered(view, costs)) is not None:
+        return scattered
     share = _share(costs, costs.fetch.cpu_s)
     if share < at.LARGE_SHARE:
         return None
@@ -629,10 +629,10 @@ def fetch_io(view: Evidence) -> Claim | None:
     costs = _making_costs(view)
     if costs is None:
         return None
-    if (scattered := _scattered(view, costs)) is not None:
-        return scattered if costs.fetch.cpu_s < costs.fetch.io_s else None
-    if (unsure := _blocked(view, costs)) is not None:
-        return unsure
+    waits = costs.fetch.io_s > costs.fetch.cpu_s
+    found = (_scattered(view, costs) if waits else None) or _blocked(view, costs)
+    if found is not None:
+        return found
     costs = costs.without(view.waits_for_gil_s or 0.0)
     # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.
     least = max(costs.fetch.cpu_s, costs.collate.own_s, at.LARGE_SHARE * costs.making.own_s)
@@ -690,7 +690,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
-        unknown = may_share_limit(view, threads * max(1, view.workers))
+        unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {gains[threads].value:.2f}x."
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
