@@ -268,3 +268,50 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
 
     assert shards_of(Shards()) == 3
     assert shards_of(Held(num_shards=3)) is None
+
+
+class Blocks(Dataset[int]):
+    """Blocks of 64 samples, of which the last one that was read is kept; on a clock of its own."""
+
+    def __init__(self, length: int = 1000, *, keeps: bool = True) -> None:
+        self.length, self.keeps, self.block = length, keeps, -1
+        self.now_s, self.asked = 0.0, list[int]()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        self.now_s += 0.001 if self.keeps and index // 64 == self.block else 0.1
+        self.now_s += 5.0 if not self.asked else 0.0  # files are opened once
+        self.asked.append(index)
+        self.block = index // 64
+        return index
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_samples_that_follow_each_other_are_compared_with_those_far_apart(
+    monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+) -> None:
+    data = Blocks(keeps=keeps)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    found = weighing.by_order(data, limit_s=60.0)
+    assert found == pytest.approx((0.1, 0.001 if keeps else 0.1))
+    assert len(data.asked) == 16
+
+
+def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(Blocks):
+        def __getitem__(self, index: int) -> int:
+            raise KeyError(index)
+
+    class Endless(Blocks):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(3600)
+            return index
+
+    short = Blocks(63)
+    assert weighing.by_order(short, limit_s=60.0) is None
+    assert not short.asked
+    assert weighing.by_order(Named(), limit_s=60.0) is None
+    assert weighing.by_order(iter(()), limit_s=60.0) is None
+    assert weighing.by_order(Endless(), limit_s=0.2) is None

@@ -196,8 +196,9 @@ def _perhaps_none(gain: Gain) -> Gain:
 def may_share_limit(view: Evidence) -> bool:
     """Whether what batches mostly wait for may have a limit that all workers share.
 
-    A server's rate is one. A single number of workers doesn't show it; of several, a batch waits
-    longer with most of them than with the fewest where they reach it.
+    A server's rate is one. A single number of workers doesn't show it. Of several that were traced,
+    a batch waits longer with most of them than with the fewest where they reach it; and more that
+    were tried brought nothing.
     """
     costs, gil_s = view.costs, view.waits_for_gil_s or 0.0
     if costs is None or view.helpers_share >= at.HELPERS:  # it waits for threads of its own
@@ -207,7 +208,9 @@ def may_share_limit(view: Evidence) -> bool:
     traced = {each.config.num_workers: costs_of(each) for each in view.explanations()}
     fewest, most = min(traced), max(traced)
     grown = traced[most].usual_io_s > at.PAYS * traced[fewest].usual_io_s
-    return fewest == most or grown
+    tried = {t.config for t in view.plain("variant") if t.config.num_workers > view.workers}
+    gains = (measured_gain(view, each) for each in tried)
+    return fewest == most or grown or any(each and each.value < at.PAYS for each in gains)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:
