@@ -181,7 +181,9 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
     found = diagnose(evidence, lines)
     more = _outlook(found.findings[0]) if found.findings else ("They show no single cause.",)
     remade = loader.made >= max(2, loader.epochs)
-    if remade and any(each.code == "startup" for each in found.findings):
+    starts = (each for each in found.findings if each.code == "startup")
+    # What an iterable fetches before it yields, no workers keep.
+    if remade and any("first_fetch_s" not in each.evidence for each in starts):
         # Persistent workers ask for that as well.
         more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
     return dataclasses.replace(found, notes=(*found.notes, *more))
