@@ -187,7 +187,7 @@ def predicted_gain(
 
 
 def _perhaps_none(gain: Gain) -> Gain:
-    """The gain where workers may share a limit, as which it would be none."""
+    """The gain where workers may share a limit, by which it would be none."""
     ends = gain.estimate.ends
     shared = dataclasses.replace(gain.estimate, low=min(1.0, ends[0]), high=ends[1])
     return dataclasses.replace(gain, estimate=shared, may_share=True)
