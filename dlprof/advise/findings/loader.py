@@ -595,7 +595,7 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
     They cost in trials what one does that is far from the one before, and one that follows it is
     several times cheaper.
     """
-    samples, weight = view.explained and view.explained.samples, view.weight
+    samples, weight = None if view.explained is None else view.explained.samples, view.weight
     far_s, next_s = (weight.far_sample_s, weight.next_sample_s) if weight else (None, None)
     if samples is None or not far_s or next_s is None:
         return None
