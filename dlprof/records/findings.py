@@ -197,7 +197,7 @@ class DatasetWeight:
     # where single samples could not be asked for in time.
     far_sample_s: float | None = None
     # Seconds of a sample that follows the one before, as those of a block do that is read at once:
-    # the most at three places.
+    # the most at three places, but for one of five at each.
     next_sample_s: float | None = None
     took_s: float = 0.0  # what weighing took
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field

@@ -273,30 +273,36 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
 class Blocks(Dataset[int]):
     """Blocks of 64 samples, of which the last one that was read is kept; on a clock of its own."""
 
-    def __init__(self, length: int = 1000, *, keeps: bool = True) -> None:
-        self.length, self.keeps, self.block = length, keeps, -1
+    def __init__(self, length: int = 1000, *, keeps: bool = True, size: int = 64) -> None:
+        self.length, self.keeps, self.size, self.block = length, keeps, size, -1
         self.now_s, self.asked = 0.0, list[int]()
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> int:
-        self.now_s += 0.001 if self.keeps and index // 64 == self.block else 0.1
+        self.now_s += 0.001 if self.keeps and index // self.size == self.block else 0.1
         self.now_s += 5.0 if not self.asked else 0.0  # files are opened once
         self.asked.append(index)
-        self.block = index // 64
+        self.block = index // self.size
         return index
 
 
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(
+    ("data", "following_s"),
+    [
+        (Blocks(), 0.001),
+        (Blocks(size=377), 0.001),  # the second after 375 is of the next block
+        (Blocks(size=2), 0.1),  # a block is too small to gain by its order
+        (Blocks(keeps=False), 0.1),
+    ],
+)
 def test_samples_that_follow_each_other_are_compared_with_those_far_apart(
-    monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+    monkeypatch: pytest.MonkeyPatch, data: Blocks, following_s: float
 ) -> None:
-    data = Blocks(keeps=keeps)
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
-    found = weighing.by_order(data, limit_s=60.0)
-    assert found == pytest.approx((0.1, 0.001 if keeps else 0.1))
-    assert len(data.asked) == 16
+    assert weighing.by_order(data, limit_s=60.0) == pytest.approx((0.1, following_s))
+    assert len(data.asked) == 24
 
 
 def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
