@@ -292,7 +292,7 @@ class Blocks(Dataset[int]):
     ("data", "following_s"),
     [
         (Blocks(), 0.001),
-        (Blocks(size=377), 0.001),  # the second after 375 is of the next block
+        (Blocks(size=189), 0.001),  # the third after 375 is of the next block
         (Blocks(size=2), 0.1),  # a block is too small to gain by its order
         (Blocks(keeps=False), 0.1),
     ],
