@@ -181,7 +181,9 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
     found = diagnose(evidence, lines)
     more = _outlook(found.findings[0]) if found.findings else ("They show no single cause.",)
     remade = loader.made >= max(2, loader.epochs)
-    if remade and any(each.code == "startup" for each in found.findings):
+    starts = (each for each in found.findings if each.code == "startup")
+    # What an iterable fetches before it yields, no workers keep.
+    if remade and any("first_fetch_s" not in each.evidence for each in starts):
         # Persistent workers ask for that as well.
         more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
     return dataclasses.replace(found, notes=(*found.notes, *more))
@@ -192,7 +194,8 @@ def _outlook(first: Finding) -> tuple[str, ...]:
     workers, wait = (first.evidence.get(name) for name in ("gain_workers", "gain_wait_fraction"))
     if workers is None or wait is None:
         return ()
-    waits = f"{wait * 100:.0f}% waiting"
+    waits, needs = f"{wait * 100:.0f}% waiting", first.evidence.get("gain_if")
+    waits = f"(if {needs}) {waits}" if needs else waits
     return (f"With num_workers={workers} the model predicts {waits} between batches.",)
 
 

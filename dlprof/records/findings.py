@@ -193,6 +193,12 @@ class DatasetWeight:
     starts: tuple[WorkerStart, ...] = ()  # how one worker came to its first batch, by start method
     # Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
     shards: int | None = None
+    # Seconds of a sample that is far from the one asked for before, the least of three; ``None``
+    # where single samples could not be asked for in time.
+    far_sample_s: float | None = None
+    # Seconds of a sample that follows the one before, as those of a block do that is read at once:
+    # the most at three places, but for one of five at each.
+    next_sample_s: float | None = None
     took_s: float = 0.0  # what weighing took
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 

@@ -148,6 +148,9 @@ class Explanation:
     # Mean CPU seconds of the main process in a step, all of its threads together; ``None`` where no
     # step was timed.
     step_cpu_s: float | None = None
+    # Seconds that a worker's first fetch took, median over the starts of workers: what it imports
+    # and opens then, and what an iterable fetches before it yields. ``None`` where none was seen.
+    first_fetch_s: float | None = None
     # Seconds blocked in receiving a batch while all workers are idle, run-queue delay included: the
     # lower median of some batches after the window; ``None`` for fewer than three.
     rested_receive_s: float | None = None

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
-from dlprof.records import Finding, Fix, LoaderCall
+from dlprof.advise.wording import NO_LIMIT
+from dlprof.records import Estimate, Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
 from dlprof.report.explain import explained
-from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
+from dlprof.report.labels import cores_text, end_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
@@ -58,7 +59,7 @@ def _worth(finding: Finding, gain: str) -> Iterator[Row]:
     if gain:
         yield "Speed-up", gain
     if finding.script_gain is not None:
-        whole = f"{gain_text(finding.script_gain)}, from the script's start to its end"
+        whole = f"{_worth_of(finding, finding.script_gain)}, from the script's start to its end"
         yield "Overall", ", ".join(filter(None, (whole, _needs(finding))))
     if finding.doubtful:
         yield "Doubt", Styled(finding.doubtful, "warn")
@@ -83,7 +84,7 @@ def answer(
         change += _where(finding, workers)
         if finding.fix.dataloader_kwargs.get("in_order") is False:
             change += " (changes the order of batches)"
-        known = wait is not None and workers is not None and not finding.evidence.get("gain_if")
+        known = wait is not None and workers is not None
         more = _more_may_pay(finding, wait or 0.0, workers or 0) if known else ""
         # Of two values of one setting this line has both: only one can be set.
         instead = other is not None and _sets_the_same(finding, other)
@@ -136,8 +137,11 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     left = 1 - gain.value * (1 - wait)
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
-    if not more or left <= PERHAPS_FED_WAIT_FRACTION:
+    needs = finding.evidence.get("gain_if")
+    if not more or needs not in {None, NO_LIMIT}:
         return ""
+    if left <= PERHAPS_FED_WAIT_FRACTION:
+        return "dlprof sweep measures it" if needs else ""
     if limit in _USED_UP and not gain.is_wide and gain.ends[0] > 1:
         return f"then limited by {_USED_UP[limit]}: {percent_text(left)} wait is left"
     return "more may be faster: dlprof sweep measures them"
@@ -208,8 +212,15 @@ def _gain(finding: Finding, *, names_step: bool = True) -> str:
     at = "" if at.startswith("at a step of") and not names_step else at
     known = _SOURCES.get(str(evidence.get("gain_from")), "")
     most, at = "at most " if at.endswith("at most") else "", at.removesuffix("at most")
-    said = f"{most}{gain_text(gain)} {at}".strip(), _needs(finding), known
+    said = f"{most}{_worth_of(finding, gain)} {at}".strip(), _needs(finding), known
     return ", ".join(filter(None, said))
+
+
+def _worth_of(finding: Finding, gain: Estimate) -> str:
+    """A gain in words: of one that a limit may take away there is no more than its upper end."""
+    if NO_LIMIT in _needs(finding) and gain.high is not None and gain.high > 1:
+        return f"up to {end_text(gain.high)}x (95%)"
+    return gain_text(gain)
 
 
 def listed(found: object) -> list[str]:

@@ -51,7 +51,8 @@ def explain(
 
     What a worker's first batch takes belongs to starting it, and is in the time to the first batch
     and in an epoch's restart: modules that the dataset imports and files that it opens when first
-    asked. It counts in what the consumer waits for, and else where no worker made another one.
+    asked. It counts in what the consumer waits for, in ``first_fetch_s``, and else where no worker
+    made another one.
     """
     rows = in_window(trace, window)
     began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
@@ -74,6 +75,7 @@ def explain(
         unavailable["samples"] = "the dataset is asked for whole batches (__getitems__)"
     rate = len(rows) / window_s if window_s > 0 else 0.0
     ages = [row.yielded - row.made.picked for row in made if row.made is not None]
+    firsts = [each.made for each in trace.rows if each.made and _is_a_start(each.made)]
     own, ever = _by_worker(rows), _by_worker(trace.rows)
     return Explanation(
         trial_id=trial_id,
@@ -101,6 +103,12 @@ def explain(
             None if "fetch_threads_cpu_s" in unavailable else _beside_fetching_s(made)
         ),
         step_cpu_s=_step_cpu_s(rows),
+        # They come before the window, and at each epoch's start.
+        first_fetch_s=(
+            statistics.median(each.fetched - each.picked for each in firsts) * 1e-9
+            if firsts
+            else None
+        ),
         rested_receive_s=None if window is None else _rested_receive_s(trace, window[1]),
         hooked=trace.hooked,
         unavailable=unavailable,
@@ -142,8 +150,13 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
 
 def _started(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows without each worker's first batch; all where no worker made another one."""
-    later = [row for row in rows if not row.made or row.made.worker < 0 or row.made.ordinal]
+    later = [row for row in rows if not row.made or not _is_a_start(row.made)]
     return later if any(row.made for row in later) else rows
+
+
+def _is_a_start(made: Made) -> bool:
+    """Whether it is a worker's first batch."""
+    return made.worker >= 0 and not made.ordinal
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

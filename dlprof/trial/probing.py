@@ -440,11 +440,11 @@ _NUMBERS: Any = [0]  # the lightest dataset that there is
 
 
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """What the dataset weighs, and how one worker starts by the methods that are asked for.
+    """What the dataset weighs, what the order of its samples costs, how one worker starts.
 
     In ``weight`` is a ``DatasetWeight`` as plain values.
     """
-    from dlprof.targets.weighing import weigh
+    from dlprof.targets.weighing import by_order, weigh
 
     one = dataclasses.replace(request.config, num_workers=1).canonical()
     loader = _loader(built, one)
@@ -452,6 +452,9 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
         return {"weight": DatasetWeight(unavailable=why)}
     weight = weigh(loader, limit_s=request.trial_s)
+    left_s = min(1.0, request.trial_s - weight.took_s + 0.5)  # of what the process may take
+    if (found := by_order(loader.dataset, limit_s=left_s)) is not None:
+        weight = dataclasses.replace(weight, far_sample_s=found[0], next_sample_s=found[1])
     missing = dict(weight.unavailable)
     starts: list[WorkerStart] = []
     for method in request.starts:

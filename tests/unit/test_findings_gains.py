@@ -12,6 +12,7 @@ from finding_cases import QUIET, Loader, evidence, modeled
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlprof.advise.findings import claims
 from dlprof.advise.findings.claims import (
     Claim,
     Gain,
@@ -28,6 +29,7 @@ from dlprof.advise.findings.evidence import (
     StageTime,
     costs_of,
 )
+from dlprof.advise.wording import NO_LIMIT
 from dlprof.model.calibrate import fit
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
@@ -494,3 +496,43 @@ def test_a_gain_of_more_workers_says_what_an_epochs_end_may_take_of_it(
     unknown = dataclasses.replace(more, predicted_gain=None)
     (fix,) = (said for name, said in answer([unknown]) if name == "Fix")
     assert fix == "num_workers=16" + (f", if {needs}" if needs else "")
+
+
+def _waiting(*fewer: float, cpu_s: float = 0.001, tried: float | None = None) -> Evidence:
+    """Two workers whose batches wait for 20 ms; of one worker they waited so long, if traced."""
+    loader = Loader(fetch_cpu=cpu_s, fetch_io=0.02, rate=95)
+    alone = [Loader(config=config(1), fetch_cpu=cpu_s, fetch_io=io, rate=45) for io in fewer]
+    return evidence(loader, calibrations=alone, variants={config(3): tried} if tried else None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "may_share"),
+    [
+        (_waiting(), True),  # nobody saw any other number of workers
+        (_waiting(0.02), False),
+        (_waiting(0.0165), True),  # of a server that serves two no longer as fast as one
+        (_waiting(0.02, tried=1.02), True),
+        (_waiting(0.02, tried=1.4), False),
+        (_waiting(cpu_s=0.03), False),  # mostly they compute
+    ],
+)
+def test_a_limit_that_workers_may_share_takes_the_gain_of_more(
+    seen: Evidence, *, may_share: bool
+) -> None:
+    """An object store that serves 400 requests a second made 1.05x of the 3.3x promised."""
+    more, crowd = gain_of(seen, MORE), claims.predicted_gain(seen, cores=2.0, now=0.7)
+    first = next(each for each in find(seen) if each.fix and each.fix.dataloader_kwargs)
+    assert more is not None
+    assert crowd is not None
+    assert more.may_share is crowd.may_share is may_share
+    assert (more.estimate.ends[0] <= 1.0) is may_share
+    assert not may_share or crowd.estimate.ends[0] <= 1.0
+    needs = first.evidence.get("gain_if")
+    said = dict(answer([first], 0.8, workers=2))
+    if first.evidence["gain_from"] != "measured":
+        assert (needs == NO_LIMIT) is may_share
+        assert str(said["Speed-up"]).startswith("up to ") is may_share
+        assert (f", if {NO_LIMIT}," in str(said["Speed-up"])) is may_share
+        assert "dlprof sweep measures" in str(said["Fix"]) or not may_share
+    text = "" if first.fix is None else first.fix.text
+    assert ("predicted" in text) is ("by threads" in text and not may_share)

@@ -788,3 +788,36 @@ def test_without_workers_or_queues_nothing_is_to_be_had_of_fewer() -> None:
     assert first.code == "memory.limit"
     assert first.fix is not None
     assert first.fix.text.startswith("Use smaller batches, or keep")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "io", "code"), [(0.019, 0.001, "fetch.cpu"), (0.001, 0.019, "fetch.io")]
+)
+def test_a_random_order_over_blocks_is_named(cpu: float, io: float, code: str) -> None:
+    """Each of 32 samples reads a row group of its own; those that follow each other share one."""
+    weight = DatasetWeight(far_sample_s=0.01, next_sample_s=0.0005)
+    seen = evidence(Loader(fetch_cpu=cpu, fetch_io=io, rate=100.0), usage=FULL, weight=weight)
+    first = find(seen)[0]
+    assert (first.code, first.title) == (code, "Random order reads a block for each sample")
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value > 5.0
+    assert first.fix is not None
+    assert "sampler=InBlocks(len(dataset), size)" in first.fix.code
+    ast.parse(first.fix.code.partition("\n\nDataLoader")[0])
+    assert first.evidence["far_sample_s"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("far_s", "next_s"),
+    [
+        (None, None),
+        (0.01, 0.006),  # they cost the same, give or take
+        (0.03, 0.0005),  # in order, of which one in many reads a block
+    ],
+)
+def test_samples_that_cost_the_same_in_any_order_raise_nothing(
+    far_s: float | None, next_s: float | None
+) -> None:
+    weight = DatasetWeight(far_sample_s=far_s, next_sample_s=next_s)
+    sound, seen = evidence(CPU, usage=FULL), evidence(CPU, usage=FULL, weight=weight)
+    assert find(seen) == find(sound)

@@ -9,7 +9,8 @@ from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find, remedies
-from dlprof.records import EPOCH_SIGN, Finding
+from dlprof.advise.findings.evidence import Evidence
+from dlprof.records import EPOCH_SIGN, Config, Finding
 
 
 def _slow_start(
@@ -117,3 +118,86 @@ def test_workers_are_kept_only_where_that_beats_none(
     assert first.fix.dataloader_kwargs == settings
     leaves_out = "Leave out multiprocessing_context" in first.fix.text
     assert leaves_out is ("num_workers" in settings)
+
+
+def _buffered(
+    first_s: float | None = 2.2,
+    kind: str = "iterable",
+    *,
+    persists: bool = False,
+    busy: float = 0.95,
+    turns: dict[Config, float] | None = None,
+) -> Evidence:
+    """2.3 s at each epoch's start, of 8.2 s in all; ``turns`` with other settings, as tried."""
+    chosen = config(2, persistent_workers=persists)
+    seen = evidence(
+        Loader(config=chosen, fetch_cpu=0.004, fetch_io=0.11, rate=17, busy=busy),
+        trial_fields={"startup_s": 2.3, "epoch_turnover_s": 2.3},
+        target_fields={"batches_per_epoch": 100, "kind": kind},
+        variants=dict.fromkeys(turns or {}, 1.0),
+    )
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(
+                each.trial,
+                epoch_turnover_s=(turns or {}).get(each.trial.config, each.trial.epoch_turnover_s),
+            ),
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, first_fetch_s=first_s),
+        )
+        for each in seen.observations
+    )
+    return dataclasses.replace(seen, observations=observations)
+
+
+def _startup(seen: Evidence) -> Finding:
+    return next(each for each in find(seen) if each.code == "startup")
+
+
+KEPT = config(2, persistent_workers=True)
+
+
+@pytest.mark.parametrize("persists", [False, True])
+def test_what_an_iterable_fetches_before_it_yields_is_no_start(*, persists: bool) -> None:
+    """A shuffle buffer fills for 2.1 s, whatever the workers; 0.2 s are theirs."""
+    found = _startup(_buffered(persists=persists))
+    assert found.title == "Epochs begin with a wait for the dataset"
+    assert "For 2.1 s of it __iter__ fetches before it yields" in found.explanation
+    assert "no more than the other 214 ms" in found.explanation
+    assert found.fix is not None
+    assert "a smaller shuffle buffer" in found.fix.text
+    assert not found.fix.dataloader_kwargs
+    assert found.evidence["first_fetch_s"] == 2.2
+
+
+@pytest.mark.parametrize(("busy", "least", "most"), [(0.95, 1.0, 1.1), (0.3, 1.3, 1.4)])
+def test_a_buffer_that_is_gone_leaves_its_samples_to_be_read(
+    busy: float, least: float, most: float
+) -> None:
+    """Workers that are busy all the time gain next to nothing by it; those that idle, all of it."""
+    gain = _startup(_buffered(busy=busy)).predicted_gain
+    assert gain is not None
+    assert least < gain.value < most
+    assert 1.0 <= gain.ends[0] <= gain.value <= gain.ends[1] < 8.2 / 6.0
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        _buffered(None),
+        _buffered(0.5),  # most of it is the processes'
+        _buffered(kind="map"),  # it opens files, which such workers keep
+        _buffered(turns={KEPT: 0.1}),  # so does this one, as was tried
+    ],
+)
+def test_what_workers_keep_is_a_start(seen: Evidence) -> None:
+    found = _startup(seen)
+    assert found.title == "Starting workers costs more than it saves"
+    assert found.fix is not None
+    assert found.fix.dataloader_kwargs == {"persistent_workers": True}
+
+
+def test_a_buffer_that_fills_again_though_workers_were_kept_is_none() -> None:
+    found = _startup(_buffered(turns={KEPT: 2.2}))
+    assert found.title == "Epochs begin with a wait for the dataset"

@@ -163,6 +163,12 @@ def test_what_a_workers_first_batch_takes_is_part_of_starting_it() -> None:
     weighed = explained(row(0, made=first), *(row(n + 1, made=m) for n, m in enumerate(samples)))
     assert weighed.samples is not None
     assert (weighed.samples.count, weighed.samples.max_s) == (32, 0.001)
+    # What it fetches then is kept apart, before the window and at each epoch's start alike.
+    again = row(5, start=100 * MS, epoch=1, made=made(fetched=15 * MS))
+    late = explained(row(0), *rows, again, window=(50 * MS, 90 * MS))
+    assert late.first_fetch_s == pytest.approx((0.004 + 0.013) / 2)
+    assert usual.first_fetch_s is None
+    assert explained(row(0, made=made(worker=-1))).first_fetch_s is None
     # In main nobody starts, and where no worker made another one these are all that there is.
     assert len(explained(row(0, made=made(worker=-1)), row(1)).costs.cpu_s) == 2
     both = [row(number, made=made(worker=number)) for number in range(2)]

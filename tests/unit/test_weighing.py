@@ -269,3 +269,56 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
 
     assert shards_of(Shards()) == 3
     assert shards_of(Held(num_shards=3)) is None
+
+
+class Blocks(Dataset[int]):
+    """Blocks of 64 samples, of which the last one that was read is kept; on a clock of its own."""
+
+    def __init__(self, length: int = 1000, *, keeps: bool = True, size: int = 64) -> None:
+        self.length, self.keeps, self.size, self.block = length, keeps, size, -1
+        self.now_s, self.asked = 0.0, list[int]()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        self.now_s += 0.001 if self.keeps and index // self.size == self.block else 0.1
+        self.now_s += 5.0 if not self.asked else 0.0  # files are opened once
+        self.asked.append(index)
+        self.block = index // self.size
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "following_s"),
+    [
+        (Blocks(), 0.001),
+        (Blocks(size=189), 0.001),  # the third after 375 is of the next block
+        (Blocks(size=2), 0.1),  # a block is too small to gain by its order
+        (Blocks(keeps=False), 0.1),
+    ],
+)
+def test_samples_that_follow_each_other_are_compared_with_those_far_apart(
+    monkeypatch: pytest.MonkeyPatch, data: Blocks, following_s: float
+) -> None:
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.by_order(data, limit_s=60.0) == pytest.approx((0.1, following_s))
+    assert len(data.asked) == 24
+
+
+def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(Blocks):
+        def __getitem__(self, index: int) -> int:
+            raise KeyError(index)
+
+    class Endless(Blocks):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(3600)
+            return index
+
+    short = Blocks(63)
+    assert weighing.by_order(short, limit_s=60.0) is None
+    assert not short.asked
+    assert weighing.by_order(Named(), limit_s=60.0) is None
+    assert weighing.by_order(iter(()), limit_s=60.0) is None
+    assert weighing.by_order(Endless(), limit_s=0.2) is None

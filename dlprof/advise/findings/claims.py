@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
-from dlprof.advise.findings.evidence import Costs, Evidence, Script
+from dlprof.advise.findings.evidence import Costs, Evidence, Script, costs_of
 from dlprof.advise.wording import as_fast, between
 from dlprof.model.predict import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
@@ -33,6 +33,9 @@ class Gain:
     worst: float | None = None  # the least that it was in any block of trials
     is_alone: bool = False  # whether it is for cores that nobody else uses, though others did
     limit: str = ""  # what the model says limits it then (``Prediction.bound``); empty without it
+    # Whether it is none where all workers share a limit of what they wait for, which may be so: its
+    # lower end is no more than 1 then.
+    may_share: bool = False
 
     @property
     def value(self) -> float:
@@ -55,12 +58,13 @@ class Gain:
     @property
     def sure(self) -> bool:
         """Whether its interval lies above 1."""
-        return self.estimate.ends[0] >= 1
+        return self.estimate.ends[0] > 1
 
     @property
     def words(self) -> str:
         """What is said of it: no figure where it is too noisy for one."""
-        much = "faster" if self.estimate.is_wide else f"{self.value:.2f}x as fast"
+        unknown = self.estimate.is_wide or self.may_share
+        much = "faster" if unknown else f"{self.value:.2f}x as fast"
         return f"{'is' if self.sure else 'may be'} {much}"
 
     @property
@@ -84,6 +88,7 @@ def gain_of(view: Evidence, config: Config | None) -> Gain | None:
     # The figure that all views of the run have for it.
     printed = view.gain(config) if view.gain is not None and gain.value > 0 else None
     gain = gain if printed is None else dataclasses.replace(gain, estimate=printed)
+    gain = _perhaps_none(gain) if gain.may_share else gain
     if tried or script is None or costs is None or costs.period_s <= 0:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
@@ -149,6 +154,9 @@ def predicted_gain(
     those that the trials show, which others share.
     """
     config, predict, after, before = config or view.config, view.predict, None, None
+    # What a batch costs stays: more of them are to be made in the same time.
+    more = costs is None and (config.num_workers > view.workers or cores is not None)
+    shares = more and may_share_limit(view)
     beside = view.beside if cores is None and now is None else 0.0
     now = now or view.available
     cores = cores or now
@@ -161,7 +169,8 @@ def predicted_gain(
         costs = costs or costs_for(view, config)
         if costs is None or view.costs is None:
             return None
-        return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
+        found = bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
+        return _perhaps_none(found) if shares else found
     alike = bool(config.num_workers) is bool(view.workers)
     most = 2 * relative_error(predict.calibration) if alike else math.inf
     one, two = (
@@ -173,7 +182,35 @@ def predicted_gain(
     half = max(least, min(most, math.hypot(one, two)), abs(one - two))
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
-    return dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
+    found = dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
+    return _perhaps_none(found) if shares else found
+
+
+def _perhaps_none(gain: Gain) -> Gain:
+    """The gain where workers may share a limit, by which it would be none."""
+    ends = gain.estimate.ends
+    shared = dataclasses.replace(gain.estimate, low=min(1.0, ends[0]), high=ends[1])
+    return dataclasses.replace(gain, estimate=shared, may_share=True)
+
+
+def may_share_limit(view: Evidence) -> bool:
+    """Whether what batches mostly wait for may have a limit that all workers share.
+
+    A server's rate is one. A single number of workers doesn't show it. Of several that were traced,
+    a batch waits longer with most of them than with the fewest where they reach it; and more that
+    were tried brought nothing.
+    """
+    costs, gil_s = view.costs, view.waits_for_gil_s or 0.0
+    if costs is None or view.helpers_share >= at.HELPERS:  # it waits for threads of its own
+        return False
+    if costs.making.io_s - gil_s <= costs.making.cpu_s:
+        return False
+    traced = {each.config.num_workers: costs_of(each) for each in view.explanations()}
+    fewest, most = min(traced), max(traced)
+    grown = traced[most].usual_io_s > at.PAYS * traced[fewest].usual_io_s
+    tried = {t.config for t in view.plain("variant") if t.config.num_workers > view.workers}
+    gains = (measured_gain(view, each) for each in tried)
+    return fewest == most or grown or any(each and each.value < at.PAYS for each in gains)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:
@@ -426,21 +463,23 @@ def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1
     """Seconds of all starts and restarts of a configuration's workers.
 
     What the first batch took beyond a usual one, each worker takes at its own first: modules that
-    the dataset imports and files that it opens when first asked. Workers are also ended, which the
-    ``next()`` after the last batch waits for.
+    the dataset imports and files that it opens when first asked. What an iterable fetches before it
+    yields it fetches in each epoch. Workers are also ended, which the ``next()`` after the last
+    batch waits for.
     """
     loader, start_s = script.loader, _start_s(view, script, config)
-    epochs = max(1, loader.epochs)
+    epochs, filled_s = max(1, loader.epochs), view.filling_s
     starts = max(1, loader.made) if config.persistent_workers else epochs
     after, now = (each.start_method or script.start_method for each in (config, view.config))
     if loader.startup_s is not None:
-        seen_s = max(at.RESET_S, loader.startup_s - _first_s(view) + _last_end_s(loader))
+        own_s = loader.startup_s - _first_s(view) - filled_s
+        seen_s = max(at.RESET_S, own_s + _last_end_s(loader))
         if view.workers and after == now:
             start_s *= seen_s / _start_s(view, script, view.config)
         elif config.num_workers and not view.workers:
             start_s += seen_s * max(1.0, config.num_workers / view.cores)
     restart_s = at.RESET_S if config.num_workers else 0.0
-    return starts * starting * start_s + max(0, epochs - starts) * restart_s
+    return starts * starting * start_s + max(0, epochs - starts) * restart_s + epochs * filled_s
 
 
 def _first_s(view: Evidence) -> float:

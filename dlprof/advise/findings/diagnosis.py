@@ -27,7 +27,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.wording import EVEN_SHARDS, as_fast, between, inside, severity_of
+from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, as_fast, between, inside, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     SOME_SHARED,
@@ -282,8 +282,9 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
         # To a whole script starts of epochs are left as well.
         evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}
-    if needs := _shared_out(view, claim):
-        evidence["gain_if"] = needs
+    needs = [_shared_out(view, claim), NO_LIMIT if gain is not None and gain.may_share else ""]
+    if any(needs):
+        evidence["gain_if"] = " and ".join(filter(None, needs))
     cost = min(1.0, max(0.0, claim.cost))
     asked = claim.config
     asked = asked if asked is not None and changed(view.config, asked) else None

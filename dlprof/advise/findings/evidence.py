@@ -648,6 +648,19 @@ class Evidence:
         """Batches in an epoch; ``None`` where the target doesn't say."""
         return self.target.epoch_batches(self.config.batch_size)
 
+    @functools.cached_property
+    def filling_s(self) -> float:
+        """Seconds by which a worker's first fetch of an iterable takes longer than others; else 0.
+
+        So long ``__iter__`` fetches before it yields, as to fill a shuffle buffer: in each epoch,
+        though workers persist. What a map-style dataset opens at first, such a worker keeps.
+        """
+        first_s = None if self.explained is None else self.explained.first_fetch_s
+        usual = self.stage("fetch")
+        if first_s is None or usual is None or self.target.kind != "iterable":
+            return 0.0
+        return max(0.0, first_s - usual.mean_s)
+
     @property
     def limit(self) -> Limit:
         """The resource that sets the rate: settled first, so that no two causes claim one time."""

@@ -16,6 +16,7 @@ from dlprof.advise.findings.claims import (
     competes,
     costs_for,
     gain_of,
+    may_share_limit,
     measured_gain,
     predicted_gain,
     script_gain,
@@ -23,7 +24,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
 from dlprof.advise.wording import percent
-from dlprof.records import BatchCosts, Config, Trial
+from dlprof.records import BatchCosts, Config, Estimate, Trial
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration
@@ -278,6 +279,8 @@ def startup(view: Evidence) -> Claim | None:
     kept, (turn_s, share) = kept_workers(view), turn(view)
     if kept is None:
         return None
+    if is_filling(view, turn_s) and 2 * _left_s(view, kept) >= turn_s:
+        return _filling(view, turn_s, share)
     persist, script = view.config.persistent_workers, view.script
     as_now = kept == view.config  # no setting makes it sooner
     epochs = 1.0 if script is None else script.epochs_per_start
@@ -313,13 +316,13 @@ def turn(view: Evidence) -> tuple[float, float]:
     """Seconds from an epoch to the next, and their share of the time; 0 where that isn't known.
 
     Of workers that persist it is the start itself where that is slow: once for all epochs that a
-    script ran, else for the first.
+    script ran, else for the first. What an iterable fetches before it yields comes in each epoch.
     """
     trials, script = view.plain("present"), view.script
     if not view.epoch_batches or not view.rate:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
-    if view.config.persistent_workers:
+    if view.config.persistent_workers and not is_filling(view, turn_s or 0.0):
         turn_s = typical(trial.startup_s for trial in trials)
         turn_s = turn_s if (turn_s or 0.0) >= 2.0 else None  # a slow one is worth a word even so
         epoch_s *= 1.0 if script is None else script.epochs_per_start
@@ -333,6 +336,52 @@ def turn(view: Evidence) -> tuple[float, float]:
 def _median_turn(trials: tuple[Trial, ...]) -> float | None:
     turn_s = typical(trial.epoch_turnover_s for trial in trials)
     return typical(trial.startup_s for trial in trials) if turn_s is None else turn_s
+
+
+def is_filling(view: Evidence, turn_s: float) -> bool:
+    """Whether most of that time is what an iterable fetches before it yields."""
+    return view.filling_s >= max(0.5 * turn_s, at.RESET_S)
+
+
+def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
+    """It is the dataset that begins late.
+
+    What fills a buffer is no less to fetch later. Without it the epoch takes as long as the workers
+    then work, or as the rest took, whichever is more. Where it is lost altogether, as for a
+    connection that opens, the gain is larger.
+    """
+    filled_s = min(view.filling_s, turn_s)
+    rest_s = turn_s / share - turn_s
+    busy_s = filled_s + (1.0 if view.busy is None else view.busy) * rest_s
+    buffered, most = (
+        (turn_s + rest_s) / (turn_s - filled_s + max(1e-9, each))
+        for each in (max(rest_s, busy_s), rest_s)
+    )
+    # It never costs anything, and it brings no more than that.
+    gain = bound(buffered)
+    ends = max(1.0, gain.estimate.ends[0]), max(buffered, most)
+    gain = dataclasses.replace(gain, estimate=Estimate(value=buffered, low=ends[0], high=ends[1]))
+    leads = starting_leads(view) and gain.value >= at.PAYS
+    started = format_duration(turn_s - filled_s)
+    return Claim(
+        "Epochs begin with a wait for the dataset",
+        f"The first batch of an epoch takes {format_duration(turn_s)}, {percent(share)} of the "
+        f"time of an epoch of {view.epoch_batches or 0:,} batches. For {format_duration(filled_s)} "
+        "of it __iter__ fetches before it yields, as to fill a shuffle buffer. Starting "
+        f"{counted(view.workers, 'worker')} takes no more than the other {started}.",
+        gain.saved,
+        "epoch_turnover_s share_of_epoch batches_per_epoch first_fetch_s",
+        {
+            "epoch_turnover_s": turn_s,
+            "share_of_epoch": share,
+            "first_fetch_s": view.explained and view.explained.first_fetch_s,
+        },
+        "Let __iter__ yield sooner: from a smaller shuffle buffer, from one that yields while it "
+        "fills, or from one in each worker that is its share of the whole. "
+        "persistent_workers=True doesn't help with a buffer, which each epoch fills again.",
+        gain=gain,
+        place=Place.FAULT if leads else Place.BEHIND,
+    )
 
 
 def starting_leads(view: Evidence) -> bool:
@@ -372,14 +421,20 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     if tried is not None:
         return tried
     forked, script = view.config.persistent_workers == kept.persistent_workers, view.script
-    variants = tuple(t for t in view.plain("variant") if t.config == kept)
-    left_s = 0.05 if forked else _median_turn(variants)
-    if left_s is None:
-        left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
-    left = share * min(1.0, left_s / max(1e-12, turn_s))
+    left = share * min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
     if script is not None and not forked:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
     return bound(1 / max(0.02, 1 - share + left))
+
+
+def _left_s(view: Evidence, kept: Config) -> float:
+    """Seconds that are left of an epoch's turn with such workers, as measured or by what it has."""
+    if view.config.persistent_workers == kept.persistent_workers:
+        return 0.05 + view.filling_s
+    left_s = _median_turn(tuple(t for t in view.plain("variant") if t.config == kept))
+    if left_s is None:
+        left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0) + view.filling_s
+    return left_s
 
 
 MORE_PAY = "More workers would pay"
@@ -493,6 +548,8 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     costs = _making_costs(view)
     if costs is None or costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
         return None
+    if (scattered := _scattered(view, costs)) is not None:
+        return scattered
     share = _share(costs, costs.fetch.cpu_s)
     if share < at.LARGE_SHARE:
         return None
@@ -519,13 +576,63 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     )
 
 
+_BLOCKS = """class InBlocks(torch.utils.data.Sampler):
+    def __init__(self, count, size):  # size: samples of a row group, chunk or shard
+        self.count, self.size = count, size
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        for block in torch.randperm(-(-self.count // self.size)).tolist():
+            first = block * self.size
+            yield from (first + torch.randperm(min(self.size, self.count - first))).tolist()"""
+
+
+def _scattered(view: Evidence, costs: Costs) -> Claim | None:
+    """Samples are read in blocks, of which a random order uses one sample each.
+
+    They cost in trials what one does that is far from the one before, and one that follows it is
+    several times cheaper.
+    """
+    samples, weight = None if view.explained is None else view.explained.samples, view.weight
+    far_s, next_s = (weight.far_sample_s, weight.next_sample_s) if weight else (None, None)
+    if samples is None or not far_s or next_s is None:
+        return None
+    own_s, part = samples.mean_s * (1 - costs.fetch.starved), next_s / far_s
+    if part > 0.25 or own_s < 0.5 * far_s:
+        return None
+    fetch = StageTime(part * costs.fetch.cpu_s, part * costs.fetch.io_s)
+    gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
+    if gain is None or not gain.pays:
+        return None
+    return Claim(
+        "Random order reads a block for each sample",
+        f"A sample takes {format_duration(far_s)}, and {format_duration(next_s)} where it follows "
+        f"the one before: {view.fetched_by} reads or decodes a block of samples at once, as a row "
+        "group or a chunk, and the next index is of another block.",
+        gain.saved,
+        "fetch_cpu_s fetch_waiting_s",
+        {"far_sample_s": far_s, "next_sample_s": next_s},
+        "Shuffle in blocks: the blocks in random order, and the samples within each. Or store the "
+        "samples so that each can be read by itself, or in smaller blocks. The gain assumes that "
+        "all samples of a block are used once it is read.",
+        _BLOCKS,
+        ("sampler", "InBlocks(len(dataset), size)"),
+        gain=gain,
+        place=Place.FAULT,
+    )
+
+
 def fetch_io(view: Evidence) -> Claim | None:
     """``__getitem__`` waits for storage or network."""
     costs = _making_costs(view)
     if costs is None:
         return None
-    if (unsure := _blocked(view, costs)) is not None:
-        return unsure
+    waits = costs.fetch.io_s > costs.fetch.cpu_s
+    found = (_scattered(view, costs) if waits else None) or _blocked(view, costs)
+    if found is not None:
+        return found
     costs = costs.without(view.waits_for_gil_s or 0.0)
     # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.
     least = max(costs.fetch.cpu_s, costs.collate.own_s, at.LARGE_SHARE * costs.making.own_s)
@@ -582,10 +689,9 @@ def fetch_io(view: Evidence) -> Claim | None:
     most = max((each.value for each in gains.values()), default=0.0)
     if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
-        fix += (
-            f" Or fetch {threads} samples at once in each worker, by threads in __getitems__: "
-            f"predicted {gains[threads].value:.2f}x."
-        )
+        fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
+        unknown = may_share_limit(view)
+        fix += "." if unknown else f": predicted {gains[threads].value:.2f}x."
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
         blocked,

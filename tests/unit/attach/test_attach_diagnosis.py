@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from builders import machine
 
+from dlprof.advise.wording import NO_LIMIT
 from dlprof.attach.diagnosis import Attached, diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
 from dlprof.machine.waits import Wait
 from dlprof.records import Estimate, Usage
+from dlprof.report.findings import answer
 
 QUIET = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=0.05)
 HERE = dataclasses.replace(
@@ -306,6 +308,30 @@ def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     assert found.finding is not None
     assert found.finding.code == "cpu.neighbours"
     assert "at the same time" in found.confidence_reason
+
+
+def test_others_promise_nothing_beside_a_limit_that_workers_may_share() -> None:
+    """Before a server that is slow for all of them cores bring nothing: 1.6x was promised."""
+    crowd = Usage(
+        own_cpu_cores=0.3, available_cpu_cores=0.3, other_cpu_cores=1.7, other_runnable=4.0
+    )
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 0.5, "queued_s": 2.5},
+        worker_waits={"sleep": 140, "running": 60},
+        main={"run_s": 0.5},
+    )
+    first, *rest = _diagnose(seen, crowd).diagnosis.findings
+    others = next(each for each in rest if each.code == "cpu.neighbours")
+    assert first.code == "fetch.io"
+    for each in (first, others):
+        assert each.predicted_gain is not None
+        assert each.predicted_gain.value > 1.1
+        assert each.predicted_gain.ends[0] <= 1.0
+        assert each.evidence["gain_if"] == NO_LIMIT
+    said = dict(answer((first, *rest), 0.9, workers=2))
+    assert "Also" not in said
+    assert str(said["Speed-up"]).startswith("up to ")
 
 
 def _ranked(seen: Seen) -> Seen:

@@ -104,7 +104,8 @@ def test_what_more_workers_leave_rests_on_no_step_that_is_only_seen_from_outside
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert (
-        "Fix num_workers=9 (more may be faster: dlprof sweep measures them) Speed-up 3.50x" in text
+        "Fix num_workers=9 (more may be faster: dlprof sweep measures them) "
+        "Speed-up up to 4.1x (95%) with this step, if its workers share no limit, predicted" in text
     )
     assert (
         "Workers have a batch to make 100% of the time (in sleep() 75%, running 25%), 0.0" in text
