@@ -1226,10 +1226,16 @@ def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
     monkeypatch: pytest.MonkeyPatch, dataset: Any
 ) -> None:
     """Nobody shares its samples with it, so that they come in the same order."""
+
+    class Edge(Refused):
+        def look(self, window: Window) -> Ask:
+            return super().look(window)._replace(setting=NO_WORKERS)
+
     refusals = refusals_of(monkeypatch, NO_WORKERS)
-    made = DataLoader(dataset, batch_size=4, num_workers=1)
+    monkeypatch.setattr(tuned, "Control", Edge)
+    made, beside = (DataLoader(dataset, batch_size=4, num_workers=1) for _ in range(2))
+    plain, until, left = [batch.tolist() for batch in beside], time.monotonic() + 120, 2
     changing: Any = dlprof.tune(made, max_workers=4)
-    plain, until, left = [batch.tolist() for batch in made], time.monotonic() + 120, 2
     while left and time.monotonic() < until:
         batches = iter(changing)
         left -= not internals.workers_of(batches)
