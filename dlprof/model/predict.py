@@ -118,7 +118,7 @@ def _prediction(
     bound, limit = binding(cell)
     if rate < FAR_BELOW * limit:  # there is another reason
         crowded = cell.conditions.ranks * cell.workers > own_cores(cell)
-        # While batches mostly wait, more workers gain, however much longer computing takes them.
+        # What a batch mostly waits for is no core, however much longer computing takes it.
         crowded = crowded and cell.workers / rate > 2 * cell.work.means.io
         if bound in ("workers", "cores"):
             bound = steady.held_by or ("cores" if crowded else bound)

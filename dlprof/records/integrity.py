@@ -337,6 +337,7 @@ def _anywhere(raised: Mapping[Config, Failure], worked: Sequence[Trial], run: Ru
     )
     return (
         not (beyond or sizes)
+        and any(failure.batches for failure in raised.values())  # else no sample works
         and len({config.num_workers for config in raised}) > 1
         and len(raised) >= min(3, len(wanted) or 3)
         and ({0} & starts or starts) <= tried

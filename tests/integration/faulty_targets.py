@@ -271,5 +271,5 @@ class BreaksAtASample(Plain):
         return super().__getitem__(index)
 
 
-def breaks_at_a_sample() -> DataLoader[Tensor]:
-    return DataLoader(BreaksAtASample(), batch_size=8)
+def breaks_at_a_sample(shuffle: bool = False) -> DataLoader[Tensor]:
+    return DataLoader(BreaksAtASample(), batch_size=8, shuffle=shuffle)

@@ -327,13 +327,15 @@ def test_a_dataset_that_needs_a_worker_is_swept_with_workers(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path, *, drawn: bool) -> None:
     arguments = ["--num-workers", "1,2,3", "--prefetch-factor", "2", "--persistent-workers", "off"]
     arguments += ["--trial-time", "1s", "--budget", "60s", "--json", "-o", "run.dlprof.jsonl"]
+    arguments += ["--arg", "shuffle=True"] if drawn else []
     done = dlprof(tmp_path, "sweep", f"{TARGETS}:breaks_at_a_sample", *arguments)
     assert done.returncode == 2, done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["kind"] == "target"
-    assert "after 4 batches" in error["message"]
+    assert drawn or "after 4 batches" in error["message"]
     assert "sample 35 is broken" in error["message"]
-    assert len(read_run(tmp_path / "run.dlprof.jsonl").trials) == 2
+    assert len(read_run(tmp_path / "run.dlprof.jsonl").trials) <= 2 + drawn

@@ -631,10 +631,11 @@ DRAWN = [broken(0, 43), broken(1, 12), broken(2, 30)]
         ([*DRAWN[:2], broken(2, 30, said="sample 701")], False),
         ([*DRAWN[:2], broken(2, 30, frame='File "data.py", line 9, in load')], False),
         ([broken(1, 12), broken(2, 30), broken(4, 9)], False),  # the main process may work
-        ([broken(0, None), broken(1, 0), broken(2, 0)], True),
+        ([broken(0, None), broken(1, 0), broken(2, 12)], True),
+        ([broken(0, None), broken(1, 0), broken(2, 0)], False),  # none of its samples works
         ([broken(1, 12), broken(1, 30), broken(1, 9)], False),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_sample_that_raises_wherever_it_is_drawn(trials: list[Trial], *, is_broken: bool) -> None:
     planned = plan([config(workers) for workers in (0, 1, 2, 4, 8)])

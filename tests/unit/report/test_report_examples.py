@@ -174,11 +174,11 @@ def test_beside_background_load_busy_cores_are_compared_with_those_available() -
         picked, prediction=dataclasses.replace(picked.prediction, cores=1.7)
     )  # of 1.8 beside the others
     assert why not in screen(forecast_report(dataclasses.replace(found, rows=(busy,))))
-    limited = api.predict(run, step_time="8ms", **question)
+    limited = api.predict(run, num_workers=range(17), assume_background=3.0, step_time="4ms")
     (picked,) = (row for row in limited.rows if row.config == limited.pick)
     assert picked.prediction.bound == "cores"
     assert picked.config.num_workers > limited.conditions.cores
-    assert f" 2 cores, {others}" in screen(forecast_report(limited))
+    assert " 2 cores, other processes want 3 cores" in screen(forecast_report(limited))
 
 
 def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> None:
