@@ -102,7 +102,7 @@ class Window(NamedTuple):
 
     @property
     def idle_s(self) -> float:
-        """What a worker neither computes for a batch nor waits for a core."""
+        """What is left of fetching a batch without CPU time and run-queue delay: waiting, as for storage."""
         return max(0.0, self.fetch_s - self.cpu_s - self.delay_s)
 
     @property

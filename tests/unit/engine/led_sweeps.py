@@ -125,9 +125,8 @@ class PretendedBench:
             "wall_s": self.lasts_s,
         }
         if found is None:
-            return failed(
-                request.config, **({"failure": self.fault} if self.fault else {}), **about
-            ), {}
+            about |= {"failure": self.fault} if self.fault else {}
+            return failed(request.config, **about), {}
         usage = Usage(own_cpu_cores=1.0, available_cpu_cores=CORES, other_cpu_cores=0.0)
         done = trial(request.config, found, usage=usage, **about)
         if not request.explain:
