@@ -102,7 +102,7 @@ class Window(NamedTuple):
 
     @property
     def idle_s(self) -> float:
-        """What is left of fetching a batch without CPU time and run-queue delay: waiting, as for storage."""
+        """What is neither CPU time nor run-queue delay of fetching a batch: waiting, as for storage."""
         return max(0.0, self.fetch_s - self.cpu_s - self.delay_s)
 
     @property
