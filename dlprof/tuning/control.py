@@ -102,7 +102,7 @@ class Window(NamedTuple):
 
     @property
     def idle_s(self) -> float:
-        """What is neither CPU time nor run-queue delay of fetching a batch: waiting, as for storage."""
+        """Of fetching a batch, what is neither CPU time nor run-queue delay: waiting, mostly."""
         return max(0.0, self.fetch_s - self.cpu_s - self.delay_s)
 
     @property
