@@ -452,9 +452,6 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
         return {"weight": DatasetWeight(unavailable=why)}
     weight = weigh(loader, limit_s=request.trial_s)
-    left_s = min(1.0, request.trial_s - weight.took_s + 0.5)  # of what the process may take
-    if (found := by_order(loader.dataset, limit_s=left_s)) is not None:
-        weight = dataclasses.replace(weight, far_sample_s=found[0], next_sample_s=found[1])
     missing = dict(weight.unavailable)
     starts: list[WorkerStart] = []
     for method in request.starts:
@@ -471,6 +468,10 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
             missing[f"starts.{method}"] = "its workers don't go by torch's own loop"
         else:
             starts.append(start)
+    # Last, as what a sample has the dataset open or keep would go to workers with it.
+    left_s = min(1.0, request.trial_s - weight.took_s + 0.5)  # of what the process may take
+    if (found := by_order(loader.dataset, limit_s=left_s)) is not None:
+        weight = dataclasses.replace(weight, far_sample_s=found[0], next_sample_s=found[1])
     whole = dataclasses.replace(
         weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )

@@ -22,6 +22,7 @@ from dlprof.targets.loader import EpochGate
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import probing
 from dlprof.trial.probing import try_batch, try_start
+from dlprof.trial.protocol import TrialRequest
 
 CLASSES = torch.arange(5)
 
@@ -217,3 +218,29 @@ def test_a_worker_that_hangs_does_not_hide_what_was_raised(limit_s: float) -> No
     assert time.monotonic() - began_s < 90.0
     gc.collect()  # what was raised kept the iterator, with whose end torch ends the worker
     assert not multiprocessing.active_children()
+
+
+class Opening(Dataset[int]):
+    """Opens with its first sample what no worker could be sent."""
+
+    opened: object = None
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        self.opened = self.opened or threading.Lock()
+        return index
+
+
+def test_workers_are_started_with_a_dataset_of_which_no_sample_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset, opened = Opening(), list[object]()
+    monkeypatch.setattr(probing, "_start", lambda *_: opened.append(dataset.opened))
+    built = build_from_object(DataLoader(dataset, batch_size=4))
+    request = TrialRequest(config=SPAWN, trial_s=2.0, weigh=True, starts=("spawn",))
+    weight = probing.weigh_dataset(built, request)["weight"]
+    assert opened == [None]
+    assert dataset.opened is not None
+    assert weight.far_sample_s is not None
