@@ -31,6 +31,7 @@ from dlprof.records import Machine, TriedSetting
 from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
+from dlprof.targets.faults import one_line
 from dlprof.targets.open_files import (
     OpenFile,
     cut_off,
@@ -1086,7 +1087,7 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
             if time.monotonic() > until_s:
                 break
     except BaseException as error:  # whatever a dataset of the user's raises
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        said = one_line(error)[:200]
     with contextlib.suppress(OSError):
         results.send((said.encode(errors="replace").decode(), 0.0 if said else least_s))
     os._exit(0)

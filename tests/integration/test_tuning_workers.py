@@ -138,7 +138,7 @@ def test_workers_are_spared_only_where_they_are_forked_by_the_first_epoch(
     changing: Any = dlprof.tune(loader(Numbers(draws=False)), max_workers=4)
     assert changing.tuning._control._spares_workers
     monkeypatch.setattr(changing, "multiprocessing_context", "forkserver")
-    del iter(changing)._workers
+    assert len(internals.workers_of(iter(changing))) == 2
     assert not changing.tuning._control._spares_workers
 
 
@@ -627,6 +627,19 @@ def test_an_attempt_without_workers_leaves_no_descriptor_open() -> None:
     assert held() is None
 
 
+def test_what_an_attempt_raises_needs_no_words(capfd: pytest.CaptureFixture[str]) -> None:
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def again() -> None:
+        raise WordlessError
+
+    attempt = tuned._Attempt(again, multiprocessing.get_context("fork"), "")
+    assert (attempt.error(wait=True) or "").endswith("its dataset gives no batch: WordlessError")
+    assert capfd.readouterr().err == ""
+
+
 def test_an_attempt_that_nobody_asks_about_leaves_no_process_behind() -> None:
     attempt = tuned._Attempt(lambda: time.sleep(60), multiprocessing.get_context("fork"), "")
     process = attempt._process
@@ -664,7 +677,8 @@ def test_an_attempt_without_workers_takes_nothing_that_others_would_miss() -> No
     for number in range(tuned._ATTEMPTS + 1):
         queue.put(number)
         there.sendall(bytes([number]))
-    for take in (queue.get, functools.partial(here.recv, 1)):
+    takes: list[Any] = [queue.get, functools.partial(here.recv, 1)]
+    for take in takes:
         said = tuned._Attempt(take, context, "").error(wait=True)
         assert said is not None
         assert "its dataset gives no batch: " in said
