@@ -150,6 +150,22 @@ def have_own_positions(
             os.close(own)
 
 
+def cut_off(kept: int) -> None:
+    """Have this process reach no other by a pipe or a socket that it was forked with.
+
+    What it took from a queue, or asked of a server, others would miss. Without the standard
+    streams, and the descriptor ``kept``.
+    """
+    with contextlib.suppress(OSError):  # where /proc is missing
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in map(int, os.listdir(_FOLDER)):
+            with contextlib.suppress(OSError):  # by which the folder was listed
+                mode = os.fstat(descriptor).st_mode
+                reaches = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+                if reaches and descriptor > 2 and descriptor != kept:
+                    os.dup2(nothing, descriptor, os.get_inheritable(descriptor))
+
+
 def by_position(files: Sequence[OpenFile]) -> list[list[int]]:
     """Places of files by the position that they have in common, as of a descriptor and its copy."""
     found: list[list[int]] = []

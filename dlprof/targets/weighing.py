@@ -126,8 +126,9 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     single samples by their numbers.
     """
     far, following = list[float](), list[float]()
-    with _alarm(limit_s), contextlib.suppress(Exception):  # a sampler may leave some out
-        count = len(dataset)
+    # A sampler may leave some out, and a dataset may end its process outside of workers.
+    with _alarm(max(0.0, limit_s)), contextlib.suppress(Exception, SystemExit):
+        count = len(dataset) if limit_s > 0 else 0
         for place in (count * each // 8 for each in (1, 3, 5, 7) if count >= 64):
             took = []
             for index in range(place, place + 6):

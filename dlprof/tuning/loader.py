@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import util
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.open_files import (
     OpenFile,
+    cut_off,
     have_own_positions,
     holders,
     moved,
@@ -463,6 +465,8 @@ class _Tuner:
         known = None if self.tuning.off else self._state
         if known is not None and (name := _name_of(loader)) != known[2]:
             self._state = *known[:2], name  # another answer is theirs
+            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+        if self._spares_workers and self._context.get_start_method() != "fork":  # by now
             self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
         alone = known is not None and mine.workers and not self._control.kept.workers
         if alone and (why := self._needs_workers(loader)):
@@ -1025,6 +1029,8 @@ class _Attempt:
                 given = again, results
                 self._process = context.Process(target=_attempt, args=given, daemon=True)
                 self._process.start()
+                # Nobody may ask what came of it, and at exit a stopped one is not terminated.
+                self._ended = util.Finalize(self, _end, (self._process,), exitpriority=0)
         except OSError as error:
             self._results.close()
             self._error = f"no process could be started: {error.strerror}"
@@ -1036,18 +1042,27 @@ class _Attempt:
         if self._error is None and (
             self._results.poll(_ATTEMPT_S if wait else 0) or time.monotonic() > self._until_s
         ):
-            raised = "it takes too long"
-            try:
-                if self._results.poll():
-                    raised, self.cpu_s = self._results.recv()
-            except (EOFError, OSError):
-                raised = "the process that tried ended"
-            self._process.kill()  # its end, by a signal that no training has a handler for
-            self._process.join()
-            self._results.close()
-            del self._process  # and its descriptors
-            self._error = raised and f"outside of workers its dataset gives no batch: {raised}"
+            with internals.undisturbed():  # Ctrl-C in it would leave half of it to the next call
+                self._error = self._result()
         return self._error
+
+    def _result(self) -> str:
+        raised = "it takes too long"
+        try:
+            if self._results.poll():
+                raised, self.cpu_s = self._results.recv()
+        except (EOFError, OSError):
+            raised = "the process that tried ended"
+        self._ended()
+        self._results.close()
+        del self._process  # and its descriptors
+        return raised and f"outside of workers its dataset gives no batch: {raised}"
+
+
+def _end(process: Any) -> None:
+    """End a process by a signal that no training has a handler for."""
+    process.kill()
+    process.join()
 
 
 def _attempt(again: Callable[[], None], results: Any) -> None:
@@ -1060,6 +1075,7 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
         torch.set_num_threads(1)  # others were not forked
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
+        cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
         until_s = time.monotonic() + _ATTEMPTS_S
         for _ in range(_ATTEMPTS):
             began_s = time.process_time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import logging
@@ -10,6 +11,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -129,6 +131,16 @@ def test_workers_are_spared_only_where_they_are_forked(method: str) -> None:
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": method}
     made: Any = dlprof.tune(loader(**options), max_workers=4)
     assert made.tuning._control._spares_workers is (method == "fork")
+
+
+def test_workers_are_spared_only_where_they_are_forked_by_the_first_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changing: Any = dlprof.tune(loader(Numbers(draws=False)), max_workers=4)
+    assert changing.tuning._control._spares_workers
+    monkeypatch.setattr(changing, "multiprocessing_context", "forkserver")
+    del iter(changing)._workers
+    assert not changing.tuning._control._spares_workers
 
 
 def test_an_exception_in_a_worker_comes_where_it_comes_without(scripted: None) -> None:
@@ -658,6 +670,53 @@ def test_an_attempt_without_workers_leaves_no_descriptor_open() -> None:
     assert held() is None
 
 
+def test_an_attempt_that_nobody_asks_about_leaves_no_process_behind() -> None:
+    attempt = tuned._Attempt(lambda: time.sleep(60), multiprocessing.get_context("fork"), "")
+    process = attempt._process
+    if (copy := os.fork()) == 0:  # a process of the training's own ends none that isn't its
+        del attempt
+        os._exit(0)
+    os.waitpid(copy, 0)
+    assert process.is_alive()
+    del attempt
+    gc.collect()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_ctrl_c_leaves_no_half_of_what_an_attempt_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = tuned._Attempt(lambda: None, multiprocessing.get_context("fork"), "")
+    kill = attempt._process.kill
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        kill()
+
+    monkeypatch.setattr(attempt._process, "kill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attempt.error(wait=True)
+    assert attempt.error() == ""
+    assert attempt.cpu_s > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are seen by /proc")
+def test_an_attempt_without_workers_takes_nothing_that_others_would_miss() -> None:
+    context = multiprocessing.get_context("fork")
+    queue, (here, there) = context.SimpleQueue(), socket.socketpair()
+    here.settimeout(10)
+    for number in range(tuned._ATTEMPTS + 1):
+        queue.put(number)
+        there.sendall(bytes([number]))
+    for take in (queue.get, functools.partial(here.recv, 1)):
+        said = tuned._Attempt(take, context, "").error(wait=True)
+        assert said is not None
+        assert "its dataset gives no batch: " in said
+    assert queue.get() == 0
+    assert here.recv(1) == bytes([0])
+    for each in (queue, here, there):
+        each.close()
+
+
 @pytest.mark.slow
 def test_a_stream_that_needs_long_outside_of_workers_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
@@ -1039,3 +1098,31 @@ def test_an_answer_without_workers_isnt_taken_where_its_proof_was_cut_off(
     assert len(internals.workers_of(batches)) == 2
     assert len(list(batches)) == len(plain)
     assert bool(changing.tuning.off) is (struck is ValueError)
+
+
+class Patient(Numbers):
+    """Without workers its first sample takes long, and Ctrl-C comes meanwhile."""
+
+    interrupts = True
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info() is None:
+            if self.interrupts:
+                os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_a_proof_that_ctrl_c_ended_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, plain = tmp_path / "dlprof.toml", loader(Patient())
+    name = tuned._name_of(plain)
+    save_kwargs(file, inspect_machine(), name, {"num_workers": 0}, when="2026-11-28")
+    changing: Any = dlprof.tune(plain, max_workers=4, state=file)
+    with pytest.raises(KeyboardInterrupt):
+        iter(changing)
+    monkeypatch.setattr(Patient, "interrupts", False)
+    monkeypatch.setattr(tuned, "_ATTEMPT_S", 1)
+    assert len(internals.workers_of(iter(changing))) == 2

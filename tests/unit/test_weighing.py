@@ -311,6 +311,10 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
         def __getitem__(self, index: int) -> int:
             raise KeyError(index)
 
+    class Ending(Blocks):
+        def __getitem__(self, index: int) -> int:
+            raise SystemExit("no worker")
+
     class Endless(Blocks):
         def __getitem__(self, index: int) -> int:
             time.sleep(3600)
@@ -322,3 +326,5 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
     assert weighing.by_order(Named(), limit_s=60.0) is None
     assert weighing.by_order(iter(()), limit_s=60.0) is None
     assert weighing.by_order(Endless(), limit_s=0.2) is None
+    assert weighing.by_order(Endless(), limit_s=-1.0) is None  # weighing took all of the time
+    assert weighing.by_order(Ending(), limit_s=60.0) is None
