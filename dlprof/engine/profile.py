@@ -245,8 +245,8 @@ class _Profile(Measuring):
             return
         weight, before = sent(DatasetWeight, message, "weight"), self.weight
         if starts and weight is not None and before is not None:  # its samples were asked for then
-            figures = {"far_sample_s": before.far_sample_s, "next_sample_s": before.next_sample_s}
-            weight = dataclasses.replace(weight, **figures)
+            far_s, next_s = before.far_sample_s, before.next_sample_s
+            weight = dataclasses.replace(weight, far_sample_s=far_s, next_sample_s=next_s)
         self.weight = weight
 
     def _weigh_starts(self) -> None:

@@ -371,8 +371,8 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         )
     # What must hold for the gain is beside it; a file may have anything there.
     for needs in ("its shards feed all workers alike", ["its workers share no limit"]):
-        evidence = {"gain_from": "model", "gain_if": needs}
-        found = dataclasses.replace(first, evidence=evidence, predicted_gain=gain)
+        shown: dict[str, object] = {"gain_from": "model", "gain_if": needs}
+        found = dataclasses.replace(first, evidence=shown, predicted_gain=gain)
         assert dict(answer([found], wait, workers=2))["Fix"] == "num_workers=6"
     # None that is measurable leaves nothing.
     found = dataclasses.replace(
