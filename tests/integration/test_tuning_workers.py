@@ -707,7 +707,8 @@ def test_an_attempt_without_workers_takes_nothing_that_others_would_miss() -> No
     for number in range(tuned._ATTEMPTS + 1):
         queue.put(number)
         there.sendall(bytes([number]))
-    for take in (queue.get, functools.partial(here.recv, 1)):
+    takes: list[Any] = [queue.get, functools.partial(here.recv, 1)]
+    for take in takes:
         said = tuned._Attempt(take, context, "").error(wait=True)
         assert said is not None
         assert "its dataset gives no batch: " in said
