@@ -14,9 +14,11 @@ import copy
 import functools
 import importlib
 import inspect
+import io
 import itertools
 import math
 import os
+import random
 import signal
 import sys
 import threading
@@ -541,11 +543,27 @@ def tapped_iterator(
 
 
 def as_forked(dataset: Any) -> Any:
-    """A dataset whose attributes are set apart from those of another; shallow, where it can be."""
-    if not hasattr(type(dataset), "__del__"):  # which may close what both have
-        with contextlib.suppress(Exception):  # whatever the user's code raises
-            return copy.copy(dataset)
+    """A dataset whose attributes are set apart from those of another; shallow, where it can be.
+
+    Its random numbers and iterators go on apart as well, and those of iterable datasets in it.
+    """
+    with contextlib.suppress(Exception):  # whatever the user's code raises
+        return _apart(dataset)
     return dataset
+
+
+def _apart(dataset: Any) -> Any:
+    if hasattr(type(dataset), "__del__"):
+        raise TypeError("its end may close what both have")
+    found, kind = copy.copy(dataset), _find("torch.utils.data", "IterableDataset")
+    for name, value in [*vars(found).items()]:
+        if isinstance(value, random.Random) or type(value).__name__ in {"Generator", "RandomState"}:
+            vars(found)[name] = copy.deepcopy(value)
+        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            vars(found)[name] = copy.copy(value)
+        elif isinstance(value, kind):
+            vars(found)[name] = _apart(value)
+    return found
 
 
 class _LateFetcher:

@@ -243,7 +243,11 @@ class _Profile(Measuring):
             if self.weight is None:
                 self.weight = DatasetWeight(unavailable={"attributes": error.message})
             return
-        self.weight = sent(DatasetWeight, message, "weight")
+        weight, before = sent(DatasetWeight, message, "weight"), self.weight
+        if starts and weight is not None and before is not None:  # its samples were asked for then
+            far_s, next_s = before.far_sample_s, before.next_sample_s
+            weight = dataclasses.replace(weight, far_sample_s=far_s, next_sample_s=next_s)
+        self.weight = weight
 
     def _weigh_starts(self) -> None:
         """Start one worker by each method, where the dataset's weight or the method matters."""

@@ -117,9 +117,9 @@ def _prediction(
     samples = calibration.samples_per_batch
     bound, limit = binding(cell)
     if rate < FAR_BELOW * limit:  # there is another reason
-        crowded = cell.conditions.ranks * cell.workers > own_cores(cell)
         # What a batch mostly waits for is no core, however much longer computing takes it.
-        crowded = crowded and cell.workers / rate > 2 * cell.work.means.io
+        waits = cell.workers <= 2 * cell.work.means.io * rate
+        crowded = where.ranks * cell.workers > own_cores(cell) and not waits
         if bound in ("workers", "cores"):
             bound = steady.held_by or ("cores" if crowded else bound)
         elif steady.held_by == "barrier":

@@ -137,8 +137,8 @@ def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
         return ""
     left = 1 - gain.value * (1 - wait)
     more = fix.dataloader_kwargs.get("num_workers", 0) > workers
-    needs = finding.evidence.get("gain_if")
-    if not more or needs not in {None, NO_LIMIT}:
+    needs = _needs(finding)
+    if not more or needs not in {"", f"if {NO_LIMIT}"}:
         return ""
     if left <= PERHAPS_FED_WAIT_FRACTION:
         return "dlprof sweep measures it" if needs else ""

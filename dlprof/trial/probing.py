@@ -440,7 +440,7 @@ _NUMBERS: Any = [0]  # the lightest dataset that there is
 
 
 def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """What the dataset weighs, what the order of its samples costs, how one worker starts.
+    """What the dataset weighs, and how one worker starts or what the order of its samples costs.
 
     In ``weight`` is a ``DatasetWeight`` as plain values.
     """
@@ -452,6 +452,11 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         why = {"attributes": f"{type(loader).__name__} has no dataset to look into"}
         return {"weight": DatasetWeight(unavailable=why)}
     weight = weigh(loader, limit_s=request.trial_s)
+    left_s = min(1.0, request.trial_s - weight.took_s + 0.5)  # of what the process may take
+    # What a dataset opens for a sample can't be sent to a worker that is to be started.
+    found = by_order(loader.dataset, limit_s=left_s) if left_s > 0 and not request.starts else None
+    if found is not None:
+        weight = dataclasses.replace(weight, far_sample_s=found[0], next_sample_s=found[1])
     missing = dict(weight.unavailable)
     starts: list[WorkerStart] = []
     for method in request.starts:
@@ -468,10 +473,6 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
             missing[f"starts.{method}"] = "its workers don't go by torch's own loop"
         else:
             starts.append(start)
-    # Last, as what a sample has the dataset open or keep would go to workers with it.
-    left_s = min(1.0, request.trial_s - weight.took_s + 0.5)  # of what the process may take
-    if (found := by_order(loader.dataset, limit_s=left_s)) is not None:
-        weight = dataclasses.replace(weight, far_sample_s=found[0], next_sample_s=found[1])
     whole = dataclasses.replace(
         weight, start_method=start_method_of(loader, one), starts=tuple(starts), unavailable=missing
     )

@@ -434,7 +434,7 @@ class _Tuner:
             setting = self._affordable(mine)
         except Exception as error:  # whatever fails here must not end a training
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
-            setting = mine
+            self._control.kept = setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
         iterator, back = None, None if setting == mine else rewinder(loader.generator)
         try:
@@ -457,7 +457,7 @@ class _Tuner:
 
     def _begin_process(self, loader: Any, mine: Setting) -> None:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
-        self._before, self._attempt = None, None
+        self._before = self._attempt = None
         self._taps = weakref.WeakSet()
         with contextlib.suppress(OSError):  # without shared memory nothing is clocked
             most = max(self._budget.most_workers, mine.workers)
@@ -477,7 +477,7 @@ class _Tuner:
         if node is not None:
             with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
                 node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
-        self._process = os.getpid()  # last: Ctrl-C may have come while an answer was proven
+        self._process = os.getpid()  # last: whoever goes on after Ctrl-C has nothing proven yet
 
     def _needs_workers(self, loader: Any) -> str:
         """Why the last job's answer, no workers, doesn't hold; empty where it does.
@@ -486,14 +486,10 @@ class _Tuner:
         """
         if not self._is_map and internals.as_forked(loader.dataset) is loader.dataset:
             return _NO_COPY
-        again = internals.made_first(loader)
-        if again is None:
+        self._again = internals.made_first(loader)
+        if self._again is None:
             return "only a sampler of its own says which samples there are"
-        why = ""
-        with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
-            why = self._budget.refusal(NO_WORKERS, Setting(1, 0), pids=(), batch_bytes=0)
-        self._attempt = _Attempt(again, self._context, why)
-        return self._attempt.error(wait=True) or ""
+        return self._attempts(None).error(wait=True) or ""
 
     def _left(self) -> None:
         """An iterator is gone, maybe half way: unless the next has begun, nothing is tried."""
@@ -574,7 +570,9 @@ class _Tuner:
             kept = self._control.kept
             pids = [each.pid for each in internals.workers_of(iterator)]
             more = kept._replace(workers=kept.workers + 1)
-            why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
+            why = ""
+            with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+                why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
             self._attempt = _Attempt(self._again, self._context, why)
         return self._attempt
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -500,7 +501,48 @@ class Whole(Streams):
         return iter(range(LENGTH))
 
 
-@pytest.mark.parametrize("dataset", [Whole(), Streams()])
+class Shuffling(Whole):
+    """In an order that it draws from a stream of its own."""
+
+    def __init__(self, stream: Any, draw: str) -> None:
+        self.stream, self.draw = stream, draw
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(range(LENGTH), key=lambda _: getattr(self.stream, self.draw)()))
+
+
+class Once(Whole):
+    """Goes on from where it was, which a worker that is forked again never notices."""
+
+    def __init__(self) -> None:
+        self.rest = iter(range(LENGTH))
+
+    def __iter__(self) -> Iterator[int]:
+        return self.rest
+
+
+class Holding(Whole):
+    """Passes on what another gives."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.held)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Whole(),
+        pytest.param(Streams(), marks=pytest.mark.slow),
+        Once(),
+        Shuffling(np.random.default_rng(3), "random"),
+        pytest.param(Shuffling(np.random.RandomState(3), "rand"), marks=pytest.mark.slow),
+        Holding(Shuffling(random.Random(3), "random")),
+    ],
+    ids=["whole", "shares", "once", "numpy", "state", "held"],
+)
 def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
     monkeypatch: pytest.MonkeyPatch, dataset: Any
 ) -> None:
@@ -514,6 +556,7 @@ def test_the_only_reader_of_an_iterable_is_done_without_from_an_epochs_edge_on(
     monkeypatch.setattr(tuned, "Control", Edge)
     made, beside = (DataLoader(dataset, batch_size=4, num_workers=1) for _ in range(2))
     plain, until, left = [batch.tolist() for batch in beside], time.monotonic() + 120, 2
+    assert sorted(itertools.chain(*plain)) == [*range(LENGTH)]
     changing: Any = dlprof.tune(made, max_workers=4)
     while left and time.monotonic() < until:
         batches = iter(changing)
@@ -1048,6 +1091,27 @@ def test_an_answer_without_workers_is_proven_before_it_is_taken(
     assert getattr(changing.batch_sampler, "asked", 2) == 2
     assert random.getstate() == before
     assert changing.tuning.off == ""
+
+
+@pytest.mark.parametrize("struck", [KeyboardInterrupt, ValueError])
+def test_an_answer_without_workers_isnt_taken_where_its_proof_was_cut_off(
+    struck: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def error(*_given: Any, **_options: Any) -> None:
+        raise struck
+
+    file, plain = tmp_path / "dlprof.toml", loader(Asking())
+    name = tuned._name_of(plain)
+    save_kwargs(file, inspect_machine(), name, {"num_workers": 0}, when="2026-11-28")
+    changing: Any = dlprof.tune(loader(Asking()), max_workers=4, state=file)
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(tuned._Attempt, "error", error)
+        batches = iter(changing)
+        assert len(internals.workers_of(batches)) == 2
+    batches = iter(changing)  # as a cell that is run again
+    assert len(internals.workers_of(batches)) == 2
+    assert len(list(batches)) == len(plain)
+    assert bool(changing.tuning.off) is (struck is ValueError)
 
 
 class Patient(Numbers):

@@ -805,6 +805,10 @@ def test_a_random_order_over_blocks_is_named(cpu: float, io: float, code: str) -
     assert "sampler=InBlocks(len(dataset), size)" in first.fix.code
     ast.parse(first.fix.code.partition("\n\nDataLoader")[0])
     assert first.evidence["far_sample_s"] == 0.01
+    shared = find(dataclasses.replace(seen, ranks=2))[0].fix
+    assert shared is not None
+    assert shared.text == first.fix.text
+    assert not shared.code  # each rank would load all samples
 
 
 @pytest.mark.parametrize(

@@ -606,6 +606,7 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
     gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
     if gain is None or not gain.pays:
         return None
+    alone = view.ranks == 1  # each of several has its share of the samples by a sampler
     return Claim(
         "Random order reads a block for each sample",
         f"A sample takes {format_duration(far_s)}, and {format_duration(next_s)} where it follows "
@@ -614,11 +615,11 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
         gain.saved,
         "fetch_cpu_s fetch_waiting_s",
         {"far_sample_s": far_s, "next_sample_s": next_s},
-        "Shuffle in blocks: the blocks in random order, and the samples within each. Or store the "
-        "samples so that each can be read by itself, or in smaller blocks. The gain assumes that "
-        "all samples of a block are used once it is read.",
-        _BLOCKS,
-        ("sampler", "InBlocks(len(dataset), size)"),
+        "Shuffle in blocks, by a sampler instead of shuffle=True: the blocks in random order, and "
+        "the samples within each. Or store the samples so that each can be read by itself, or in "
+        "smaller blocks. The gain assumes that all samples of a block are used once it is read.",
+        _BLOCKS if alone else "",
+        ("sampler", "InBlocks(len(dataset), size)") if alone else None,
         gain=gain,
         place=Place.FAULT,
     )

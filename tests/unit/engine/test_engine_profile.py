@@ -181,4 +181,7 @@ def test_the_dataset_is_weighed_first_and_its_starts_only_where_it_is_heavy(
         bench = PretendedBench(weight=heavy)
         kept = profiled(tmp_path / str(heavy), bench)
         assert bench.started == [(), ("own", "fork", "forkserver", "spawn")]
+        assert kept.diagnosis is not None
+        assert kept.diagnosis.weight is not None
+        assert kept.diagnosis.weight.far_sample_s == 0.01
         assert read_run(tmp_path / str(heavy)).diagnosis == kept.diagnosis

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
 import math
 import multiprocessing
+import pickle
 import threading
 import time
 import types
@@ -16,11 +18,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from dlprof.records import Config
+from dlprof.records import Config, DatasetWeight
+from dlprof.targets import weighing
 from dlprof.targets.build import build_from_object
 from dlprof.targets.loader import EpochGate
 from dlprof.targets.workers import start_method_of
-from dlprof.trial import probing
+from dlprof.trial import probing, starting
 from dlprof.trial.probing import try_batch, try_start
 from dlprof.trial.protocol import TrialRequest
 
@@ -220,27 +223,44 @@ def test_a_worker_that_hangs_does_not_hide_what_was_raised(limit_s: float) -> No
     assert not multiprocessing.active_children()
 
 
-class Opening(Dataset[int]):
-    """Opens with its first sample what no worker could be sent."""
+class _Opening(Dataset[int]):
+    """Opens with its first sample what can't be sent to a worker."""
 
-    opened: object = None
+    file: Any = None
 
     def __len__(self) -> int:
         return 64
 
     def __getitem__(self, index: int) -> int:
-        self.opened = self.opened or threading.Lock()
+        self.file = self.file or open(__file__)
         return index
 
 
-def test_workers_are_started_with_a_dataset_of_which_no_sample_was_asked(
+def test_workers_are_started_with_a_dataset_that_was_asked_for_no_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dataset, opened = Opening(), list[object]()
-    monkeypatch.setattr(probing, "_start", lambda *_: opened.append(dataset.opened))
-    built = build_from_object(DataLoader(dataset, batch_size=4))
-    request = TrialRequest(config=SPAWN, trial_s=2.0, weigh=True, starts=("spawn",))
-    weight = probing.weigh_dataset(built, request)["weight"]
-    assert opened == [None]
-    assert dataset.opened is not None
+    def measure_start(loader: DataLoader[int], method: str) -> None:
+        pickle.dumps(loader.dataset)
+        tried.append(method)
+
+    tried: list[str] = []
+    monkeypatch.setattr(starting, "measure_start", measure_start)
+    dataset = _Opening()
+    built = build_from_object(DataLoader(dataset, batch_size=2))
+    asked = TrialRequest(config=Config(num_workers=2), trial_s=60.0, weigh=True)
+    probing.weigh_dataset(built, dataclasses.replace(asked, starts=("spawn", "forkserver")))
+    assert tried == ["spawn", "forkserver"]
+    weight = probing.weigh_dataset(built, asked)["weight"]
     assert weight.far_sample_s is not None
+    dataset.file.close()
+
+
+def test_a_dataset_that_took_long_to_weigh_is_asked_for_no_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heavy = DatasetWeight(pickle_s=3.0, took_s=3.0)
+    monkeypatch.setattr(weighing, "weigh", lambda *_, **__: heavy)
+    built = build_from_object(DataLoader(_Opening(), batch_size=2))
+    asked = TrialRequest(config=Config(num_workers=2), trial_s=2.0, weigh=True)
+    weight = probing.weigh_dataset(built, asked)["weight"]
+    assert (weight.pickle_s, weight.far_sample_s) == (3.0, None)
