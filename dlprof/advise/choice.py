@@ -1100,7 +1100,7 @@ def perhaps_faster(
     if not pick.measured or (wait is not None and wait <= at.FED_WAIT_FRACTION):
         return None
     faults = (t for t in situation.run.trials if t.failure is not None and t.numa_binding is None)
-    failed = {trial.config for trial in faults}
+    failed = {trial.config for trial in faults} if situation.as_measured else set()
     rates = {
         each.key: speeds.rate(each.key).value
         for each in others
