@@ -43,6 +43,7 @@ from dlprof.records import (
     Reason,
     Run,
     Trial,
+    raised_by_data,
 )
 from dlprof.records.record import record
 from dlprof.records.trial import PinGain
@@ -659,6 +660,14 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     if found.truncated and workers not in seen:
         early = f"epochs end early with num_workers={min(found.truncated)}"
         yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
+    if raised_by_data(run):
+        yield (
+            "low",
+            (
+                "most configurations fail with the same error, also some that worked in other "
+                "trials: it follows from the data, not from the settings"
+            ),
+        )
     if not pick.measured:
         yield from _doubts_of_prediction(choice)
         return

@@ -55,6 +55,7 @@ from dlprof.records.integrity import WHOLE_EPOCHS as WHOLE_EPOCHS
 from dlprof.records.integrity import Integrity as Integrity
 from dlprof.records.integrity import broken_sample as broken_sample
 from dlprof.records.integrity import checked as checked
+from dlprof.records.integrity import raised_by_data as raised_by_data
 from dlprof.records.integrity import shared_position as shared_position
 from dlprof.records.machine import CoreSpeeds as CoreSpeeds
 from dlprof.records.machine import GpuInfo as GpuInfo

@@ -300,6 +300,18 @@ def broken_sample(run: Run) -> Failure | None:
     return found
 
 
+def raised_by_data(run: Run) -> bool:
+    """Whether most configurations raise the same, among them some that worked in other trials."""
+    trials = [each for each in run.trials if each.outcome != "skipped"]
+    plain = {each.config for each in trials if each.purpose == "measure"}
+    worked = {each.config for each in trials if each.failure is None}
+    raised: dict[tuple[str, ...], set[Config]] = {}
+    for each in trials:
+        if each.failure is not None and each.failure.kind in RAISED and each.config in plain:
+            raised.setdefault(_said(each.failure), set()).add(each.config)
+    return any(2 * len(some) > len(plain) and some & worked for some in raised.values())
+
+
 def _said(failure: Failure) -> tuple[str, ...]:
     """What an exception says, and the innermost frame that raised it, in whichever process."""
     return _WHERE.sub("", failure.message), *_FRAME.findall(failure.stderr_tail)[-1:]
@@ -312,7 +324,11 @@ def _at_one_place(raised: Mapping[Config, Failure], last: Config, worked: Sequen
     counts = {config.num_workers for config in there}
     if not batches or len(counts) < 2:
         return False
-    beyond = any(_came_further(trial, size, batches) for trial in worked)
+    beyond = [trial for trial in worked if _came_further(trial, size, batches)]
+    # Where the same configuration both came by and raises there, the main process too, batches are
+    # drawn in other orders: to come by says nothing then, but of a whole epoch.
+    if 0 in counts and any(trial.config in there for trial in beyond):
+        beyond = [t for t in beyond if t.epoch_samples is not None or t.config.batch_size != size]
     methods = {each.config.start_method for each in worked if each.config.num_workers}
     # Of what works by another start method only the main process says that it raises, too.
     by_start = 0 not in counts and methods - {config.start_method for config in there}

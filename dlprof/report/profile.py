@@ -35,7 +35,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
-from dlprof.report.sweep import first, title_of
+from dlprof.report.sweep import first, title_of, what_failed
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
@@ -54,7 +54,7 @@ def profile_report(run: Run) -> doc.Document:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
-        rows = [("Bottleneck", f"not known: {unknown}")]
+        rows: list[doc.Row] = [("Bottleneck", f"not known: {unknown}"), *what_failed(run)]
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
         row = doc.FactList(tuple(rows))
@@ -97,6 +97,7 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
             size = measured.samples_per_batch if unit == "samples/s" else 1.0
             period_s = None if size is None else size / rate.value
         yield "Data wait", _wait(wait, step_s, period_s, traced)
+    yield from what_failed(run)
 
 
 def _rate(

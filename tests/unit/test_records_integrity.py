@@ -596,6 +596,36 @@ def test_a_sample_that_raises_whatever_the_settings(
     assert (broken_sample(run(trials)) is not None) is is_broken
 
 
+CAME_BY = trial(config(0), purpose="explain", window_batches=44)
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_broken"),
+    [
+        ([CAME_BY, broken(2), broken(0)], True),
+        ([trial(config(2), window_batches=44), CAME_BY, broken(2), broken(0)], True),
+        ([trial(config(4), window_batches=44), broken(2), broken(0)], False),  # but for workers
+        ([trial(config(2), window_batches=44), broken(2), broken(1)], False),
+        ([CAME_BY, trial(config(2), epoch_samples=1000), broken(2), broken(0)], False),
+        ([CAME_BY, broken(2), broken(0, 44)], False),
+        ([CAME_BY, broken(2), broken(0), CAME_BY], False),  # fixed since
+    ],
+    ids=range(7),
+)
+def test_who_came_by_in_another_order_does_not_speak_for_a_sample(
+    trials: list[Trial], *, is_broken: bool
+) -> None:
+    assert (broken_sample(run(trials)) is not None) is is_broken
+
+
+@pytest.mark.parametrize("is_data", [True, False])
+def test_that_most_configurations_raise_what_the_data_does_is_doubted(*, is_data: bool) -> None:
+    traced = trial(config(2 if is_data else 1), 300.0, purpose="explain", window_batches=44)
+    found = recommend(run([traced, broken(2, 12), broken(4, 12), broken(8, 12), trial(config(1))]))
+    assert ("follows from the data" in found.confidence_reason) is is_data
+    assert found.confidence == "low" or not is_data
+
+
 @pytest.mark.parametrize(
     ("worked", "is_broken"),
     [

@@ -136,6 +136,8 @@ def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> Non
     assert found is not None
     assert found.config == config(8)  # near which four workers are, within 3 % of both
     assert perhaps_faster(pick, others[:1], speeds, there) is None
+    for_failed = Situation.of(run([trial(TWO, 100.0), failed(config(8))]))
+    assert perhaps_faster(pick, others, speeds, for_failed) is None
 
 
 def test_a_pick_whose_workers_persist_is_not_predicted_once_more_by_itself(

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from builders import config, run, trial
+from builders import config, failed, run, trial
 from finding_cases import Loader, evidence, explanation
 from golden import check_golden, drawn
 from profiled_runs import profiled_run
@@ -17,6 +17,7 @@ from dlprof.records import (
     Diagnosis,
     Estimate,
     Explanation,
+    Failure,
     Finding,
     Fix,
     RankFigures,
@@ -333,3 +334,13 @@ def test_a_certificate_that_knows_more_of_a_loss_than_the_interval_is_said(
 ) -> None:
     text = gain_text(Estimate(value=2.28, low=0.85, high=6.1), "yours", loss=loss)
     assert text.startswith(says)
+
+
+@pytest.mark.parametrize("with_rates", [True, False])
+def test_trials_that_failed_are_said(*, with_rates: bool) -> None:
+    fault = Failure(kind="worker_exception", message="ValueError: broken record 911")
+    trials = [failed(config(count), failure=fault) for count in (0, 1)]
+    made = run([*([_trial()] if with_rates else []), *trials])
+    made = dataclasses.replace(made, diagnosis=Diagnosis(config=PRESENT))
+    text = " ".join(drawn(profile_report(made), 100).split())
+    assert "Failed num_workers=0 (and 1 more): ValueError: broken record 911" in text
