@@ -17,7 +17,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
@@ -893,7 +893,7 @@ def decide(
     asked = others if among is not None else ()
     speeds = candidates_of(situation, asked)[1] if asked else speeds_of(situation)
     choice = choose(allowed, situation, speeds)
-    better = [each for each in others if is_better(choice, each.key)]
+    better = _trusted(run, [each for each in others if is_better(choice, each.key)])
     if not better or not situation.is_calibrated:
         return choice, limit_reasons
 
@@ -1114,6 +1114,61 @@ def perhaps_faster(
     same = (each for each in faster if each.config == kept)
     near = (each for each in faster if rates[each.key] >= NEAR * max(rates.values()))
     return next(itertools.chain(same, near), None)
+
+
+def against_model(run: Run) -> Iterator[tuple[Config, Estimate, Estimate]]:
+    """Measured configurations, each rate in the trials' own light, and the predicted one.
+
+    Predicted for the machine as busy as it was.
+    """
+    here, usable = Situation.of(run), run.header.machine.usable_cores
+    calibration = here.calibration
+    seen = [
+        (trial, each)
+        for trial in run.completed
+        if trial.config.batch_size in {None, calibration.batch_size}
+        and (each := observe(trial, usable_cores=usable)) is not None
+    ]
+    if not seen or calibration.samples_per_batch is None:
+        return
+    alone = believe([each for _, each in seen])
+    whole = {trial.config for trial, each in seen if each.whole_epochs}
+    for config, model in predictions(here, {trial.config for trial, _ in seen}).items():
+        steady, over = model.samples_per_s, model.epoch_batches_per_s
+        if config in whole and steady is not None:
+            steady = None if over is None else steady.times(over / model.batches_per_s.value)
+        if steady is not None and steady.value > 0:
+            yield config, alone.rate(config.key), steady
+
+
+def workers_shown(run: Run) -> tuple[int, float]:
+    """The most workers measured, and how many of them what they gave takes by the model.
+
+    Less than were measured only where batches mostly wait, and they surely gave less than
+    predicted: they may share a limit then that fewer don't meet, as a server that serves a few.
+    """
+    tried = max((trial.config.num_workers for trial in run.completed), default=0)
+    if not mostly_waits(run) or not tried:
+        return tried, tried
+    most = [(mine, model) for c, mine, model in against_model(run) if c.num_workers == tried]
+    if not most or any(mine.ends[1] >= model.ends[0] for mine, model in most):
+        return tried, tried
+    return tried, tried * max(mine.value / model.value for mine, model in most)
+
+
+def _trusted(run: Run, configs: Sequence[Config]) -> Sequence[Config]:
+    """Without more workers than were measured whose gain rests on a model that these contradict."""
+    if not configs or not Situation.of(run).is_calibrated:
+        return configs
+    tried, shown = workers_shown(run)
+    most = math.inf if shown >= tried else max(tried, 2 * shown)
+    return [each for each in configs if each.num_workers <= most]
+
+
+def mostly_waits(run: Run) -> bool:
+    """Whether workers wait for longer than they compute, as far as it was traced."""
+    making = run.calibration.in_workers if run.calibration is not None else None
+    return making is not None and sum(making.io_s) > sum(making.cpu_s)
 
 
 def gain_if(run: Run, config: Config) -> str:

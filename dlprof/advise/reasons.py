@@ -15,7 +15,17 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import saturating_workers
-from dlprof.advise.choice import Candidate, Choice, cores_share, gather, predictions, unmeasured
+from dlprof.advise.choice import (
+    Candidate,
+    Choice,
+    against_model,
+    cores_share,
+    gather,
+    mostly_waits,
+    predictions,
+    unmeasured,
+    workers_shown,
+)
 from dlprof.advise.situation import Situation, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
@@ -707,9 +717,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
     crowded = 2 * sum(crowd) > len(crowd)
     better = "on a quieter machine" if crowded else "for longer"
-    tried = max((trial.config.num_workers for trial in run.completed), default=0)
-    making = known.in_workers if known is not None else None
-    waits = making is not None and sum(making.io_s) > sum(making.cpu_s)
+    tried, shown = workers_shown(run)
+    beyond = tried > 0 and pick.config.num_workers > max(tried, 2 * shown)
     grave = {
         f"{disagrees}: measure before you rely on it": poor,
         there.speed.doubt: bool(there.speed.doubt),
@@ -719,7 +728,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
         f"no more than {counted(tried, 'worker')} measured: more may share a limit of what they "
-        "wait for": there.as_measured and waits and 0 < 2 * tried < pick.config.num_workers,
+        "wait for": there.as_measured and beyond and mostly_waits(run),
     }
     step_s = there.constraints.step_s
     step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"
@@ -755,27 +764,10 @@ class Agreement:
 
 def agreement(run: Run) -> Agreement | None:
     """Hold the model against the run's own trials; ``None`` where there are none."""
-    here, outside, ratios = Situation.of(run), 0, list[float]()
-    calibration = here.calibration
-    seen = [
-        (trial, each)
-        for trial in run.completed
-        if trial.config.batch_size in {None, calibration.batch_size}
-        and (each := observe(trial, usable_cores=run.header.machine.usable_cores)) is not None
-    ]
-    if not seen or calibration.samples_per_batch is None:
-        return None
-    alone = believe([each for _, each in seen])  # in its own light, not in the model's
-    whole = {trial.config for trial, each in seen if each.whole_epochs}
-    for config, model in predictions(here, {trial.config for trial, _ in seen}).items():
-        steady, over = model.samples_per_s, model.epoch_batches_per_s
-        if config in whole and steady is not None:
-            steady = None if over is None else steady.times(over / model.batches_per_s.value)
-        if steady is None or steady.value <= 0:
-            continue
-        mine = alone.rate(config.key)
-        ratios.append(mine.value / steady.value)
-        lows, highs = zip(mine.ends, steady.ends, strict=True)
+    outside, ratios = 0, list[float]()
+    for _, mine, model in against_model(run):
+        ratios.append(mine.value / model.value)
+        lows, highs = zip(mine.ends, model.ends, strict=True)
         outside += max(lows) > min(highs)
     if not ratios:
         return None
@@ -783,5 +775,5 @@ def agreement(run: Run) -> Agreement | None:
         configs=len(ratios),
         outside=outside,
         worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
-        neighbours=here.neighbours,
+        neighbours=Situation.of(run).neighbours,
     )

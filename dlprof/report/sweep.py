@@ -194,7 +194,8 @@ def _answer(
         yield "Data wait", _wait(advice, wait)
     least = advice.least_loss
     if least is not None and least.config != advice.config:
-        yield "In both cases", f"{least.config.text} loses least: {_kept_of(least)}"
+        take = f"take {least.config.text} if the load may change, which loses least"
+        yield "In both cases", f"{take}: {_kept_of(least)}"
     yield certainty(advice)
     if asked and not how:
         yield "Asked for", asked

@@ -50,6 +50,10 @@ def test_what_loses_least_is_near_the_best_in_both() -> None:
     assert answer.config.num_workers <= 8
     text = drawn(recommendation_report(_beside({"cores": 12.0}), answer), 120, verbose=True)
     assert "loses least in both: num_workers=8" in text
+    # Beside another recommendation it is said when to take it.
+    other = dataclasses.replace(answer, config=config(2))
+    text = drawn(recommendation_report(_beside({"cores": 12.0}), other), 120)
+    assert "take num_workers=8 if the load may change" in text
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.candidates import wanted_configs
+from dlprof.advise.choice import predictions
 from dlprof.advise.forecast import Forecast, ForecastRow, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
-from dlprof.records import Calibration, Config, Run, Usage
+from dlprof.model.predict import cells_of
+from dlprof.records import Calibration, Config, Run, SweepPrediction, Usage
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.stats.belief import NEAR
 
@@ -169,6 +171,27 @@ def test_workers_that_wait_may_share_a_limit_that_far_fewer_did_not_reach() -> N
         calibrated(calibration(cpu=0.04, io=0.0, receive=0.0002), trials=few), max_workers=16
     )
     assert {"share" in each.confidence_reason for each in (near, computing)} == {False}
+
+
+def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -> None:
+    """Three are served at once: 7 gave what 3 would, and 14 are no more than twice as many."""
+    few = [trial(config(n), rate, spread=0.02) for n, rate in ((1, 720.0), (2, 1440.0))]
+    held, grown = (
+        calibrated(trials=[*few, trial(config(7), rate, spread=0.02)]) for rate in (2200.0, 5000.0)
+    )
+    models = predictions(asked(held), [config(n) for n in (0, 1, 2, 7, 14)])
+    chosen = {}
+    for run in (held, grown):
+        made = SweepPrediction(
+            cells=cells_of(models), race=(), pick=config(14), cores=8.0, neighbours=0.0, log_sd=0.05
+        )
+        answer = recommend(dataclasses.replace(run, prediction=made))
+        chosen[run is held] = answer.config.num_workers
+    assert chosen == {True: 7, False: 14}
+    unsure, sure = (forecast(asked(run), [config(14)]) for run in (held, grown))
+    assert unsure.confidence == "low"
+    assert unsure.confidence_reason.startswith("no more than 7 workers measured: more may share")
+    assert "share" not in sure.confidence_reason
 
 
 def test_a_model_that_contradicts_the_run_is_not() -> None:
