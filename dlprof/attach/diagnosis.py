@@ -373,7 +373,10 @@ def _diagnosed(
     if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
         first = [*broken, *crowd, *direct]
     every = [*first, *(each for each in rest if each not in first)]
-    if any(each.code == "workers.unfed" for each in every):  # of more, more may be without data
+    # Of more, more may be without data, or wait for a lock that they share.
+    if any(
+        each.code == "workers.unfed" or (each.code == "lock" and each in direct) for each in every
+    ):
         every = [each for each in every if _asked(each) <= config.num_workers]
     findings = _by_gain(every, config.num_workers)
     # What then limits it rests on the step, which looks from outside know too roughly for that.

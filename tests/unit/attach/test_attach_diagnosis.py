@@ -288,11 +288,13 @@ def test_one_worker_does_for_a_lock_only_where_that_is_nearly_all(
         worker_waits={"lock": locked, "sleep": LOOKS - locked},
         main={"run_s": 0.3},
     )
-    found = _diagnose(seen).finding
-    assert found is not None
+    found, *others = _diagnose(seen).diagnosis.findings
     assert found.code == "lock"
     assert found.fix is not None
     assert ("num_workers=1 is as fast" in found.fix.text) is does
+    # More workers would wait for it, too.
+    fixes = (each.fix.dataloader_kwargs for each in others if each.fix)
+    assert not any("num_workers" in each for each in fixes)
 
 
 def test_workers_that_share_the_cores_with_others_are_warned() -> None:
