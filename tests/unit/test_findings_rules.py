@@ -341,6 +341,13 @@ def test_what_was_tried_in_vain_comes_behind_what_can_be_mended() -> None:
     assert "by itself" not in str(said)
 
 
+def test_what_a_sampler_takes_of_main_is_not_for_sending_batches() -> None:
+    loader = Loader(fetch_cpu=0.004, dispatch=0.009, receive=0.0005, busy=0.3, rate=100)
+    first, *others = find(evidence(loader, noisy=True, variants={config(1): 1.12}))
+    assert first.code == "main.sampler"
+    assert not any("Sending batches" in each.explanation for each in others)
+
+
 def test_idle_workers_without_which_it_was_slower_are_not_called_as_good() -> None:
     loader = Loader(config=config(8), fetch_cpu=0.019, idle_workers=6, rate=100)
     found = _vain("too_many_workers", evidence(loader, usage=FULL, variants={config(2): 0.85}))

@@ -467,18 +467,20 @@ def too_many_workers(view: Evidence) -> Claim | None:
     """Fewer workers would do as well or better."""
     fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
     gain = gain_of(view, fewer)
-    if fewer is None or gain is None or (gain.value < NEAR and not idle):
+    if view.costs is None or fewer is None or gain is None or (gain.value < NEAR and not idle):
         return None
+    # Of main's own time a slow sampler may be most, which fewer workers don't change.
+    sent = limit == "main" and view.costs.receive.own_s >= view.costs.dispatch.own_s
     # Others that come and go may bring a gain; that handing over is expensive shows in its costs.
-    shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
+    shown = idle > 0 or not view.is_noisy or sent or gain.sure
     better, keeps_up = gain.value >= at.PAYS and shown, limit == "consumer"
     if is_expensive_to_receive(view) or not (better or idle or keeps_up):
         return None
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
-    if better and limit == "main":
+    if better and sent:
         why = "Sending batches between processes costs more than making them. "
     # What the workers compute explains a rate that fewer may, but need not, beat.
-    certain = better and (gain.sure or limit == "main")
+    certain = better and (gain.sure or sent)
     place = Place.FAULT if certain or idle else Place.BEHIND
     if keeps_up:
         place = Place.BROKEN
