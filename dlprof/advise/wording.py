@@ -13,6 +13,17 @@ NO_LIMIT = "its workers share no limit"
 """What it takes for granted of what they wait for, as of a server's rate: no lower end has it."""
 
 
+def worker_threads_code(threads: int) -> str:
+    """The ``worker_init_fn`` that gives a worker so many threads, as ``Config.worker_threads``.
+
+    In a worker torch's pool has one by itself; those of other libraries don't follow it.
+    """
+    return f"""def set_worker_threads(worker_id: int) -> None:
+    torch.set_num_threads({threads})
+    # Where the dataset uses them: cv2.setNumThreads({threads}), pyarrow.set_cpu_count({threads}),
+    # threadpoolctl.threadpool_limits({threads}) for NumPy, SciPy and scikit-learn"""
+
+
 def as_fast(ratio: Estimate) -> str:
     """A ratio of two rates: ``2.31x as fast``."""
     return f"{ratio.value:.2f}x as fast"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlprof.advise.wording import worker_threads_code
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
 from dlprof.report.labels import cores_text, gain_text, rate_text
@@ -70,13 +71,7 @@ def _set_up(config: Config) -> list[str]:
     if config.sharing_strategy is not None:
         lines += [f"torch.multiprocessing.set_sharing_strategy({config.sharing_strategy!r})", ""]
     if config.worker_threads is not None:
-        lines += [
-            "",
-            "def set_worker_threads(worker_id: int) -> None:",
-            f"{_INDENT}torch.set_num_threads({config.worker_threads})",
-            "",
-            "",
-        ]
+        lines += ["", *worker_threads_code(config.worker_threads).splitlines(), "", ""]
     return lines
 
 

@@ -85,7 +85,8 @@ class WorkerSetup:
 def limit_threads(count: int) -> None:
     """Limit the thread pools of this process: those that exist and those of libraries to come.
 
-    Torch limits only its own pool in workers; OpenCV, BLAS and OpenMP pools do not follow it.
+    Torch limits only its own pool in workers; those of OpenCV, PyArrow, BLAS and OpenMP do not
+    follow it.
     """
     import torch  # a worker of the trial has it; importing this module does not
 
@@ -94,6 +95,9 @@ def limit_threads(count: int) -> None:
     opencv = sys.modules.get("cv2")
     if opencv is not None:
         opencv.setNumThreads(count)
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.set_cpu_count(count)
     try:
         threadpoolctl = importlib.import_module("threadpoolctl")
     except ImportError:

@@ -198,12 +198,12 @@ def test_threads_bring_what_the_blocked_time_allows() -> None:
     assert not fetched_in_threads(view, costs)
 
 
-def _growing(loader: Loader, sizes: Mapping[str, float]) -> Evidence:
+def _growing(loader: Loader, sizes: Mapping[str, float], batches: int = 400) -> Evidence:
     """What is seen of a loader whose workers hold what grows by so many bytes a batch."""
     seen = evidence(loader)
     shown = next(each.explanation for each in seen.observations if each.explanation is not None)
     workers = tuple(dataclasses.replace(each, growing=sizes) for each in shown.workers)
-    grown = dataclasses.replace(shown, workers=workers)
+    grown = dataclasses.replace(shown, workers=workers, batches=batches)
     return dataclasses.replace(
         seen,
         observations=tuple(
@@ -233,3 +233,11 @@ def test_freed_memory_that_malloc_keeps_is_no_fault_of_the_dataset() -> None:
     assert found.fix.code.startswith("MALLOC_MMAP_THRESHOLD_=")
     both = _finding(_growing(loader, {FREED: 700_000.0, "kept": 300_000.0}), "memory.growth")
     assert both.title == "Memory of the workers grows: kept"
+
+
+def test_freed_memory_that_malloc_may_still_fill_up_with_is_no_growth() -> None:
+    loader = Loader(fetch_cpu=0.019, rate=100.0, growth=2.4e6)
+    assert "memory.growth" not in codes(find(_growing(loader, {FREED: 2.3e6}, batches=70)))
+    assert "memory.growth" in codes(find(_growing(loader, {"kept": 2.3e6}, batches=70)))
+    more = Loader(fetch_cpu=0.019, rate=100.0, growth=24e6)  # in no time more than fills up
+    assert "memory.growth" in codes(find(_growing(more, {FREED: 23e6}, batches=70)))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Evidence, Script, costs_of
-from dlprof.advise.wording import as_fast, between
+from dlprof.advise.wording import as_fast, between, worker_threads_code
 from dlprof.model.predict import relative_error
 from dlprof.records import Config, Estimate, Fix, LoaderCall, Trial, WatchedLoader
 from dlprof.stats.belief import NEAR, Belief, Gap, believe, near_best, observe
@@ -294,10 +294,7 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
         code = f'torch.multiprocessing.set_sharing_strategy("{strategy}")'
     if threads is not None and threads != now.worker_threads:
         given = call.given("worker_init_fn", "set_worker_threads")
-        code = f"""def set_worker_threads(worker_id):
-    torch.set_num_threads({threads})
-
-{given}"""
+        code = f"{worker_threads_code(threads)}\n\n{given}"
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
 

@@ -34,11 +34,13 @@ def test_all_pools_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     pools = types.SimpleNamespace(threadpool_limits=lambda limits: asked.append(("pools", limits)))
     opencv = types.SimpleNamespace(setNumThreads=asked.append)
+    arrow = types.SimpleNamespace(set_cpu_count=lambda count: asked.append(("arrow", count)))
     monkeypatch.setitem(sys.modules, "cv2", opencv)
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
     monkeypatch.setitem(sys.modules, "threadpoolctl", pools)
     limit_threads(2)
     assert torch.get_num_threads() == 2
-    assert asked == [2, ("pools", 2)]
+    assert asked == [2, ("arrow", 2), ("pools", 2)]
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
