@@ -64,7 +64,7 @@ def update(
 
         settings = for_check(*options.resolve(asked.given, config))
         with listening(asked) as listener:
-            entry = measure_run(settings, listener=listener).entry
+            entry, _ = measure_run(settings, listener=listener)
     else:
         entry = _taken(document)
     count = record_entry(file, entry)

@@ -100,33 +100,21 @@ def check_baseline(
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
     """
-    history = read_baseline(path)
+    began_s, history = clock(), read_baseline(path)
     if not path.exists():
         listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
-    run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
-    entry = run.entry
+    entry, measured = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     rule = BaselineRule(threshold=settings.fail_above, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
     return make_check(
-        dataclasses.replace(target, measured_s=run.took_s),
+        dataclasses.replace(target, measured_s=clock() - began_s),
         base=base,
-        change=run.compared,
         override=settings.override,
         warn_only=settings.warn_only,
-        **run.provenance,
+        **measured,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
-    """One side measured alone."""
-
-    entry: BaselineEntry  # as a baseline keeps it
-    compared: Compared  # the code, for people
-    provenance: Mapping[str, Any]  # when, by what and on what, as ``Sides.provenance`` says it
-    took_s: float  # wall seconds, all included
 
 
 def measure_run(
@@ -135,8 +123,12 @@ def measure_run(
     listener: CheckListener,
     cwd: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> MeasuredRun:
-    """Measure the working directory alone, as a baseline keeps it.
+) -> tuple[BaselineEntry, dict[str, Any]]:
+    """Measure the working directory alone.
+
+    Returns:
+        The run as a baseline keeps it; what was measured, when, by what and on what, as fields of
+        a check's record.
 
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
@@ -145,12 +137,8 @@ def measure_run(
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
         figures = _figures(sides, settings, lambda: clock() - began_s)
-    return MeasuredRun(
-        entry=recordable(plan, sides, settings, started_at=started_at, figures=figures),
-        compared=plan.compared,
-        provenance=sides.provenance(started_at),
-        took_s=clock() - began_s,
-    )
+    entry = recordable(plan, sides, settings, started_at=started_at, figures=figures)
+    return entry, {"change": plan.compared, **sides.provenance(started_at)}
 
 
 def recordable(

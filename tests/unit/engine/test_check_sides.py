@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from dlprof.engine.check import measure
 from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.measuring import measure
 from dlprof.engine.checking.settings import CheckSettings, for_check, patience
 from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
@@ -214,7 +215,10 @@ def warm(processes: dict[Side, FakeProcess], clock: Clock, **settings: Any) -> T
 
 
 def measured(made: TrialRunner, listener: Listener | None = None) -> Any:
-    return measure(made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0)
+    plan, quads, unavailable = measure(
+        made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0
+    )
+    return types.SimpleNamespace(plan=plan, quads=quads, unavailable=unavailable)
 
 
 def test_blocks_are_as_long_as_asked_for() -> None:
