@@ -24,10 +24,6 @@ from dlprof.units import NS
 NEVER_NS: Final = 2**63
 MOST_PENDING: Final = 256  # batches after which a thread's entries are worked out
 
-_MOST_STEPS = 1024
-"""Batches whose times are kept for other ranks to be compared with: some 35 KB of a run file. Where
-more come, every second of those that there are is dropped."""
-
 Clock = Callable[[], int]
 Take = Callable[[Callable[[Any], Any], Any], Any]
 """Gives ``advance(iterator)``, or raises what that does: ``IterationTimer.take``, or around it."""
@@ -120,7 +116,7 @@ class StepLog:
             if self._count % self._stride == 0:
                 self._kept.append((got_ns, waited_ns, asked_ns - got_ns))
             self._count += 1
-            if len(self._kept) > _MOST_STEPS:
+            if len(self._kept) > 1024:  # some 35 KB of a run file
                 self._kept, self._stride = self._kept[::2], 2 * self._stride
         self._waited_ns = waits[len(got) - 1]
 

@@ -20,7 +20,6 @@ _INVISIBLE = "\u2060"  # a word joiner: it parts what would be a link, and nobod
 _AROUND = " ,.;:()"  # beside these, emphasis begins and ends whatever it holds
 
 _EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
-_LONGEST_BAR = 20
 
 
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
@@ -139,7 +138,8 @@ def _table(
 
 
 def _bar(bar: doc.Bar, chart: doc.Chart) -> str:
-    filled = round(_LONGEST_BAR * abs(chart.filled(bar)))
+    longest = 20
+    filled = round(longest * abs(chart.filled(bar)))
     if chart.kind == "share":
-        return "█" * filled + "░" * (_LONGEST_BAR - filled)
+        return "█" * filled + "░" * (longest - filled)
     return ("◀" if bar.length < 0 else "") + "█" * filled

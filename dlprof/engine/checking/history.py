@@ -81,8 +81,6 @@ def _text(path: Path) -> str:
 
 LOAD_BLOCKS = 40  # blocks of loading in a run: their median spreads by far less than runs do
 
-START_BLOCKS = 3
-
 
 def check_baseline(
     settings: CheckSettings,
@@ -196,8 +194,9 @@ def _figures(
     budget_s = settings.sweep.budget_s
     blocks: list[Block] = []
     # Of the budget: starts that take more are left out, since nothing is judged by them.
-    if START_BLOCKS * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
-        blocks += _some(sides, "start", START_BLOCKS)
+    starts = 3
+    if starts * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
+        blocks += _some(sides, "start", starts)
     loaded = 0
     while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
         blocks += _some(sides, "load", 1)
