@@ -54,9 +54,6 @@ def run_check(
 
     ``environ`` is where CI systems say what a change is to be merged into.
 
-    Returns:
-        The verdict, and all that it follows from.
-
     Raises:
         DlprofError: An input can't be used, or a side can't be built or loaded from.
     """
@@ -298,10 +295,7 @@ def _quads(
 
 
 def _in_turns(needed: Mapping[Series, int], *, starts_last: bool) -> Iterator[Series]:
-    """What to measure up to the next look.
-
-    The series take turns, so that both see the same moments, unless there is time for one only.
-    """
+    """What to measure up to the next look: both series see the same moments, if there is time."""
     if starts_last and "load" in needed:
         needed = {"load": needed["load"]}
     for place in range(max(needed.values())):

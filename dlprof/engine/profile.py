@@ -294,16 +294,13 @@ class _Profile(Measuring):
             ranks=ranks,
         )
         calibration = self._calibration(evidence)
-        predict = None if calibration is None else self._model_at_step(calibration, evidence)
+        predict, explained = None, evidence.explained
+        if calibration is not None:
+            timed = None
+            if settings.step_callable is not None and explained is not None:
+                timed = explained.stage("step")
+            predict = ModelAtStep.at_step(calibration, timed or evidence.step_s)
         return dataclasses.replace(evidence, predict=predict)
-
-    def _model_at_step(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
-        """The model at the step that was stated; one that is a function as it was timed."""
-        explained = evidence.explained
-        step = None if explained is None else explained.stage("step")
-        if self.settings.step_callable is not None and step is not None:
-            return ModelAtStep.at_step(calibration, step)
-        return ModelAtStep.at_step(calibration, evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial shows it."""

@@ -88,14 +88,12 @@ SCALING_BLOCKS = 2  # trials at each number of ranks, interleaved, so that drift
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Sweep(Measuring):
-    """The measuring part of a sweep.
-
-    ``numa_cpus`` are what ``torchrun --numa-binding`` would bind each rank to, where that is tried.
-    """
+    """The measuring part of a sweep."""
 
     plan: Plan
     earlier_s: float
     faults: Mapping[Config, Failure]
+    # What ``torchrun --numa-binding`` would bind each rank to, where that is tried.
     numa_cpus: tuple[tuple[int, ...], ...] = ()
     kept_s: float | None = dataclasses.field(default=None, init=False)
     """What of the budget the search leaves, once that is known."""
@@ -412,20 +410,11 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
-    Args:
-        settings: What to measure.
-        output: The run file.
-        listener: Hears of the progress.
-        resume: Continue the run in ``output`` under the settings that it was begun with.
-        force: Replace ``output`` if it exists.
-        given: Fields of ``settings`` that the user named; matters for ``resume`` only.
-        pickled: A live object to load instead of ``settings.target`` (Python API).
-        began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
-            now.
-        ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
-
-    Returns:
-        The run as it is in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
+    ``resume`` continues the run in ``output`` under the settings that it was begun with; of fields
+    that the user named (``given``) others are refused. ``pickled`` is a live object to load instead
+    of ``settings.target`` (Python API). The budget began at ``began_s``, by ``time.monotonic``;
+    ``None`` for now. ``ranks`` are those that a launcher has started; ``settings.launch_ranks``
+    launches others. The run's ``end.reason`` is ``interrupted`` after Ctrl-C.
 
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.
@@ -520,12 +509,9 @@ def calibrated(run: Run) -> Calibration | None:
 
 
 def sweep_prediction(run: Run) -> SweepPrediction | None:
-    """What the model says of all configurations that a run's plan names.
+    """What the model says of all configurations that a run's plan names, if it says anything.
 
     For the machine as busy as it was during the calibration.
-
-    Returns:
-        ``None`` where the model can say nothing of them.
     """
     plan, calibration = run.header.plan, run.calibration
     if plan is None or calibration is None:

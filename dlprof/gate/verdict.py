@@ -297,11 +297,7 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
 
 
 def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
-    """What each look of the service time would have caught, had the change been slower.
-
-    Returns:
-        One entry per look that there are quads for.
-    """
+    """What each look of the service time would have caught, as far as there are quads for it."""
     rule = next(rule for rule in plan.rules if rule.name == "service")
     readings = readings_of(rule, quads)
     return tuple(

@@ -53,9 +53,6 @@ class Checker:
             settings: Further settings under their keys in a configuration file, such as
                 ``num_workers=2``.
 
-        Returns:
-            The check, where the test goes on.
-
         Raises:
             UsageError: The target has no name that the base's code could know.
         """

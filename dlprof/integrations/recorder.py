@@ -363,11 +363,9 @@ class LoaderRecorder:
 
 
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
-    """Notice calls of ``get_worker_info``, in forked workers too.
+    """Notice who but torch's loaders and dlprof calls ``get_worker_info``, in forked workers too.
 
-    Returns:
-        Whether anybody but torch's loaders and dlprof asked so far; ``None`` where there is no
-        such function.
+    ``None`` where there is no such function.
     """
     plain = getattr(module, "get_worker_info", None)
     if plain is None:

@@ -418,8 +418,7 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
 def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
     """Have every loader of a class tune itself from its first iterator on.
 
-    Returns:
-        What was tried on each of them, with its name, filled as they are met.
+    What is returned fills as they are met: what was tried on each, with its name.
     """
     make: Any = iterator_maker(kind)
     met: dict[Any, str] = {}

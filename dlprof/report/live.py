@@ -194,10 +194,7 @@ class QuietListener:
         self._show(f"{clean(header.target.spec)}: {state.planned}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has predicted configurations, but for those with more workers than could gain.
-
-        Nor those whose workers take too long to start, or need more than there is.
-        """
+        """A model has predicted what could gain, starts soon enough and fits."""
         plan = None if self._state.header is None else self._state.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
         left = planned - predicted

@@ -92,9 +92,6 @@ def check_baseline(
 ) -> CheckReport:
     """Check the working directory against the history in a file.
 
-    Returns:
-        The verdict, and the run as a baseline would keep it.
-
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
     """

@@ -291,10 +291,7 @@ class Sides:
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         """Measure blocks in an order of ``A`` and ``B``; failed ones say why they have no figures.
 
-        Args:
-            order: Which side's, one after the other.
-            series: What is measured.
-            cores: What the sides are held to; free where it is empty.
+        The sides are held to ``cores``, where there are any.
         """
         request = dataclasses.replace(self._request(series), cores=cores)
         return tuple(self._measured(SIDES[letter], request) for letter in order)

@@ -115,10 +115,7 @@ def _slices(
 
 
 def _next_after(asked: Sequence[float], yielded: float | None) -> float | None:
-    """When the consumer asks again, which ends its step; of the last batch, at once.
-
-    The next in time, which is not the next batch where batches come out of order.
-    """
+    """When the consumer asks again, for whichever batch: it ends a step; the last ends at once."""
     if yielded is None:
         return None
     place = bisect_left(asked, yielded)
@@ -134,10 +131,7 @@ _PLACES: Mapping[str, tuple[str, str]] = {
 
 
 class Counts:
-    """The batches at each place of a timeline at a moment.
-
-    ``loading`` in workers, ``queued``, ``held`` in main.
-    """
+    """How many batches at a moment are ``loading`` in workers, ``queued``, or ``held`` in main."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._places: dict[str, tuple[list[float], list[float]]] = {}
