@@ -104,9 +104,7 @@ def measured(session: Planned) -> Session | None:
     ):
         began_s = time.monotonic()
         with contextlib.suppress(UsageError):  # the machine is too busy to begin
-            plan, quads, _ = measure(
-                sides, settings, listener, clock=time.monotonic, began_s=began_s
-            )
+            plan, quads, _ = measure(sides, listener, began_s=began_s)
             return ended_session(session, plan, quads, time.monotonic() - began_s)
     return None
 

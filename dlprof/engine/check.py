@@ -61,9 +61,7 @@ def run_check(
     with both_sides(settings, environ, cwd or Path.cwd()) as plans:
         started_at = now()
         with open_sides(plans, settings, listener) as sides:
-            plan, quads, unavailable = measure(
-                sides, settings, listener, clock=time.monotonic, began_s=began_s
-            )
+            plan, quads, unavailable = measure(sides, listener, began_s=began_s)
             base, change = plans
             built, compared = sides.built["change"], base.compared
             if base.root != change.root and built.file and built.file == sides.built["base"].file:
@@ -76,7 +74,7 @@ def run_check(
             path, source = Path(built.file).resolve(), ""
             if built.file and path.is_relative_to(change.root):  # as annotations name it
                 source = path.relative_to(change.root).as_posix()
-            kept = recordable(change, sides, settings, started_at=started_at, figures=figures)
+            kept = recordable(change, sides, started_at=started_at, figures=figures)
             target = dataclasses.replace(
                 checked_target(settings.sweep.target, plan, quads),
                 source_file=source,
@@ -118,7 +116,7 @@ def run_self_test(
         """One check; also its sides, ended, and the service time of a batch of the base."""
         began_s = clock()
         with open_sides((base, against), settings, listener) as sides:
-            plan, quads, _ = measure(sides, settings, listener, clock=clock, began_s=began_s)
+            plan, quads, _ = measure(sides, listener, clock=clock, began_s=began_s)
         check = checked_target(settings.sweep.target, plan, quads)
         check = dataclasses.replace(check, measured_s=clock() - began_s)
         return check, sides, _batch_s(quads, sides)
@@ -150,11 +148,10 @@ def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
 
 def measure(
     sides: Sides,
-    settings: CheckSettings,
     listener: CheckListener,
     *,
-    clock: Callable[[], float],
     began_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[CheckPlan, tuple[Quad, ...], Mapping[str, str]]:
     """Measure quads until the rules decide, or the budget is spent.
 
@@ -165,9 +162,9 @@ def measure(
         UsageError: The budget is far too small for this target.
         NothingMeasuredError: One side fails again and again.
     """
-    left_s = settings.sweep.budget_s - (clock() - began_s)
-    plan = _plan(sides, settings)
-    _refuse_slow(plan, sides, settings, left_s)
+    left_s = sides.settings.sweep.budget_s - (clock() - began_s)
+    plan = _plan(sides)
+    _refuse_slow(plan, sides, left_s)
     batch_s = sides.block_s / sides.batches
     # Stamps cost about a fifth of that.
     if batch_s < 200e-6:
@@ -185,11 +182,9 @@ def measure(
             f"{_first_look(plan, 'start')} of each side are needed: give more --budget"
         )
         unavailable = dict.fromkeys(_STARTS, reason)
-        plan = _plan(sides, settings, without=_STARTS)
+        plan = _plan(sides, without=_STARTS)
         listener.message(f"time to first batch is not measured: {reason}")
-    quads = _quads(
-        sides, plan, settings, listener, lambda: clock() - began_s, starts_last=starts_last
-    )
+    quads = _quads(sides, plan, listener, lambda: clock() - began_s, starts_last=starts_last)
     return plan, quads, unavailable
 
 
@@ -206,7 +201,8 @@ def _load_s(plan: CheckPlan, sides: Sides) -> float:
     return sides.block_s * 2 * 2 * _first_look(plan, "load")
 
 
-def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
+def _plan(sides: Sides, without: tuple[str, ...] = ()) -> CheckPlan:
+    settings = sides.settings
     return make_plan(
         fail_above=settings.fail_above,
         gates=[name for name in ALL_GATES if name not in without],
@@ -221,13 +217,13 @@ def _first_look(plan: CheckPlan, series: Series) -> int:
     return min(rule.looks[0] for rule in plan.rules if rule.series == series)
 
 
-def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> None:
+def _refuse_slow(plan: CheckPlan, sides: Sides, left_s: float) -> None:
     """Refuse a target of which no verdict is to be expected within the budget."""
     need_s = _load_s(plan, sides)
     # A check whose first look would take so many times what is left is not begun.
     if need_s <= 4.0 * max(0.0, left_s):
         return
-    budget_s = settings.sweep.budget_s
+    budget_s = sides.settings.sweep.budget_s
     whole_s = budget_s - left_s + need_s
     enough = duration_option(1.5 * whole_s)
     quota = sides.machine.quota_cores
@@ -257,20 +253,19 @@ def _unequal(sides: Sides) -> str:
 def _quads(
     sides: Sides,
     plan: CheckPlan,
-    settings: CheckSettings,
     listener: CheckListener,
     elapsed_s: Callable[[], float],
     *,
     starts_last: bool,
 ) -> tuple[Quad, ...]:
     """Measure quad after quad, until the rules decide or the next would be beyond the budget."""
-    quads: list[Quad] = []
+    quads, budget_s = list[Quad](), sides.settings.sweep.budget_s
     done: dict[Series, int] = {"load": 0, "start": 0}
     took_s = dict.fromkeys(done, 0.0)
     look = next_look(plan, quads)
     while look.needed:
         if look.processes and not (quads and quads[-1].processes):
-            if elapsed_s() + sides.build_s > settings.sweep.budget_s:
+            if elapsed_s() + sides.build_s > budget_s:
                 return tuple(quads)
             listener.message("slower; confirming it in a second pair of processes")
             try:
@@ -280,7 +275,7 @@ def _quads(
                 return tuple(quads)
         for series in _in_turns(look.needed, starts_last=starts_last):
             began_s = elapsed_s()
-            if began_s + took_s[series] > settings.sweep.budget_s:
+            if began_s + took_s[series] > budget_s:
                 return tuple(quads)
             order = order_of(plan.seed, series, done[series])
             quad = sides.quad(order, series, done[series])
@@ -289,7 +284,7 @@ def _quads(
             done[series] += 1
             if not quads[-1].blocks[-1].failure:  # which is long, and says nothing of the next
                 took_s[series] = elapsed_s() - began_s
-            listener.quads(done, look, elapsed_s(), settings.sweep.budget_s)
+            listener.quads(done, look, elapsed_s(), budget_s)
         look = next_look(plan, quads)
     return tuple(quads)
 

@@ -131,26 +131,21 @@ def measure_run(
     began_s, started_at = clock(), now()
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
-        figures = _figures(sides, settings, lambda: clock() - began_s)
-    entry = recordable(plan, sides, settings, started_at=started_at, figures=figures)
+        figures = _figures(sides, lambda: clock() - began_s)
+    entry = recordable(plan, sides, started_at=started_at, figures=figures)
     return entry, {"change": plan.compared, **sides.provenance(started_at)}
 
 
 def recordable(
-    plan: SidePlan,
-    sides: Sides,
-    settings: CheckSettings,
-    *,
-    started_at: str,
-    figures: Mapping[str, float],
+    plan: SidePlan, sides: Sides, *, started_at: str, figures: Mapping[str, float]
 ) -> BaselineEntry:
     """The change as a baseline keeps it, whatever else was measured beside it."""
-    built = sides.built["change"]
+    built, asked = sides.built["change"], sides.settings.sweep
     # TARGET with its arguments, in one order.
-    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
+    arguments = (f"{key}={value}" for key, value in sorted(asked.arguments.items()))
     key = baseline_key(
         sides.machine,
-        target=" ".join((settings.sweep.target, *arguments)),
+        target=" ".join((asked.target, *arguments)),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
@@ -180,15 +175,13 @@ def data_fingerprint(target: Target) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
-def _figures(
-    sides: Sides, settings: CheckSettings, elapsed_s: Callable[[], float]
-) -> dict[str, float]:
+def _figures(sides: Sides, elapsed_s: Callable[[], float]) -> dict[str, float]:
     """The figures of a run: starts first, then as many blocks as there is time for.
 
     Raises:
         NothingMeasuredError: Blocks fail, or there is no time for as many as are needed.
     """
-    budget_s = settings.sweep.budget_s
+    budget_s = sides.settings.sweep.budget_s
     blocks: list[Block] = []
     # Of the budget: starts that take more are left out, since nothing is judged by them.
     starts = 3

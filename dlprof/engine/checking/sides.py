@@ -120,14 +120,14 @@ class Sides:
         self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
         self._plans = {plan.side: plan for plan in plans}
         self._processes = processes
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._waits_s: dict[Side, float] = {}  # in the last block, of sides that can't be followed
         self._refused: list[int] = []  # cores that a side can't be held to
 
     @property
     def _patience_s(self) -> float:
-        return patience(self._settings)[0]
+        return patience(self.settings)[0]
 
     @property
     def start_s(self) -> float:
@@ -158,7 +158,7 @@ class Sides:
         refuse_unlike(self._plans, self.built)
         for side, built in self.built.items():
             pins = bool(self.machine.gpus)
-            config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
+            config = single_config(self.settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
         self._on_all(lambda side: self._processes[side].open(self.configs[side], self._patience_s))
         self.build_s = self._clock() - began_s
@@ -205,7 +205,7 @@ class Sides:
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
-        cold, budget_s = self._try_all("load"), self._settings.sweep.budget_s
+        cold, budget_s = self._try_all("load"), self.settings.sweep.budget_s
         self.block_s = max(cold.values())
         if self.build_s + sum(cold.values()) > budget_s:
             return
@@ -242,7 +242,7 @@ class Sides:
 
     def _fit_block(self, took: Mapping[Side, float], least: int, workers: int) -> None:
         """Make blocks longer or shorter, where they are far from what is wanted."""
-        self.block_s, wanted_s = max(took.values()), self._settings.block_s
+        self.block_s, wanted_s = max(took.values()), self.settings.block_s
         # What can't be followed may load while its memory is read: what is waited for then has to
         # be as long, which one block alone doesn't show.
         loaded_s = max(self._waits_s.values(), default=self.block_s)
@@ -267,7 +267,7 @@ class Sides:
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
         """Measure one quad, up to the first block that fails: what follows would not count."""
-        usable = sorted(allowed_cpus()) if self._settings.pin and series == "load" else []
+        usable = sorted(allowed_cpus()) if self.settings.pin and series == "load" else []
         cores = cores_of([] if usable == self._refused else usable, number)
         blocks = self._up_to_failure(order, series, cores)
         if cores:  # both sides run alike: where one can't be held to them, neither is
@@ -322,7 +322,7 @@ class Sides:
         return dataclasses.replace(block, service_s=service, samples=samples)
 
     def _request(self, series: Series) -> BlockRequest:
-        return BlockRequest(series=series, batches=self.batches, seed=self._settings.sweep.seed)
+        return BlockRequest(series=series, batches=self.batches, seed=self.settings.sweep.seed)
 
 
 def _whole(batches: float, workers: int) -> int:

@@ -190,7 +190,6 @@ class TrialRunner:
     clock: Clock
     processes: dict[Side, FakeProcess]
     sides: Sides
-    settings: CheckSettings
 
 
 def bench(
@@ -211,12 +210,12 @@ def warm(processes: dict[Side, FakeProcess], clock: Clock, **settings: Any) -> T
     sides = Sides(plans, cast(dict[Side, SideProcess], processes), chosen, clock=clock)
     sides.build()
     sides.warm_up()
-    return TrialRunner(clock=clock, processes=processes, sides=sides, settings=chosen)
+    return TrialRunner(clock=clock, processes=processes, sides=sides)
 
 
 def measured(made: TrialRunner, listener: Listener | None = None) -> Any:
     plan, quads, unavailable = measure(
-        made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0
+        made.sides, listener or Listener(), clock=made.clock, began_s=0.0
     )
     return types.SimpleNamespace(plan=plan, quads=quads, unavailable=unavailable)
 
