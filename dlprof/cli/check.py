@@ -133,7 +133,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         # A machine that can't be trusted is no fault of the code.
         untrusted = fails and not test.trusted
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE if untrusted else ExitCode.OK)
-    from dlprof.gate import exit_code
+    from dlprof.gate.verdict import exit_code
 
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = write_files(report, files)

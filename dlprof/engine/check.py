@@ -18,17 +18,9 @@ from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import DlprofError, UsageError
-from dlprof.gate import (
-    ALL_GATES,
-    checked_target,
-    figures_of,
-    loader_difference,
-    make_check,
-    make_plan,
-    make_self_test,
-    next_look,
-    order_of,
-)
+from dlprof.gate.baseline import figures_of
+from dlprof.gate.plan import ALL_GATES, loader_difference, make_plan, order_of
+from dlprof.gate.verdict import checked_target, make_check, make_self_test, next_look
 from dlprof.records.gate import (
     CheckPlan,
     CheckReport,

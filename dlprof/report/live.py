@@ -26,7 +26,7 @@ from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from dlprof.gate import NextLook
+    from dlprof.gate.verdict import NextLook
     from dlprof.records.gate import Series
 
 _LABEL_WIDTH = len("machine ")

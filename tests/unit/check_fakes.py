@@ -12,7 +12,8 @@ from builders import machine
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import Sides
-from dlprof.gate import SIDES, NextLook
+from dlprof.gate.plan import SIDES
+from dlprof.gate.verdict import NextLook
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Series, Side
 from dlprof.settings import SweepSettings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from gate_samples import confirmed, load_quads
 
-from dlprof.gate import make_plan
+from dlprof.gate.plan import make_plan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -19,8 +19,8 @@ from gate_samples import (
 from golden import drawn
 
 from dlprof.errors import ExitCode
-from dlprof.gate import checked_target, exit_code, make_plan
-from dlprof.gate.plan import LOOKS
+from dlprof.gate.plan import LOOKS, make_plan
+from dlprof.gate.verdict import checked_target, exit_code
 from dlprof.records.gate import CheckReport, StageShift
 from dlprof.report.gate.check import advice, check_document, check_report, notes, stage_lines
 from dlprof.report.gate.files import (

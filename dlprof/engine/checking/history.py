@@ -17,17 +17,16 @@ from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import FileError, NothingMeasuredError, read_fault
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
-from dlprof.gate import (
+from dlprof.gate.baseline import (
+    MOST_CHARACTERS,
     add_entry,
     baseline_key,
-    checked_baseline,
     comparable,
     figures_of,
-    make_check,
-    make_plan,
     parse_baseline,
 )
-from dlprof.gate.baseline import MOST_CHARACTERS
+from dlprof.gate.plan import make_plan
+from dlprof.gate.verdict import checked_baseline, make_check
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.units import counted

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from dlprof.engine.preparation import ProgressListener
 from dlprof.engine.profile import for_one
-from dlprof.gate import NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
+from dlprof.gate.verdict import NextLook
 from dlprof.records import Target
 from dlprof.records.gate import Series
 from dlprof.search.space import single_config

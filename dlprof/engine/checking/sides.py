@@ -21,7 +21,8 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
+from dlprof.gate.plan import SIDES, cores_of
+from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.machine.portable import allowed_cpus
 from dlprof.records import Config, Failure, Machine

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.errors import DlprofError, FileError, refuse_newer
-from dlprof.gate import comparable
+from dlprof.gate.baseline import comparable
 from dlprof.gate.views import readings_of
 from dlprof.gate.wording import (
     METRICS,

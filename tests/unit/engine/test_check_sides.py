@@ -23,8 +23,8 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import SIDES, NextLook, cores_of
-from dlprof.gate.verdict import judge
+from dlprof.gate.plan import SIDES, cores_of
+from dlprof.gate.verdict import NextLook, judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
