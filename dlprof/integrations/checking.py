@@ -113,7 +113,7 @@ class Checker:
         if folder is None:
             return
         from dlprof.files import make_folder, replace_file
-        from dlprof.report.gate.check import check_document
+        from dlprof.report.check import check_document
 
         own = self._request.node.nodeid
         plain = re.sub("::|/", "-", own)
@@ -171,7 +171,7 @@ def _in_words(error: DlprofError) -> str:
 
 def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
-    from dlprof.report.gate.check import headline, side_text, stage_lines
+    from dlprof.report.check import headline, side_text, stage_lines
 
     head = headline(report)
     lines = [

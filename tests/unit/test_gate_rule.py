@@ -30,7 +30,7 @@ from dlprof.gate.views import block_value
 from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config
 from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
-from dlprof.report.gate.check import check_document, read_check
+from dlprof.report.check import check_document, read_check
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
 FIRST = LOOKS[0]
