@@ -33,8 +33,7 @@ from gate_tables import (
 from others_rules import RULES
 
 from dlprof.engine.check import measure
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings, SidePlan
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate.rule import run_queue_wait

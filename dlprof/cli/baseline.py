@@ -59,8 +59,8 @@ def update(
     replaceable(file)  # before time is spent
     read_baseline(file)
     if document is None:
+        from dlprof.engine.checking.compared import for_check
         from dlprof.engine.checking.history import measure_run
-        from dlprof.engine.checking.settings import for_check
 
         settings = for_check(*options.resolve(asked.given, config))
         with listening(asked) as listener:

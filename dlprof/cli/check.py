@@ -100,7 +100,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
         options.refuse_two({"--self-test": self_test, flag: path})
-    from dlprof.engine.checking.settings import for_check
+    from dlprof.engine.checking.compared import for_check
     from dlprof.settings.resolve import config_files
 
     settings = dataclasses.replace(

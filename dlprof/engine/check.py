@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dlprof.engine.checking.compared import SidePlan, both_sides
+from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, both_sides
 from dlprof.engine.checking.history import lone_side, recordable, too_quick
-from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import DlprofError, UsageError

@@ -21,7 +21,7 @@ from schemas import conforms
 
 from dlprof import trial
 from dlprof.engine.check import run_check
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.gate.verdict import NextLook, judge
 from dlprof.records import Config

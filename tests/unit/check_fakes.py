@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from builders import machine
 
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings, SidePlan
 from dlprof.engine.checking.sides import Sides
 from dlprof.gate.plan import SIDES
 from dlprof.gate.verdict import NextLook

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.engine.checking.compared import SidePlan, working_tree
+from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, working_tree
 from dlprof.engine.checking.git import find_git, remove_abandoned
-from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import FileError, NothingMeasuredError, read_fault

@@ -10,8 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.engine.checking.compared import NO_SUBMODULES, SidePlan
-from dlprof.engine.checking.settings import CheckListener, CheckSettings, patience
+from dlprof.engine.checking.compared import (
+    NO_SUBMODULES,
+    CheckListener,
+    CheckSettings,
+    SidePlan,
+    patience,
+)
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import (
     BaseNotMeasuredError,

@@ -13,8 +13,7 @@ from typing import Any, cast
 import pytest
 
 from dlprof.engine.check import measure
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.settings import CheckSettings, for_check, patience
+from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
 from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
     BaseNotMeasuredError,
