@@ -294,11 +294,11 @@ class _Profile(Measuring):
             ranks=ranks,
         )
         calibration = self._calibration(evidence)
-        predict, explained = None, evidence.explained
+        predict, traced = None, evidence.explained
         if calibration is not None:
             timed = None
-            if settings.step_callable is not None and explained is not None:
-                timed = explained.stage("step")
+            if settings.step_callable is not None and traced is not None:
+                timed = traced.stage("step")
             predict = ModelAtStep.at_step(calibration, timed or evidence.step_s)
         return dataclasses.replace(evidence, predict=predict)
 
