@@ -95,14 +95,6 @@ class SweepListener(RunnerListener, Protocol):
         """A trial is in the run file."""
 
 
-_TWO_WORKERS = Config(num_workers=2, persistent_workers=True)
-"""By which it shows what workers share; they stay, so that it can be seen what they have moved."""
-
-_COPIED = (
-    f"Workers start by {{method}} here {COPIED_SIGN}, so each of them gets the dataset pickled."
-)
-
-
 def now() -> str:
     """The time as records have it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -153,7 +145,8 @@ def look_at(
     # As workers start where nothing is set, or else as any that are to be measured do.
     method = None if preflight.start_method == "fork" else "fork"
     forked = method is None or any(each.start_method == method for each in space.configs)
-    two = dataclasses.replace(_TWO_WORKERS, start_method=method)
+    # Those show what workers share, and stay, so that it can be seen what they have moved.
+    two = Config(num_workers=2, persistent_workers=True, start_method=method)
     two = target.attainable(two, has_accelerator=False)
     if probe.get("moved_files") and two.num_workers > 1 and forked:
         shared = runner.shared_files(two, left_s=left_s())
@@ -204,7 +197,9 @@ def _probed(
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
     copied = method != "fork" and (own is None or own.start_method is None)
-    start = _COPIED.format(method=method) if copied else ""
+    start = (
+        f"Workers start by {method} here {COPIED_SIGN}, so each of them gets the dataset pickled."
+    )
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -215,7 +210,11 @@ def _probed(
         reads_files=probe["data_files"] > 0,
         sharing_strategy=probe["sharing_strategy"],
         main_failure=record_of(Failure, probe["main_failure"]),
-        notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
+        notes=(
+            *built.notes,
+            *runner.notes,
+            *filter(None, [probe.get("counting"), copied and start]),
+        ),
     )
     return target, accelerator, probe
 

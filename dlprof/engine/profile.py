@@ -48,10 +48,6 @@ from dlprof.trial.protocol import Message
 from dlprof.units import format_duration, with_hint
 
 _TRIAL_S = 1.0
-_NOT_FOLLOWED = (
-    "The budget ended before a batch was traced through its stages, so most causes are "
-    "not known. Give a longer --budget."
-)
 
 
 def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
@@ -167,7 +163,10 @@ class _Profile(Measuring):
             self._weigh_starts()
         evidence = self._evidence()
         if reason == "budget" and evidence.explained is None:
-            notes.append(_NOT_FOLLOWED)
+            notes.append(
+                "The budget ended before a batch was traced through its stages, so most causes are "
+                "not known. Give a longer --budget."
+            )
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")

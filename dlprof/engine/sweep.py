@@ -74,15 +74,6 @@ from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
 
-_NO_MODEL = (
-    "The traced trials show too little to predict from, so configurations are measured directly"
-)
-_RAISES = (
-    "The target's own code raises or ends an epoch early, whatever the settings, so no others are "
-    "tried"
-)
-
-
 SCALING_BLOCKS = 2  # trials at each number of ranks, interleaved, so that drift hits all of them
 
 
@@ -116,7 +107,10 @@ class Sweep(Measuring):
             self._try_scaling()
             self._try_binding()
             if self._is_hopeless:
-                self.listener.message(_RAISES)
+                self.listener.message(
+                    "The target's own code raises or ends an epoch early, whatever the settings, "
+                    "so no others are tried"
+                )
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
@@ -169,7 +163,8 @@ class Sweep(Measuring):
             prediction = self.so_far.prediction
             if prediction is None:
                 if not self._is_hopeless:
-                    self.listener.message(_NO_MODEL)
+                    why = "too little to predict from, so configurations are measured directly"
+                    self.listener.message(f"The traced trials show {why}")
                 return self._search(self.plan)
             reason = self._search(final_plan(self.plan, prediction.race), prediction)
             if reason == "budget":
@@ -393,9 +388,6 @@ class Sweep(Measuring):
         return True
 
 
-_NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
-
-
 def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     settings: SweepSettings,
     *,
@@ -463,7 +455,8 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             plan = plan_of(header)
             wanted = bool(outlook.cells) or settings.search == "model"
             if wanted and plan.search != "model":
-                listener.message(_NO_ROOM)
+                why = "so configurations are measured directly"
+                listener.message(f"The budget is too short for the model, {why}")
             listener.planned(header, plan.configs, settings.repeats)
             sweep = Sweep(
                 header=header,
@@ -633,9 +626,6 @@ def _start_costs(calibration: Calibration, conditions: Conditions, usual: str) -
 RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})
 """Settings that may be changed when a run is continued: they decide how much is measured."""
 
-_NAMES_CODE = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
-"""Settings by which a run file could have code run; nobody but the user may name it."""
-
 
 def resumed_settings(
     stored: SweepSettings, settings: SweepSettings, given: Collection[str]
@@ -648,7 +638,9 @@ def resumed_settings(
         UsageError: The user named another value for a field that a run can't change, or did not
             repeat what names code: a run file from elsewhere must not choose what is run.
     """
-    for name, option in _NAMES_CODE.items():
+    # By these a run file could have code run, which nobody but the user may name.
+    options = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
+    for name, option in options.items():
         if name not in given and _names_code(stored, name):
             raise UsageError(
                 f"The run started with {option}: give it again to continue",

@@ -61,9 +61,6 @@ from dlprof.units import NS
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS
-_RUNNING = Ending(kind="running", exit_code=0)
-_NO_LOADER = "No DataLoader of torch's was iterated in this process."
-_NO_TORCH = "The script did not import torch.utils.data in this process."
 
 
 def new_header(name: str) -> RunHeader:
@@ -123,7 +120,7 @@ class ScriptRun:
         self._reported: dict[str, Explanation] = {}
         self._tuned: Mapping[Any, str] = {}
         self._process = os.getpid()
-        self.ending = _RUNNING
+        self.ending = Ending(kind="running", exit_code=0)
         self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
@@ -327,7 +324,10 @@ class ScriptRun:
     def _notes(self) -> tuple[str, ...]:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
         if not self._recorder.records():
-            notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
+            said = "The script did not import torch.utils.data in this process."
+            if DATALOADER_MODULE in sys.modules:
+                said = "No DataLoader of torch's was iterated in this process."
+            notes.append(said)
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1
         tuned = list(self._tuned.items())  # other threads may come with more

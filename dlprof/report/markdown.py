@@ -15,7 +15,6 @@ _ACTIVE = re.compile(r"[\\`*_\[\]<>&|~$]")
 _LEADING = re.compile(r"^(\d{0,9})([-+.)=])(?=[\s=-]|$)")
 # Addresses, mentions and numbers of issues become links even behind a backslash.
 _LINKED = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[@#])", re.IGNORECASE)
-_INVISIBLE = "\u2060"  # a word joiner: it parts what would be a link, and nobody sees it
 
 _AROUND = " ,.;:()"  # beside these, emphasis begins and ends whatever it holds
 
@@ -36,7 +35,8 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <b> *x* @me")
     'a\\|b \\<b\\> \\*x\\* @\u2060me'
     """
-    return _LINKED.sub(_INVISIBLE, _ACTIVE.sub(r"\\\g<0>", clean(text)))
+    joiner = "\u2060"  # parts the words of what would be a link, and nobody sees it
+    return _LINKED.sub(joiner, _ACTIVE.sub(r"\\\g<0>", clean(text)))
 
 
 def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:

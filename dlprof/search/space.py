@@ -416,9 +416,6 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
     return [LeftOut(setting=f"num_workers=0 with {', '.join(names)}", reason=reason)]
 
 
-_TARGETS_OWN = ("target_error", "worker_exception", "truncated")
-
-
 def _excluded(
     config: Config, settings: SweepSettings, target: Target, present: Config | None = None
 ) -> str | None:
@@ -521,6 +518,7 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
     if len({config.batch_size for config in configs}) > 1:
         return False
     run = [trial for trial in trials if trial.outcome != "skipped"]
-    raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
+    kinds = {"target_error", "worker_exception", "truncated"}
+    raised = [t for t in run if t.failure is not None and t.failure.kind in kinds]
     fed = {trial.config.num_workers > 0 for trial in raised}
     return len(fed) > 1 and len(raised) == len(run) >= 3

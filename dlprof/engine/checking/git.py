@@ -202,9 +202,6 @@ def _unused(place: Path, length: int) -> Path:
     return path
 
 
-_COMMITS = ("CI_MERGE_REQUEST_DIFF_BASE_SHA",)
-"""Variables of CI systems that hold the commit itself (GitLab)."""
-
 _BRANCHES = (
     "GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "BITBUCKET_PR_DESTINATION_BRANCH",
     "SYSTEM_PULLREQUEST_TARGETBRANCH", "CHANGE_TARGET", "BUILDKITE_PULL_REQUEST_BASE_BRANCH",
@@ -223,16 +220,14 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
     Raises:
         UsageError: There is none to be found.
     """
-    for name in _COMMITS:
-        if environ.get(name):
-            commit = git.commit(environ[name])
-            if commit is None:
-                raise UsageError(
-                    f"The commit {environ[name]}, at which this branch began, can't be found in "
-                    "this clone",
-                    hint=_FETCH,
-                )
-            return _or_before(git, Compared(name="merge base", commit=commit))
+    if began := environ.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"):  # of GitLab's
+        commit = git.commit(began)
+        if commit is None:
+            raise UsageError(
+                f"The commit {began}, at which this branch began, can't be found in this clone",
+                hint=_FETCH,
+            )
+        return _or_before(git, Compared(name="merge base", commit=commit))
     for branch, needed in _branches(git, environ):
         if git.commit(branch) is None:
             continue

@@ -41,11 +41,6 @@ from dlprof.trial.side import SideProcess
 from dlprof.units import counted
 from dlprof.version import __version__
 
-_SUBMODULES = (
-    "The base is checked out without its submodules: check against a directory that has them, with "
-    "--against DIRECTORY."
-)
-
 
 def side_name(plan: SidePlan) -> str:
     """A side for people: ``The base (main, 1a2b3c4)``."""
@@ -58,7 +53,11 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
     """The same error, with the name of the side that has it."""
     hint, kind = error.hint, type(error)
     if plan.side == "base" and not isinstance(error, UsageError):  # it may lack more than it seems
-        submodules = _SUBMODULES if NO_SUBMODULES in plan.compared.note else ""
+        submodules = (
+            "The base is checked out without its submodules: check against a directory that has "
+            "them, with --against DIRECTORY."
+        )
+        submodules = submodules if NO_SUBMODULES in plan.compared.note else ""
         untracked = "Files that git doesn't track, such as data, are named by absolute paths."
         parts = (
             *(hint, "What is checked has to work in the base too.", submodules),
