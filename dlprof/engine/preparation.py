@@ -197,9 +197,10 @@ def _probed(
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
     copied = method != "fork" and (own is None or own.start_method is None)
-    start = (
-        f"Workers start by {method} here {COPIED_SIGN}, so each of them gets the dataset pickled."
-    )
+    notes = [*built.notes, *runner.notes, *filter(None, [probe.get("counting")])]
+    if copied:
+        start = f"Workers start by {method} here {COPIED_SIGN}"
+        notes.append(f"{start}, so each of them gets the dataset pickled.")
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -210,11 +211,7 @@ def _probed(
         reads_files=probe["data_files"] > 0,
         sharing_strategy=probe["sharing_strategy"],
         main_failure=record_of(Failure, probe["main_failure"]),
-        notes=(
-            *built.notes,
-            *runner.notes,
-            *filter(None, [probe.get("counting"), copied and start]),
-        ),
+        notes=tuple(notes),
     )
     return target, accelerator, probe
 
