@@ -331,15 +331,13 @@ class ScriptRun:
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1
         tuned = list(self._tuned.items())  # other threads may come with more
-        said = collections.Counter(_tuning_note(*each, named=several) for each in tuned)
+        said = collections.Counter(
+            # Where there are several, each is named behind who says it.
+            each.summary().replace(": ", f": {name}: ", 1) if name and several else each.summary()
+            for each, name in tuned
+        )
         notes += [f"{text} ({n} loaders)" if n > 1 else text for text, n in said.items()]
         return tuple(notes)
-
-
-def _tuning_note(tuning: Any, name: str, *, named: bool) -> str:
-    """What was tried on a loader, which is named where there are several."""
-    said: str = tuning.summary()
-    return said.replace(": ", f": {name}: ", 1) if name and named else said  # behind who says it
 
 
 def _failed(script: WatchedScript) -> bool:

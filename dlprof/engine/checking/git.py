@@ -101,18 +101,15 @@ class Git:
     def no_such_ref(self, ref: str) -> UsageError:
         """The error of a ref that doesn't exist."""
         known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
-        hint = did_you_mean(ref, known, most=3) or self._where_from(ref)
+        hint = did_you_mean(ref, known, most=3)
+        if not hint and self.commit("HEAD") is None:
+            hint = "The repository has no commit yet; give a directory."
+        elif not hint and not self.ask("remote"):
+            hint = "Name a branch, a tag or a commit of this repository; it has no remote."
+        hint = hint or self.more_history() or f"Fetch it first: git fetch origin {ref}."
         return UsageError(
             f"--against {ref}: there is no such git ref, and no such directory", hint=hint
         )
-
-    def _where_from(self, ref: str) -> str:
-        """Where to get a ref from that isn't here."""
-        if self.commit("HEAD") is None:
-            return "The repository has no commit yet; give a directory."
-        if not self.ask("remote"):
-            return "Name a branch, a tag or a commit of this repository; it has no remote."
-        return self.more_history() or f"Fetch it first: git fetch origin {ref}."
 
 
 def find_git(directory: Path) -> Git | None:
