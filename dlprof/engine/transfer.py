@@ -25,6 +25,8 @@ from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.protocol import BuildRequest, Message, TransferRequest, error_of
 from dlprof.trial.runtime import Inbox, ModuleProcess, TrialLog, open_log
 
+_SHARED = "Copies ran to all devices at once, which slows down other users of their links."
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
@@ -180,7 +182,6 @@ def _transfers(
         missing["together"] = cut or "there are not two accelerators"
     if options.target is not None and not batches:
         missing["batch"] = cut
-    shared = "Copies ran to all devices at once, which slows down other users of their links."
     missing |= {each["what"]: each["reason"] for each in heard["missing"]}
     return Transfers(
         machine=machine,
@@ -189,6 +190,6 @@ def _transfers(
         devices=tuple(devices),
         together=together,
         batch=batches[-1] if batches else None,
-        warnings=(shared,) if together else (),
+        warnings=(_SHARED,) if together else (),
         unavailable=missing,
     )
