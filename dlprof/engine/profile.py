@@ -31,6 +31,7 @@ from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.calibrate import fit
 from dlprof.records import (
+    Calibration,
     Config,
     DatasetWeight,
     Purpose,
@@ -291,12 +292,7 @@ class _Profile(Measuring):
             weight=self.weight,
             ranks=ranks,
         )
-        found = fit(
-            evidence.explanations(),
-            evidence.trials("present", "calibration", "variant"),  # whose starts tell of more
-            batch_tensors=target.batch_tensors,
-        )
-        calibration = sensible(found) if found.is_usable else None
+        calibration = self._calibration(evidence)
         predict, traced = None, evidence.explained
         if calibration is not None:
             timed = None
@@ -304,3 +300,12 @@ class _Profile(Measuring):
                 timed = traced.stage("step")
             predict = ModelAtStep.at_step(calibration, timed or evidence.step_s)
         return dataclasses.replace(evidence, predict=predict)
+
+    def _calibration(self, evidence: Evidence) -> Calibration | None:
+        """What batches cost; ``None`` where no trial shows it."""
+        found = fit(
+            evidence.explanations(),
+            evidence.trials("present", "calibration", "variant"),  # whose starts tell of more
+            batch_tensors=self.header.target.batch_tensors,
+        )
+        return sensible(found) if found.is_usable else None

@@ -324,10 +324,10 @@ class ScriptRun:
     def _notes(self) -> tuple[str, ...]:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
         if not self._recorder.records():
-            said = "The script did not import torch.utils.data in this process."
+            why = "The script did not import torch.utils.data in this process."
             if DATALOADER_MODULE in sys.modules:
-                said = "No DataLoader of torch's was iterated in this process."
-            notes.append(said)
+                why = "No DataLoader of torch's was iterated in this process."
+            notes.append(why)
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1
         tuned = list(self._tuned.items())  # other threads may come with more
