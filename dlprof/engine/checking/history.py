@@ -27,7 +27,7 @@ from dlprof.gate.baseline import (
 from dlprof.gate.plan import make_plan
 from dlprof.gate.verdict import checked_baseline, make_check
 from dlprof.records import Target
-from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
+from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared
 from dlprof.units import counted
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
@@ -184,11 +184,13 @@ def _figures(sides: Sides, elapsed_s: Callable[[], float]) -> dict[str, float]:
     # Of the budget: starts that take more are left out, since nothing is judged by them.
     starts = 3
     if starts * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
-        blocks += _some(sides, "start", starts)
+        blocks += sides.blocks("B" * starts, "start")
     loaded = 0
     while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
-        blocks += _some(sides, "load", 1)
+        sides.refuse_failing()
+        blocks += sides.blocks("B", "load")
         loaded += 1
+    sides.refuse_failing()
     figures = figures_of(make_plan(), blocks)
     if "service.mean" not in figures:
         raise too_quick()
@@ -201,9 +203,3 @@ def too_quick() -> NothingMeasuredError:
         "The blocks took less time than the clock can resolve",
         hint="Choose a target that does more.",
     )
-
-
-def _some(sides: Sides, series: Series, count: int) -> tuple[Block, ...]:
-    found = sides.blocks("B" * count, series)
-    sides.refuse_failing()
-    return found
