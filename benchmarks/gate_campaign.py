@@ -32,14 +32,13 @@ from gate_tables import (
 )
 from others_rules import RULES
 
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.measuring import MeasuredQuads, measure
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.check import measure
+from dlprof.engine.checking.compared import CheckSettings, SidePlan
 from dlprof.engine.checking.sides import open_sides
 from dlprof.errors import UsageError
 from dlprof.gate.rule import run_queue_wait
 from dlprof.gate.verdict import judge
-from dlprof.records.gate import Compared, Quad, Side
+from dlprof.records.gate import CheckPlan, Compared, Quad, Side
 from dlprof.report.live import open_listener
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
@@ -104,15 +103,17 @@ def measured(session: Planned) -> Session | None:
     ):
         began_s = time.monotonic()
         with contextlib.suppress(UsageError):  # the machine is too busy to begin
-            found = measure(sides, settings, listener, clock=time.monotonic, began_s=began_s)
-            return ended_session(session, found, time.monotonic() - began_s)
+            plan, quads, _ = measure(sides, listener, began_s=began_s)
+            return ended_session(session, plan, quads, time.monotonic() - began_s)
     return None
 
 
-def ended_session(planned: Planned, found: MeasuredQuads, seconds: float) -> Session:
+def ended_session(
+    planned: Planned, plan: CheckPlan, quads: Sequence[Quad], seconds: float
+) -> Session:
     """What one check found, and what others' rules find in its blocks."""
-    verdict = judge(found.plan, found.quads)
-    load = [quad for quad in found.quads if quad.series == "load"]
+    verdict = judge(plan, quads)
+    load = [quad for quad in quads if quad.series == "load"]
     walls = [_walls(load, side)[:OTHERS_BLOCKS] for side in ("base", "change")]
     alarms = [name for name, rule in RULES.items() if min(map(len, walls)) > 1 and rule(*walls)]
     service = next((gate for gate in verdict.gates if gate.name == "service"), None)

@@ -16,8 +16,8 @@ from common import Report, Table, parser, publish, surroundings
 from gate_world import APART, CROWDED, DRIFTING, ODD, QUIET, SWITCHING, Machine, Slowdown, World
 from others_rules import RULES, Rule
 
-from dlprof.gate import make_plan, next_look
-from dlprof.gate.verdict import judge
+from dlprof.gate.plan import make_plan
+from dlprof.gate.verdict import judge, next_look
 from dlprof.records.gate import Block, Quad
 
 SESSIONS, QUICK_SESSIONS = 300, 4

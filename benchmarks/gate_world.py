@@ -11,8 +11,7 @@ import dataclasses
 import math
 import random
 
-from dlprof.gate import SIDES, order_of
-from dlprof.gate.plan import THRESHOLD
+from dlprof.gate.plan import SIDES, THRESHOLD, order_of
 from dlprof.records.gate import Block, Quad
 
 BATCHES = 16

@@ -47,7 +47,7 @@ _HOMES = {
     "check": "dlprof.api",
     "compare": "dlprof.api",
     "kwargs_for": "dlprof.saved",
-    "load_ipython_extension": "dlprof.integrations.notebook",  # asked for by %load_ext dlprof
+    "load_ipython_extension": "dlprof.integrations.watch",  # asked for by %load_ext dlprof
     "load_run": "dlprof.api",
     "machine": "dlprof.machine",
     "predict": "dlprof.api",

@@ -265,8 +265,8 @@ def check(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     from dlprof.engine.check import run_check
+    from dlprof.engine.checking.compared import for_check
     from dlprof.engine.checking.history import check_baseline
-    from dlprof.engine.checking.settings import for_check
     from dlprof.report.live import open_listener
     from dlprof.settings import parse_option
 

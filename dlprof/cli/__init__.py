@@ -32,6 +32,3 @@ def _leave(_number: int, _frame: object) -> None:
     os.write(2, b"dlprof: Interrupted.\n")
     # ``ExitCode.INTERRUPTED``, which is not imported yet where this is needed
     os._exit(130)
-
-
-__all__ = ["BEGAN_S", "main"]

@@ -59,12 +59,12 @@ def update(
     replaceable(file)  # before time is spent
     read_baseline(file)
     if document is None:
+        from dlprof.engine.checking.compared import for_check
         from dlprof.engine.checking.history import measure_run
-        from dlprof.engine.checking.settings import for_check
 
         settings = for_check(*options.resolve(asked.given, config))
         with listening(asked) as listener:
-            entry = measure_run(settings, listener=listener).entry
+            entry, _ = measure_run(settings, listener=listener)
     else:
         entry = _taken(document)
     count = record_entry(file, entry)
@@ -83,7 +83,7 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     By what they can be compared with. Measures nothing.
     """
     from dlprof.engine.checking.history import read_baseline
-    from dlprof.report.gate.check import baseline_document, baseline_report
+    from dlprof.report.check import baseline_document, baseline_report
 
     if not file.exists():
         raise FileError(
@@ -98,7 +98,7 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
 def _taken(document: Path) -> BaselineEntry:
     """The run that the document of a check holds; warns of a doubtful one."""
     from dlprof.files import check_plain
-    from dlprof.report.gate.check import GIVE_DOCUMENT, read_check
+    from dlprof.report.check import GIVE_DOCUMENT, read_check
 
     try:
         check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)

@@ -100,7 +100,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     for name, path in files.items():
         flag = "-o" if path is output else f"--{name.replace('_', '-')}"
         options.refuse_two({"--self-test": self_test, flag: path})
-    from dlprof.engine.checking.settings import for_check
+    from dlprof.engine.checking.compared import for_check
     from dlprof.settings.resolve import config_files
 
     settings = dataclasses.replace(
@@ -126,14 +126,14 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
                 from dlprof.engine.checking.history import check_baseline
 
                 report = check_baseline(settings, baseline, listener=listener)
-    from dlprof.report.gate.check import check_document, check_report, self_test_report
+    from dlprof.report.check import check_document, check_report, self_test_report
 
     if self_test:
         asked.show(lambda: check_document(test), lambda: self_test_report(test))
         # A machine that can't be trusted is no fault of the code.
         untrusted = fails and not test.trusted
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE if untrusted else ExitCode.OK)
-    from dlprof.gate import exit_code
+    from dlprof.gate.verdict import exit_code
 
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = write_files(report, files)
@@ -180,7 +180,7 @@ def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] 
 
 def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
     """Write what was asked for, over files that are there; says why some could not be written."""
-    from dlprof.report.gate.files import RENDERERS
+    from dlprof.report.check import RENDERERS
 
     unwritten = []
     for written_as, path in files.items():
@@ -199,7 +199,7 @@ def tell_github(
 
     A file that can't be written changes nothing of the verdict.
     """
-    from dlprof.report.gate.files import render_annotation, render_outputs, render_summary
+    from dlprof.report.check import render_annotation, render_outputs, render_summary
 
     for name, render in (
         ("GITHUB_STEP_SUMMARY", render_summary),

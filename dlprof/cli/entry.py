@@ -49,11 +49,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run one command.
-
-    Returns:
-        The exit code, one of ``dlprof.errors.ExitCode``.
-    """
+    """Run one command; its exit code, one of ``dlprof.errors.ExitCode``."""
     code: int = ExitCode.OK
     try:
         if environ.get(COMPLETES):  # a shell asks what could come next

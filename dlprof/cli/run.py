@@ -100,7 +100,7 @@ def run(  # noqa: PLR0913 - one for each option
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
     from dlprof.integrations.ranks import read_rank
-    from dlprof.integrations.running import ScriptRun, new_header, run_program
+    from dlprof.integrations.running import ScriptRun, new_header
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.machine.launchers import job_moment, launcher_of
     from dlprof.store import RunWriter, check_output, run_file_name
@@ -129,12 +129,11 @@ def run(  # noqa: PLR0913 - one for each option
     if output is not None:
         check_output(path, force=force)
     set_path(folder)
-    plan = ScriptRun(
-        load=(lambda: load_module(module, list(script)))
-        if module is not None
-        else (lambda: program),
+    watched = ScriptRun(
+        header=header,
         rank=rank,
         show=lambda run: _report(run, document, on_screen=on_screen),
+        clock=time.perf_counter_ns,
         follow=follow and not tune,
         headroom=headroom,
         tune=tune,
@@ -155,7 +154,8 @@ def run(  # noqa: PLR0913 - one for each option
                 document.unlink()
         return writer
 
-    ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
+    load = (lambda: program) if module is None else (lambda: load_module(module, list(script)))
+    ending = watched.run(load, begin)
     # As the script ended: past dlprof's own way out, which knows its own exit codes only.
     sys.exit(ending.exit_code)
 

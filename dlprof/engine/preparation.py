@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,14 +95,6 @@ class SweepListener(RunnerListener, Protocol):
         """A trial is in the run file."""
 
 
-_TWO_WORKERS = Config(num_workers=2, persistent_workers=True)
-"""By which it shows what workers share; they stay, so that it can be seen what they have moved."""
-
-_COPIED = (
-    f"Workers start by {{method}} here {COPIED_SIGN}, so each of them gets the dataset pickled."
-)
-
-
 def now() -> str:
     """The time as records have it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -148,17 +141,17 @@ def look_at(
         space = Space(configs=(named,), left_out=())
     else:
         space = build_space(settings, target, machine, has_accelerator=has)
-    left = threads_left(read_cgroups())
-    preflight = Preflight.of(settings, target, machine, probe, threads=left)
+    preflight = Preflight(settings, target, machine, probe, threads_left(read_cgroups()))
     # As workers start where nothing is set, or else as any that are to be measured do.
     method = None if preflight.start_method == "fork" else "fork"
     forked = method is None or any(each.start_method == method for each in space.configs)
-    two = dataclasses.replace(_TWO_WORKERS, start_method=method)
+    # Those show what workers share, and stay, so that it can be seen what they have moved.
+    two = Config(num_workers=2, persistent_workers=True, start_method=method)
     two = target.attainable(two, has_accelerator=False)
     if probe.get("moved_files") and two.num_workers > 1 and forked:
         shared = runner.shared_files(two, left_s=left_s())
         target = dataclasses.replace(target, shared_files=shared)
-        preflight = dataclasses.replace(preflight, shared=shared_position(shared))
+        preflight = dataclasses.replace(preflight, target=target)
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
     if copied is not None:  # a process tries once whether workers can be started again
         one_worker = dataclasses.replace(copied, num_workers=1)
@@ -204,7 +197,10 @@ def _probed(
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
     copied = method != "fork" and (own is None or own.start_method is None)
-    start = _COPIED.format(method=method) if copied else ""
+    notes = [*built.notes, *runner.notes, *filter(None, [probe.get("counting")])]
+    if copied:
+        start = f"Workers start by {method} here {COPIED_SIGN}"
+        notes.append(f"{start}, so each of them gets the dataset pickled.")
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -215,7 +211,7 @@ def _probed(
         reads_files=probe["data_files"] > 0,
         sharing_strategy=probe["sharing_strategy"],
         main_failure=record_of(Failure, probe["main_failure"]),
-        notes=(*built.notes, *runner.notes, *filter(None, [probe.get("counting"), start])),
+        notes=tuple(notes),
     )
     return target, accelerator, probe
 
@@ -456,7 +452,7 @@ class ResourceLimit(NamedTuple):
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Preflight:
     """What the probe and the machine say of what can work: the rest is skipped, with the reason.
 
@@ -465,154 +461,122 @@ class Preflight:
     the queues fill. All others are tried, and ended when they exceed a limit.
     """
 
-    batch_size: int | None  # the target's own, at which it was probed
-    # Data of the smaller of the batches seen; ``None`` if unknown, here and below.
-    batch_bytes: int | None
-    shared_bytes: int | None  # the part of it that goes through shared memory
-    descriptors: int | None  # pieces of shared memory in it
-    start_method: str  # what workers are started by where a configuration doesn't say
-    # The same for how they share tensors; ``None`` where the target's own code may change it in
-    # each worker.
-    sharing_strategy: str | None
-    memory: ResourceLimit | None  # what one trial may take
-    shared_memory: ResourceLimit | None  # the same of shared memory
-    open_files: int | None  # soft limit of a process
-    threads: int | None  # that cgroups let one rank start
-    unsendable: Failure | None = None  # why no worker can send a batch
+    settings: SweepSettings  # with the limits that all ranks share
+    target: Target  # as it was probed
+    machine: Machine
+    probe: Mapping[str, Any]  # what ``probing.probe`` saw; ``None`` for what isn't known
+    threads: int | None = None  # that cgroups let all ranks start
     unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
-    shared: Failure | None = None  # why the data of several forked workers is wrong
-    in_main: Failure | None = None  # why nothing can be loaded without workers
-
-    @classmethod
-    def of(
-        cls,
-        settings: SweepSettings,
-        target: Target,
-        machine: Machine,
-        probe: Mapping[str, Any],
-        *,
-        threads: int | None = None,
-    ) -> Preflight:
-        """From limits that all ranks share, what is free, and what ``probing.probe`` saw."""
-        own, launched = target.own_config or Config(), max(settings.launch_ranks or (1,))
-        memory, shared_memory = resource_limits(settings, machine)
-        return cls(
-            batch_size=target.batch_size,
-            batch_bytes=probe["least_bytes"],
-            shared_bytes=probe["shared_bytes"],
-            descriptors=probe["descriptors"],
-            start_method=own.start_method or probe["start_method"],
-            sharing_strategy=probe["sharing_strategy"],
-            memory=memory,
-            shared_memory=shared_memory,
-            open_files=machine.open_files_limit,
-            threads=None if threads is None else threads // launched,
-            unsendable=record_of(Failure, probe["batch_failure"]),
-            shared=shared_position(target.shared_files),
-            in_main=target.main_failure,
-        )
 
     def starts_by_copy(self, config: Config) -> bool:
         """Whether its workers get the dataset pickled."""
-        return config.num_workers > 0 and self.method(config) in BY_COPY
+        return config.num_workers > 0 and self._method(config) in BY_COPY
 
-    def method(self, config: Config) -> str:
+    def _method(self, config: Config) -> str:
         """What the workers of a configuration are started by."""
         return config.start_method or self.start_method
+
+    @property
+    def start_method(self) -> str:
+        """What workers are started by where a configuration doesn't say."""
+        own = self.target.own_config or Config()
+        found: str = own.start_method or self.probe["start_method"]
+        return found
+
+    @functools.cached_property
+    def _room(self) -> tuple[ResourceLimit | None, ResourceLimit | None]:
+        return resource_limits(self.settings, self.machine)
 
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration can't work; ``None`` to try it."""
         if config.num_workers == 0:
-            return self.in_main
+            return self.target.main_failure
         if self.starts_by_copy(config) and self.unstartable is not None:
             return self.unstartable
-        if self.shared is not None and config.num_workers > 1 and self.method(config) == "fork":
-            return self.shared
+        shared = shared_position(self.target.shared_files)
+        if shared is not None and config.num_workers > 1 and self._method(config) == "fork":
+            return shared
         return (
-            self.unsendable
-            or _shared_memory(config, self)
-            or _memory(config, self)
-            or _descriptors(config, self)
-            or _threads(config, self)
+            record_of(Failure, self.probe["batch_failure"])
+            or self._without_shared_memory(config)
+            or self._without_memory(config)
+            or self._without_descriptors(config)
+            or self._without_threads(config)
         )
 
+    def _without_shared_memory(self, config: Config) -> Failure | None:
+        """Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm."""
+        batch, limit = self._at_batch_size("shared_bytes", config), self._room[1]
+        if batch is None or limit is None or (need := config.queued_batches * batch) <= limit.size:
+            return None
+        return Failure(
+            kind="shared_memory",
+            message=f"{_batches(config, batch)} need {format_bytes(need)} of shared memory, and "
+            f"{limit.text}.",
+            hint=failures.MORE_SHM,
+        )
 
-def _shared_memory(config: Config, known: Preflight) -> Failure | None:
-    """Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm."""
-    batch = _at_batch_size(known.shared_bytes, config, known)
-    if batch is None or known.shared_memory is None:
-        return None
-    need = config.queued_batches * batch
-    if need <= known.shared_memory.size:
-        return None
-    return Failure(
-        kind="shared_memory",
-        message=f"{_batches(config, batch)} need {format_bytes(need)} of shared memory, and "
-        f"{known.shared_memory.text}.",
-        hint=failures.MORE_SHM,
-    )
+    def _without_memory(self, config: Config) -> Failure | None:
+        """The least that workers need, and full queues; the main process counts for nothing."""
+        # 11 to 45 MB of a forked worker's own were measured with torch 2.13, and 155 MB where each
+        # imports torch again; smaller builds of torch are about.
+        each = 11_000_000 if self._method(config) == "fork" else 100_000_000
+        batch, limit = self._at_batch_size("least_bytes", config) or 0.0, self._room[0]
+        need = config.num_workers * each + config.queued_batches * batch
+        if limit is None or need <= limit.size:
+            return None
+        return Failure(
+            kind="out_of_memory",
+            message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
+            f"{_batches(config, batch)} need {format_bytes(need)} of memory, and {limit.text}.",
+            hint=failures.LESS_MEMORY,
+        )
 
+    def _without_descriptors(self, config: Config) -> Failure | None:
+        """By ``file_descriptor``, main has two of each tensor open while it takes a batch.
 
-def _memory(config: Config, known: Preflight) -> Failure | None:
-    """The least that workers need, and full queues; the main process counts for nothing."""
-    if known.memory is None:
-        return None
-    # 11 to 45 MB of a forked worker's own were measured with torch 2.13, and 155 MB where each
-    # imports torch again; smaller builds of torch are about.
-    each = 11_000_000 if known.method(config) == "fork" else 100_000_000
-    batch = _at_batch_size(known.batch_bytes, config, known) or 0.0
-    need = config.num_workers * each + config.queued_batches * batch
-    if need <= known.memory.size:
-        return None
-    return Failure(
-        kind="out_of_memory",
-        message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
-        f"{_batches(config, batch)} need {format_bytes(need)} of memory, and {known.memory.text}.",
-        hint=failures.LESS_MEMORY,
-    )
+        One belongs to the batch that it still holds, one to the next, which it receives then; a
+        worker needs as many to send one. Where the target's own code may change how workers share,
+        the probe doesn't know that.
+        """
+        usual, tensors = self.probe["sharing_strategy"], self.probe["descriptors"]
+        other_size = config.batch_size not in (None, self.target.batch_size)
+        certain = usual is not None and (config.sharing_strategy or usual) == "file_descriptor"
+        limit = self.machine.open_files_limit
+        if not certain or other_size or tensors is None or limit is None:
+            return None
+        need = config.open_files(tensors, batches=2)
+        if need <= limit:
+            return None
+        return Failure(
+            kind="file_descriptors",
+            message=f"2 batches of {tensors:,} tensors and the queues of "
+            f"{counted(config.num_workers, 'worker')} need {need:,} file descriptors, and a "
+            f"process may have {limit:,}.",
+            hint=failures.MORE_FILES,
+        )
 
+    def _without_threads(self, config: Config) -> Failure | None:
+        """A worker has two at least: its own, and the one that puts batches into the queue."""
+        if self.threads is None:
+            return None
+        need = 2 * config.num_workers
+        most = self.threads // max(self.settings.launch_ranks or (1,))
+        if need <= most:
+            return None
+        return Failure(
+            kind="start_failed",
+            message=f"{counted(config.num_workers, 'worker')} need {need:,} processes and threads, "
+            f"and a cgroup lets {most:,} be started.",
+            hint=failures.MORE_PROCESSES,
+        )
 
-def _descriptors(config: Config, known: Preflight) -> Failure | None:
-    """By ``file_descriptor``, the main process has two of each tensor open while it takes a batch.
-
-    One belongs to the batch that it still holds, one to the next, which it receives then; a
-    worker needs as many to send one.
-    """
-    strategy = config.sharing_strategy or known.sharing_strategy
-    other_size = config.batch_size not in (None, known.batch_size)
-    certain = strategy == "file_descriptor" and known.sharing_strategy is not None
-    if not certain or other_size or known.descriptors is None or known.open_files is None:
-        return None
-    need = config.open_files(known.descriptors, batches=2)
-    if need <= known.open_files:
-        return None
-    return Failure(
-        kind="file_descriptors",
-        message=f"2 batches of {known.descriptors:,} tensors and the queues of "
-        f"{counted(config.num_workers, 'worker')} need {need:,} file descriptors, and a process "
-        f"may have {known.open_files:,}.",
-        hint=failures.MORE_FILES,
-    )
-
-
-def _threads(config: Config, known: Preflight) -> Failure | None:
-    """A worker has two at least: its own, and the one that puts batches into the queue."""
-    need = 2 * config.num_workers
-    if known.threads is None or need <= known.threads:
-        return None
-    return Failure(
-        kind="start_failed",
-        message=f"{counted(config.num_workers, 'worker')} need {need:,} processes and threads, and "
-        f"a cgroup lets {known.threads:,} be started.",
-        hint=failures.MORE_PROCESSES,
-    )
-
-
-def _at_batch_size(size: int | None, config: Config, known: Preflight) -> float | None:
-    """Bytes of a batch at the configuration's batch size."""
-    if size is None or config.batch_size is None:
-        return size
-    return size * config.batch_size / known.batch_size if known.batch_size else None
+    def _at_batch_size(self, name: str, config: Config) -> float | None:
+        """Bytes of a batch at the configuration's batch size, from what the probe has of one."""
+        size, probed = self.probe[name], self.target.batch_size
+        if size is None or config.batch_size is None:
+            return None if size is None else float(size)
+        return size * config.batch_size / probed if probed else None
 
 
 def _batches(config: Config, batch: float) -> str:

@@ -48,10 +48,6 @@ from dlprof.trial.protocol import Message
 from dlprof.units import format_duration, with_hint
 
 _TRIAL_S = 1.0
-_NOT_FOLLOWED = (
-    "The budget ended before a batch was traced through its stages, so most causes are "
-    "not known. Give a longer --budget."
-)
 
 
 def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
@@ -167,7 +163,10 @@ class _Profile(Measuring):
             self._weigh_starts()
         evidence = self._evidence()
         if reason == "budget" and evidence.explained is None:
-            notes.append(_NOT_FOLLOWED)
+            notes.append(
+                "The budget ended before a batch was traced through its stages, so most causes are "
+                "not known. Give a longer --budget."
+            )
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
@@ -294,16 +293,13 @@ class _Profile(Measuring):
             ranks=ranks,
         )
         calibration = self._calibration(evidence)
-        predict = None if calibration is None else self._model_at_step(calibration, evidence)
+        predict, traced = None, evidence.explained
+        if calibration is not None:
+            timed = None
+            if settings.step_callable is not None and traced is not None:
+                timed = traced.stage("step")
+            predict = ModelAtStep.at_step(calibration, timed or evidence.step_s)
         return dataclasses.replace(evidence, predict=predict)
-
-    def _model_at_step(self, calibration: Calibration, evidence: Evidence) -> ModelAtStep:
-        """The model at the step that was stated; one that is a function as it was timed."""
-        explained = evidence.explained
-        step = None if explained is None else explained.stage("step")
-        if self.settings.step_callable is not None and step is not None:
-            return ModelAtStep.at_step(calibration, step)
-        return ModelAtStep.at_step(calibration, evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial shows it."""
@@ -312,4 +308,4 @@ class _Profile(Measuring):
             evidence.trials("present", "calibration", "variant"),  # whose starts tell of more
             batch_tensors=self.header.target.batch_tensors,
         )
-        return None if found.in_main is None and found.in_workers is None else sensible(found)
+        return sensible(found) if found.is_usable else None

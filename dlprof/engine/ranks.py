@@ -150,11 +150,8 @@ def gather_ranks(
 
     Yields ``None`` in all processes but the first of all, once that one has ended.
 
-    Args:
-        environ: Environment variables.
-        words: The command's arguments, which are to be the same for all.
-        settings: What follows from them, which is to be the same, too.
-        pickled: A live object that this node loads instead of ``settings.target`` (Python API).
+    The command's ``words`` and the ``settings`` that follow from them are to be the same for all.
+    ``pickled`` is a live object that this node loads instead of ``settings.target`` (Python API).
 
     Raises:
         UsageError: The ranks can't meet, or were started with different arguments.

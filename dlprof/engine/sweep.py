@@ -74,28 +74,17 @@ from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
 
-_NO_MODEL = (
-    "The traced trials show too little to predict from, so configurations are measured directly"
-)
-_RAISES = (
-    "The target's own code raises or ends an epoch early, whatever the settings, so no others are "
-    "tried"
-)
-
-
 SCALING_BLOCKS = 2  # trials at each number of ranks, interleaved, so that drift hits all of them
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Sweep(Measuring):
-    """The measuring part of a sweep.
-
-    ``numa_cpus`` are what ``torchrun --numa-binding`` would bind each rank to, where that is tried.
-    """
+    """The measuring part of a sweep."""
 
     plan: Plan
     earlier_s: float
     faults: Mapping[Config, Failure]
+    # What ``torchrun --numa-binding`` would bind each rank to, where that is tried.
     numa_cpus: tuple[tuple[int, ...], ...] = ()
     kept_s: float | None = dataclasses.field(default=None, init=False)
     """What of the budget the search leaves, once that is known."""
@@ -118,7 +107,10 @@ class Sweep(Measuring):
             self._try_scaling()
             self._try_binding()
             if self._is_hopeless:
-                self.listener.message(_RAISES)
+                self.listener.message(
+                    "The target's own code raises or ends an epoch early, whatever the settings, "
+                    "so no others are tried"
+                )
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
@@ -171,7 +163,8 @@ class Sweep(Measuring):
             prediction = self.so_far.prediction
             if prediction is None:
                 if not self._is_hopeless:
-                    self.listener.message(_NO_MODEL)
+                    why = "too little to predict from, so configurations are measured directly"
+                    self.listener.message(f"The traced trials show {why}")
                 return self._search(self.plan)
             reason = self._search(final_plan(self.plan, prediction.race), prediction)
             if reason == "budget":
@@ -395,9 +388,6 @@ class Sweep(Measuring):
         return True
 
 
-_NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
-
-
 def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     settings: SweepSettings,
     *,
@@ -412,20 +402,11 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
-    Args:
-        settings: What to measure.
-        output: The run file.
-        listener: Hears of the progress.
-        resume: Continue the run in ``output`` under the settings that it was begun with.
-        force: Replace ``output`` if it exists.
-        given: Fields of ``settings`` that the user named; matters for ``resume`` only.
-        pickled: A live object to load instead of ``settings.target`` (Python API).
-        began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
-            now.
-        ranks: Those that a launcher has started; ``settings.launch_ranks`` launches others.
-
-    Returns:
-        The run as it is in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
+    ``resume`` continues the run in ``output`` under the settings that it was begun with; of fields
+    that the user named (``given``) others are refused. ``pickled`` is a live object to load instead
+    of ``settings.target`` (Python API). The budget began at ``began_s``, by ``time.monotonic``;
+    ``None`` for now. ``ranks`` are those that a launcher has started; ``settings.launch_ranks``
+    launches others. The run's ``end.reason`` is ``interrupted`` after Ctrl-C.
 
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.
@@ -474,7 +455,8 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             plan = plan_of(header)
             wanted = bool(outlook.cells) or settings.search == "model"
             if wanted and plan.search != "model":
-                listener.message(_NO_ROOM)
+                why = "so configurations are measured directly"
+                listener.message(f"The budget is too short for the model, {why}")
             listener.planned(header, plan.configs, settings.repeats)
             sweep = Sweep(
                 header=header,
@@ -520,12 +502,9 @@ def calibrated(run: Run) -> Calibration | None:
 
 
 def sweep_prediction(run: Run) -> SweepPrediction | None:
-    """What the model says of all configurations that a run's plan names.
+    """What the model says of all configurations that a run's plan names, if it says anything.
 
     For the machine as busy as it was during the calibration.
-
-    Returns:
-        ``None`` where the model can say nothing of them.
     """
     plan, calibration = run.header.plan, run.calibration
     if plan is None or calibration is None:
@@ -647,9 +626,6 @@ def _start_costs(calibration: Calibration, conditions: Conditions, usual: str) -
 RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})
 """Settings that may be changed when a run is continued: they decide how much is measured."""
 
-_NAMES_CODE = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
-"""Settings by which a run file could have code run; nobody but the user may name it."""
-
 
 def resumed_settings(
     stored: SweepSettings, settings: SweepSettings, given: Collection[str]
@@ -662,7 +638,9 @@ def resumed_settings(
         UsageError: The user named another value for a field that a run can't change, or did not
             repeat what names code: a run file from elsewhere must not choose what is run.
     """
-    for name, option in _NAMES_CODE.items():
+    # By these a run file could have code run, which nobody but the user may name.
+    options = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
+    for name, option in options.items():
         if name not in given and _names_code(stored, name):
             raise UsageError(
                 f"The run started with {option}: give it again to continue",

@@ -131,12 +131,8 @@ class Measuring:
     ) -> tuple[Trial, Message] | None:
         """Run one trial; ``None`` if the budget ended it, which says nothing of it.
 
-        Args:
-            request: What to measure.
-            repetition: Of the record.
-            wall_s: When the budget ends it.
-            total_s: What the whole is expected to take.
-            ranks: How many ranks load; all for ``None``.
+        ``wall_s`` is when that is, ``total_s`` what the whole run is expected to take, and
+        ``ranks`` how many load, all for ``None``.
         """
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
         found = self.runner.explain(

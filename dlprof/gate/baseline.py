@@ -207,7 +207,6 @@ VERSION = 1  # of a line's format
 MOST_CHARACTERS = 16 * 1024 * 1024  # no baseline is longer: tens of thousands of entries
 
 _VERSION_KEY = "dlprof_baseline"
-_CONFLICTS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
 _HINT = "Correct or remove that line."
 
 
@@ -270,7 +269,7 @@ def _lines(text: str, name: str) -> dict[tuple[Any, ...], tuple[str, BaselineEnt
 
 
 def _entry(line: str, where: str) -> BaselineEntry:
-    if line.startswith(_CONFLICTS):
+    if line.startswith(("<<<<<<<", "=======", ">>>>>>>", "|||||||")):
         raise FileError(
             f"{where}: the file holds a merge conflict",
             hint="Remove the markers and keep the lines of both sides; their order doesn't matter.",

@@ -48,14 +48,10 @@ def make_plan(
 ) -> CheckPlan:
     """The rules of one target's check.
 
-    Args:
-        fail_above: What service time, receiving and wall time may be slower by, as a fraction.
-        gates: Of ``ALL_GATES``, what is measured and so to be judged; the service time always is.
-        confidence: That code which is not slower than its limit does not fail: of the service time.
-        seed: Of their random order.
-        loader_difference: From ``loader_difference``.
-        in_main: Whether both sides load in the main process. Wall time is service time there and
-            little else, so that nothing waits for it.
+    ``fail_above`` is what service time, receiving and wall time may be slower by, as a fraction,
+    and ``confidence`` that code which is not slower than that does not fail, by its service time.
+    That one is always judged, the other ``gates`` of ``ALL_GATES`` if they are measured. Where both
+    sides load ``in_main``, wall time is service time and little else, so that nothing waits for it.
 
     Raises:
         ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0, or a

@@ -48,8 +48,6 @@ from dlprof.records.gate import (
 from dlprof.units import counted, format_duration
 
 _SERIES: tuple[Series, ...] = ("load", "start")
-_LOADING = frozenset({"service", "receive", "wall"})
-"""Metrics whose shift lies in a stage of loading."""
 
 
 class NextLook(NamedTuple):
@@ -122,7 +120,8 @@ def _explanation(
     """The sentence of the first gate that makes the verdict what it is, and the stage to blame."""
     for gate in gates:
         if gate.state == state and (gate.blocking or state != "inconclusive"):
-            blame = _blame(stages) if state != "pass" and gate.name in _LOADING else ""
+            in_stages = gate.name in {"service", "receive", "wall"}
+            blame = _blame(stages) if state != "pass" and in_stages else ""
             return gate.explanation + blame
     return "Nothing was judged."
 
@@ -185,8 +184,6 @@ def _unheld(quads: Sequence[Quad]) -> str:
     return f"{text}; {apart})." if apart else f"{text})."
 
 
-_STAGES = ("fetch", "collate", "receive")
-
 PART = ": "
 """Stands between a stage and a part of it, such as one of the transforms that fetching runs."""
 
@@ -198,7 +195,7 @@ def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
     load = [quad for quad in quads if quad.series == "load"]
     start = [quad for quad in quads if quad.series == "start"]
     parts = {name for quad in load for block in quad.blocks for name in block.stages_s}
-    names = (*_STAGES, *sorted(name for name in parts if PART in name))
+    names = ("fetch", "collate", "receive", *sorted(name for name in parts if PART in name))
     found = [_shift(name, load, _per_sample(name)) for name in names]
     found.append(_shift("startup", start, lambda block: block.startup_s))
     shifts = [shift for shift in found if shift is not None]
@@ -297,11 +294,7 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
 
 
 def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
-    """What each look of the service time would have caught, had the change been slower.
-
-    Returns:
-        One entry per look that there are quads for.
-    """
+    """What each look of the service time would have caught, as far as there are quads for it."""
     rule = next(rule for rule in plan.rules if rule.name == "service")
     readings = readings_of(rule, quads)
     return tuple(

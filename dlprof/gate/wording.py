@@ -109,12 +109,8 @@ def figures_text(
 ) -> str:
     """A shift with its interval: ``+9.8% (+8.1 to +11.6%)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
 
-    Args:
-        shift: The estimate.
-        low: Lower end; not finite where there is none.
-        high: Upper end, likewise.
-        unit: Of the figures; ``None`` for fractions.
-        base: The base's figure, for the percentage beside an amount.
+    An end is not finite where there is none. ``unit`` is ``None`` for fractions; of an amount the
+    percentage of the ``base`` is beside it.
     """
     known = math.isfinite(low) and math.isfinite(high)
     if unit is None:

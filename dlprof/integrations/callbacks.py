@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.integrations.watch import Watched, flush, watch, watch_in_place
+from dlprof.integrations.watch import Watched, watch, watch_in_place
 from dlprof.records import WatchedLoader
 from dlprof.report.script import is_harmless, verdict
 from dlprof.tuning import tune as tune_loader
@@ -97,7 +97,7 @@ class _DataWait:
     def flush(self) -> None:
         """Make due what is not yet so; between two batches."""
         for each in self._watched.values():
-            flush(each)
+            each._dlprof_flush()
 
     def undo(self) -> None:
         """Leave the loaders as they were."""

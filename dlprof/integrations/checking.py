@@ -53,9 +53,6 @@ class Checker:
             settings: Further settings under their keys in a configuration file, such as
                 ``num_workers=2``.
 
-        Returns:
-            The check, where the test goes on.
-
         Raises:
             UsageError: The target has no name that the base's code could know.
         """
@@ -116,7 +113,7 @@ class Checker:
         if folder is None:
             return
         from dlprof.files import make_folder, replace_file
-        from dlprof.report.gate.check import check_document
+        from dlprof.report.check import check_document
 
         own = self._request.node.nodeid
         plain = re.sub("::|/", "-", own)
@@ -174,7 +171,7 @@ def _in_words(error: DlprofError) -> str:
 
 def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
-    from dlprof.report.gate.check import headline, side_text, stage_lines
+    from dlprof.report.check import headline, side_text, stage_lines
 
     head = headline(report)
     lines = [

@@ -31,8 +31,6 @@ from dlprof.records import (
 )
 from dlprof.units import counted
 
-_MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
-
 
 def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     loaders: Sequence[WatchedLoader],
@@ -159,14 +157,12 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     )
 
 
-_UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
-
-
 def _missing(explanation: Explanation | None, refused: str) -> str:
     """Why batches that were followed, or were not, show no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
-        return refused or next(iter(reasons), _UNTRACED)
+        untraced = "its batches were not traced (leave out --tune and --no-follow)"
+        return refused or next(iter(reasons), untraced)
     if explanation.batches < LEAST_BATCHES:
         batches = counted(explanation.batches, "batch")
         return f"only {batches} could be traced, and {LEAST_BATCHES} are needed"
@@ -185,7 +181,8 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
     # What an iterable fetches before it yields, no workers keep.
     if remade and any("first_fetch_s" not in each.evidence for each in starts):
         # Persistent workers ask for that as well.
-        more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
+        once = "make it once, before the first epoch, or its workers can't persist."
+        more = (*more, f"{loader.name} was made {loader.made} times: {once}")
     return dataclasses.replace(found, notes=(*found.notes, *more))
 
 

@@ -32,8 +32,6 @@ from dlprof.targets.workers import start_method_of
 if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
-_MOST_FILES = 64  # open files that are looked at around a ``next()``, each for some 2 µs
-
 LEAST_BATCHES = 10  # followed batches that may show a cause
 
 
@@ -84,7 +82,7 @@ class SharedFiles:
             numbered = getattr(loader, "worker_init_fn", None) is not None
             forked = start_method_of(loader) == "fork"
             if self._left and not numbered and forked and _samplers_of_torch(loader):
-                files = open_files()[:_MOST_FILES]
+                files = open_files()[:64]  # looking at each takes some 2 µs around a ``next()``
         return functools.partial(self._looked_at, loader, files) if files else lambda take: take
 
     def _looked_at(self, loader: Any, files: Sequence[OpenFile], take: Take) -> Take:

@@ -208,7 +208,7 @@ class LoopHeadroom:
 
     def _leave_out(self, base: IterationTimer, iterator: Any) -> None:
         """Leave a batch out of the waits that comes from queues which a pause has filled."""
-        base.leave_out()
+        base.statistics.note_ready(base)
         self._filled -= 1
         left, level = (_LONGEST_FILLED - 1) * self._in_flight, sent_batches(iterator)
         if self._filled <= left and (level is None or level <= (self._usual or 0)):
@@ -361,7 +361,7 @@ class LoopHeadroom:
         """What happened since the last of the loader's own steps is none of the script's."""
         self._extra_ns += now_ns - self._left_ns
         if self._base is not None:
-            self._base.skip(now_ns - self._left_ns)
+            self._base.statistics.note_skip(self._base, now_ns - self._left_ns)
 
     # Batches that are kept.
 

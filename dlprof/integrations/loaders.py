@@ -18,8 +18,6 @@ from dlprof.records import Config, WatchedLoader
 from dlprof.targets.faults import type_name
 from dlprof.targets.workers import settings_of
 
-_NO_CONFIG = "it has no settings of a DataLoader's"
-
 
 def describe(loader: Any, *, name: str) -> WatchedLoader:
     """A record with what is known of a loader, or anything, before it is iterated."""
@@ -31,7 +29,7 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
         sampler=_sampler(loader),
         config=config,
         against_persisting=_against_persisting(dataset),
-        unavailable={} if config else {"config": _NO_CONFIG},
+        unavailable={} if config else {"config": "it has no settings of a DataLoader's"},
     )
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 MARK = "dlprof"
-FIXTURE = "dlprof_check"
 SKIP_VARIABLE = "DLPROF_SKIP"
 
 _TURNS_KEY = "dlprof_turns"
@@ -125,7 +124,7 @@ def dlprof_check(request: pytest.FixtureRequest) -> Checker:
 
 
 def _checks(item: pytest.Item) -> bool:
-    return FIXTURE in getattr(item, "fixturenames", ())
+    return "dlprof_check" in getattr(item, "fixturenames", ())
 
 
 def _has_base(config: pytest.Config) -> bool:

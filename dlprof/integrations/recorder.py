@@ -41,7 +41,6 @@ from dlprof.units import NS
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
-_OTHERS = "other loaders"
 _TAKE = "_dlprof_take"
 _NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
 """Modules that ask in which worker they run whatever the dataset does."""
@@ -312,7 +311,7 @@ class LoaderRecorder:
         if len(self._seen) >= _MOST_LOADERS:
             if self._others is None:
                 why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
-                known = WatchedLoader(name=_OTHERS, unavailable=why)
+                known = WatchedLoader(name="other loaders", unavailable=why)
                 self._others = _Seen(self._new_statistics(), known, None, SharedFiles(None))
             return self._others
         first, called = (line_of(place, which, self._folder) for which in range(2))
@@ -363,11 +362,9 @@ class LoaderRecorder:
 
 
 def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
-    """Notice calls of ``get_worker_info``, in forked workers too.
+    """Notice who but torch's loaders and dlprof calls ``get_worker_info``, in forked workers too.
 
-    Returns:
-        Whether anybody but torch's loaders and dlprof asked so far; ``None`` where there is no
-        such function.
+    ``None`` where there is no such function.
     """
     plain = getattr(module, "get_worker_info", None)
     if plain is None:

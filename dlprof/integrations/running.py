@@ -61,22 +61,6 @@ from dlprof.units import NS
 from dlprof.version import __version__
 
 _FIRST_PAUSE_NS = NS
-_RUNNING = Ending(kind="running", exit_code=0)
-_NO_LOADER = "No DataLoader of torch's was iterated in this process."
-_NO_TORCH = "The script did not import torch.utils.data in this process."
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptRun:
-    """What is to be run, and what becomes of what is seen."""
-
-    load: Callable[[], Program]  # makes the script or module ready to run
-    rank: Rank | None  # of this process; ``None`` where it is the only one
-    show: Callable[[Run], None]  # called once, at the very end, with what was seen
-    follow: bool = True  # whether the first batches of each loader are followed through its workers
-    # Whether batches are given again to see what a perfect loader would bring.
-    headroom: bool = False
-    tune: bool = False  # whether the loaders tune themselves
 
 
 def new_header(name: str) -> RunHeader:
@@ -102,58 +86,75 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def run_program(
-    plan: ScriptRun, header: RunHeader, open_writer: Callable[[], RunWriter | None], *, clock: Clock
-) -> Ending:
-    """Run a script to its end, its loaders watched.
+@dataclasses.dataclass(kw_only=True)
+class ScriptRun:
+    """One run of a script, its loaders watched: what writes its file now and then, its last words.
 
-    The report comes when the interpreter ends, after the script's own threads and exit functions;
-    the caller has to end the process with the ending's exit code. ``open_writer`` is called once
-    there is a script: what doesn't run replaces no earlier file.
-
-    Raises:
-        DlprofError: The script can't be run, or the file not be written.
+    The report comes when the interpreter ends, after the script's own threads and exit functions.
     """
-    watching = _Watching(plan, header, clock)
-    watching.attach()
-    try:
-        program = watching.loaded(open_writer)
-    except DlprofError:
-        watching.give_up()
-        raise
-    # Threads and exit functions of the script's may still run after this.
-    watching.ending = program if isinstance(program, Ending) else execute(program, as_main(program))
-    return watching.ending
 
+    header: RunHeader
+    rank: Rank | None  # of this process; ``None`` where it is the only one
+    show: Callable[[Run], None]  # called once, at the very end, with what was seen
+    clock: Clock
+    follow: bool = True  # whether the first batches of each loader are followed through its workers
+    # Whether batches are given again to see what a perfect loader would bring.
+    headroom: bool = False
+    tune: bool = False  # whether the loaders tune themselves
 
-class _Watching:
-    """One run: what writes its file now and then, and its last words."""
-
-    def __init__(self, plan: ScriptRun, header: RunHeader, clock: Clock) -> None:
-        self._plan, self._header, self._clock = plan, header, clock
+    def __post_init__(self) -> None:
+        """Begin to count the time."""
         self._writer: RunWriter | None = None
         self._recorder = LoaderRecorder(
-            clock=clock,
+            clock=self.clock,
             folder=str(Path.cwd()),
             due=self._keep,
-            follow=plan.follow,
-            headroom=plan.headroom,
-            ranked=plan.rank is not None,
+            follow=self.follow,
+            headroom=self.headroom,
+            ranked=self.rank is not None,
         )
-        self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
+        self._recorder.pace.due_ns = self.clock() + _FIRST_PAUSE_NS
         self._usage: Callable[[], Usage | None] = lambda: None
         self._finder = AfterImport(DATALOADER_MODULE, self._imported)
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Mapping[Any, str] = {}
         self._process = os.getpid()
-        self.ending = _RUNNING
+        self.ending = Ending(kind="running", exit_code=0)
         self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
         self._is_loading = True
 
-    def attach(self) -> None:
+    def run(
+        self, load: Callable[[], Program], open_writer: Callable[[], RunWriter | None]
+    ) -> Ending:
+        """Run what ``load`` makes ready to its end; the caller ends the process with its exit code.
+
+        ``open_writer`` is called once there is a script: what doesn't run replaces no earlier file.
+
+        Raises:
+            DlprofError: The script can't be run, or the file not be written.
+        """
+        self._attach()
+        program: Program | Ending
+        try:
+            try:
+                program = load()
+            except DlprofError:
+                raise
+            except BaseException as error:  # raised by a package around the module
+                program = show_fault(error)
+            self._writer, self._is_loading = open_writer(), False
+        except DlprofError:  # there is nothing to watch after all: say nothing
+            self._over = True
+            self._finder.remove()
+            raise
+        # Threads and exit functions of the script's may still run after this.
+        self.ending = program if isinstance(program, Ending) else execute(program, as_main(program))
+        return self.ending
+
+    def _attach(self) -> None:
         """Watch from here on, to the end of the process."""
         self._finder.install()
         atexit.register(self._finish)
@@ -167,32 +168,11 @@ class _Watching:
 
         os._exit = leave_with_last_words
 
-    def loaded(self, open_writer: Callable[[], RunWriter | None]) -> Program | Ending:
-        """The script, or how a package around it ended; writes from here on.
-
-        Raises:
-            DlprofError: There is no such script, or the file can't be written.
-        """
-        program: Program | Ending
-        try:
-            program = self._plan.load()
-        except DlprofError:
-            raise
-        except BaseException as error:  # raised by a package around the module
-            program = show_fault(error)
-        self._writer, self._is_loading = open_writer(), False
-        return program
-
     def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module)
-        if self._plan.tune:
+        if self.tune:
             self._tuned = tune_all(module.DataLoader, self._recorder.name_of)
         self._usage = usage_from_now()
-
-    def give_up(self) -> None:
-        """There is nothing to watch after all: say nothing."""
-        self._over = True
-        self._finder.remove()
 
     def _keep(self) -> None:
         """Write what was seen so far, so that no end of the process can take all of it."""
@@ -200,12 +180,12 @@ class _Watching:
             self._recorder.pace.due_ns = NEVER_NS
             return
         if self._is_loading:  # a package around the module iterates loaders: there is no file yet
-            self._recorder.pace.due_ns = self._clock() + _FIRST_PAUSE_NS
+            self._recorder.pace.due_ns = self.clock() + _FIRST_PAUSE_NS
             return
-        began_ns = self._clock()
+        began_ns = self.clock()
         fresh = (dataclasses.replace(each, step_times=None) for each in self._recorder.records())
         self._write(*self._explanations(over=True), *self._changed(fresh), self._script())
-        now_ns = self._clock()
+        now_ns = self.clock()
         self._overhead_ns += now_ns - began_ns
         self._recorder.pace.due_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, 120 * NS)
@@ -215,7 +195,7 @@ class _Watching:
         if self._over or os.getpid() != self._process:
             return
         self._over = True
-        if self._plan.rank is not None and self.ending.kind == "interrupted":
+        if self.rank is not None and self.ending.kind == "interrupted":
             # A launcher passes on what the terminal has sent to all ranks already.
             with contextlib.suppress(ValueError):  # in another thread than the main one
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -225,14 +205,14 @@ class _Watching:
         self._write(*self._explanations(over=False), *self._changed(records))
         run = Run(
             path="" if self._writer is None else str(self._writer.path),
-            header=self._header,
+            header=self.header,
             explanations=tuple(self._reported.values()),
             watched=records,
             script=script,
             diagnosis=self._diagnosis(records, script),
         )
-        if self._plan.rank is not None:
-            run = self._together(run, self._plan.rank)
+        if self.rank is not None:
+            run = self._together(run, self.rank)
         diagnosis = run.diagnosis
         script = dataclasses.replace(run.script or script, notes=self._notes())
         run = dataclasses.replace(run, script=script)
@@ -250,7 +230,7 @@ class _Watching:
             run = dataclasses.replace(run, path="")
         else:
             self._writer.close()
-        self._plan.show(run)
+        self.show(run)
         if self.ending.kind == "interrupted":
             _end_as_interrupted()
 
@@ -273,13 +253,13 @@ class _Watching:
     def _diagnosis(
         self, loaders: Sequence[WatchedLoader], script: WatchedScript
     ) -> Diagnosis | None:
-        rank = self._plan.rank
+        rank = self.rank
         with self._recorder.guarded("no cause could be found"):
             return diagnose_script(
                 loaders,
                 tuple(self._reported.values()),
-                self._header.machine,
-                self._header.target,
+                self.header.machine,
+                self.header.target,
                 wall_s=script.wall_s,
                 cut_short=script.is_cut_short,
                 refused=self._recorder.refusals(),
@@ -294,13 +274,13 @@ class _Watching:
     def _together(self, run: Run, rank: Rank) -> Run:
         """The run of one of several ranks; of a machine's first, with what its others show."""
         with self._recorder.guarded("the other ranks could not be looked at"):
-            own = with_figures(run, of_this_process(rank, self._header.machine.hostname))
+            own = with_figures(run, of_this_process(rank, self.header.machine.hostname))
             runs = {rank.rank: own}
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
                 patient = self.ending.kind != "interrupted"
-                runs |= read_others(rank, Path(run.path), self._header, patient=patient)
+                runs |= read_others(rank, Path(run.path), self.header, patient=patient)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
             # What data each of them gets, rank 0 says.
@@ -322,10 +302,10 @@ class _Watching:
             self._writer = None
 
     def _script(self) -> WatchedScript:
-        wall_s = (self._clock() - self._recorder.began_ns) / NS
+        wall_s = (self.clock() - self._recorder.began_ns) / NS
         waited_s = self._recorder.waited_s()
         without_s = own_s(wall_s, self._recorder.records())
-        rank, ending = self._plan.rank, self.ending
+        rank, ending = self.rank, self.ending
         by_signal = ending.kind in {"running", "interrupted"}
         return WatchedScript(
             wall_s=wall_s,
@@ -344,19 +324,20 @@ class _Watching:
     def _notes(self) -> tuple[str, ...]:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
         if not self._recorder.records():
-            notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
+            why = "The script did not import torch.utils.data in this process."
+            if DATALOADER_MODULE in sys.modules:
+                why = "No DataLoader of torch's was iterated in this process."
+            notes.append(why)
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1
         tuned = list(self._tuned.items())  # other threads may come with more
-        said = collections.Counter(_tuning_note(*each, named=several) for each in tuned)
+        said = collections.Counter(
+            # Where there are several, each is named behind who says it.
+            each.summary().replace(": ", f": {name}: ", 1) if name and several else each.summary()
+            for each, name in tuned
+        )
         notes += [f"{text} ({n} loaders)" if n > 1 else text for text, n in said.items()]
         return tuple(notes)
-
-
-def _tuning_note(tuning: Any, name: str, *, named: bool) -> str:
-    """What was tried on a loader, which is named where there are several."""
-    said: str = tuning.summary()
-    return said.replace(": ", f": {name}: ", 1) if name and named else said  # behind who says it
 
 
 def _failed(script: WatchedScript) -> bool:
@@ -418,8 +399,7 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
 def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
     """Have every loader of a class tune itself from its first iterator on.
 
-    Returns:
-        What was tried on each of them, with its name, filled as they are met.
+    What is returned fills as they are met: what was tried on each, with its name.
     """
     make: Any = iterator_maker(kind)
     met: dict[Any, str] = {}

@@ -121,11 +121,7 @@ def _find(module: str) -> ModuleSpec | None:
 
 
 def as_main(program: Program) -> ModuleType:
-    """Make this process the script's: ``__main__``, ``sys.argv`` and ``sys.path`` are its own.
-
-    Returns:
-        The new ``__main__``, in which :func:`execute` runs the script.
-    """
+    """Make this process the script's: ``__main__``, ``sys.argv`` and ``sys.path`` are its own."""
     main = ModuleType("__main__")
     cached = None if program.spec is None else program.spec.cached
     main.__dict__.update(

@@ -24,10 +24,6 @@ from dlprof.units import NS
 NEVER_NS: Final = 2**63
 MOST_PENDING: Final = 256  # batches after which a thread's entries are worked out
 
-_MOST_STEPS = 1024
-"""Batches whose times are kept for other ranks to be compared with: some 35 KB of a run file. Where
-more come, every second of those that there are is dropped."""
-
 Clock = Callable[[], int]
 Take = Callable[[Callable[[Any], Any], Any], Any]
 """Gives ``advance(iterator)``, or raises what that does: ``IterationTimer.take``, or around it."""
@@ -44,7 +40,7 @@ class IterationTimer:
     """One iteration over a loader: from ``iter()`` to its end, or to where it was left."""
 
     __slots__ = (
-        *("_clock", "_inside", "_statistics", "_pace"),
+        *("_clock", "_inside", "_pace", "statistics"),
         *("again", "begun", "empty", "ended_ns", "opening_ns", "promised", "times"),
     )
 
@@ -56,7 +52,7 @@ class IterationTimer:
         self.ended_ns = 0  # when its last epoch was seen to end
         # By thread: when a batch came, the next was asked for, that came, and so on.
         self.times: dict[int, list[int]] = {}
-        self._statistics = statistics
+        self.statistics = statistics
         self._clock, self._inside, self._pace = statistics.clock, statistics.inside, statistics.pace
 
     def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
@@ -72,26 +68,18 @@ class IterationTimer:
             got_ns = self._clock()
         except BaseException as error:
             inside[thread] = outer
-            self._statistics.note_end(self, asked_ns, nested=outer is not None, raised=type(error))
+            self.statistics.note_end(self, asked_ns, nested=outer is not None, raised=type(error))
             raise
         inside[thread] = outer
         times = self.times.get(thread)
         if times is None or outer is not None:
-            self._statistics.note_batch(self, asked_ns, got_ns, nested=outer is not None)
+            self.statistics.note_batch(self, asked_ns, got_ns, nested=outer is not None)
             return batch
         times += (asked_ns, got_ns)
-        if got_ns >= self._pace.due_ns or len(times) > self._statistics.room:
-            self._statistics.settle()
+        if got_ns >= self._pace.due_ns or len(times) > self.statistics.room:
+            self.statistics.settle()
             times[-1] = self._clock()
         return batch
-
-    def skip(self, passed_ns: int) -> None:
-        """Leave so much of what passed since this thread's last batch out of its step."""
-        self._statistics.note_skip(self, passed_ns)
-
-    def leave_out(self) -> None:
-        """Leave this thread's last batch out of the waits: it was ready by a pause of dlprof's."""
-        self._statistics.note_ready(self)
 
 
 class StepLog:
@@ -120,7 +108,7 @@ class StepLog:
             if self._count % self._stride == 0:
                 self._kept.append((got_ns, waited_ns, asked_ns - got_ns))
             self._count += 1
-            if len(self._kept) > _MOST_STEPS:
+            if len(self._kept) > 1024:  # some 35 KB of a run file
                 self._kept, self._stride = self._kept[::2], 2 * self._stride
         self._waited_ns = waits[len(got) - 1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import sys
@@ -203,7 +202,7 @@ class _Log:
         self.statistics.allow_pending(self._batches + self._every - self.statistics.batches)
 
     def flush(self) -> None:
-        """Log the batches since the last call, though fewer than ``every``; none if there are none.
+        """Log the batches since the last call, though fewer than ``every``, if there are any.
 
         Called in the consumer's thread, between two batches.
         """
@@ -256,20 +255,6 @@ class _Log:
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
 
 
-def flush(watched: Watched[Any]) -> None:
-    """Log the batches since its last log, though fewer than ``every``; nothing if there are none.
-
-    Called in the consumer's thread, between two batches.
-    """
-    watched._dlprof_flush()
-
-
-def loader_of(watched: Watched[_Batch]) -> Iterable[_Batch]:
-    """What is watched."""
-    loader: Iterable[_Batch] = watched._dlprof_loader
-    return loader
-
-
 def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
     """Watch a loader wherever it is iterated, as a framework does with the one that it was given.
 
@@ -292,25 +277,47 @@ def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
     return derive_in_place(loader, {"__iter__": iterate})
 
 
-@contextlib.contextmanager
-def watch_all(kind: Any, *, name: str) -> Iterator[list[Watched[Any]]]:
-    """Watch every loader of a class that is iterated within, wherever it was made.
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the cell magic ``%%dlprof``; called by ``%load_ext dlprof``.
 
-    Gives:
-        One entry for each, in the order in which they were first iterated.
+    IPython is never imported: it passes itself in.
     """
-    own = kind.__iter__
-    seen: list[Watched[Any]] = []
 
-    @functools.wraps(own)
-    def iterate(loader: Any) -> Iterator[Any]:
-        known = next((each for each in seen if loader_of(each) is loader), None)
-        if known is None:
-            seen.append(known := watch(loader, name=name))
-        return known._dlprof_open(lambda: own(loader))
+    def dlprof(_line: str, cell: str) -> None:
+        """Run the cell, and say how long its loops waited for their DataLoaders."""
+        from torch.utils.data import DataLoader  # the cell is about to
 
-    kind.__iter__ = iterate
-    try:
-        yield seen
-    finally:
-        kind.__iter__ = own
+        kind: Any = DataLoader
+        own, seen = kind.__iter__, list[Watched[Any]]()
+
+        @functools.wraps(own)
+        def iterate(loader: Any) -> Iterator[Any]:
+            known = next((each for each in seen if each._dlprof_loader is loader), None)
+            if known is None:
+                seen.append(known := watch(loader, name=_IN_CELLS))
+            return known._dlprof_open(lambda: own(loader))
+
+        kind.__iter__ = iterate
+        try:
+            shell.run_cell(cell)
+        finally:
+            kind.__iter__ = own
+        none = "dlprof: no DataLoader was iterated in this cell.\n"
+        sys.stdout.write("".join(_after_cell(each, shell.user_ns) for each in seen) or none)
+
+    shell.register_magic_function(dlprof, magic_kind="cell", magic_name="dlprof")
+
+
+_IN_CELLS = "loader"  # what a cell's summary calls one
+
+
+def _after_cell(watched: Watched[Any], variables: dict[str, Any]) -> str:
+    """One loader of a cell: its summary, and what finds out why the loop waits."""
+    from dlprof.report.script import is_harmless
+
+    loader, summary = watched._dlprof_loader, watched.summary()
+    hint = ""
+    if summary.batches and not is_harmless([summary], None):
+        name = next((each for each in variables if variables[each] is loader), _IN_CELLS)
+        hint = f"  What it waits for, and the fix: dlprof.profile({name})\n"
+    return f"{summary}\n{hint}"

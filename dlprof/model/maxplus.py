@@ -43,7 +43,6 @@ _MOST_TOGETHER = 16
 """Ranks at one barrier that the recursion follows; more are as slow as so many. Of normal costs the
 slowest of 16 is 1.8 standard deviations above the mean, of 1,000 3.2 (order statistics)."""
 
-_BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
 
 _Times = tuple[Iterable[float], Iterable[float], list[float]]
@@ -158,7 +157,7 @@ def steady_rate(cell: Cell) -> Steady:
         if rate < FAR_BELOW * limit:
             return Steady(rate, "barrier", math.log(limit / rate))
         return Steady(rate)
-    limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
+    limit = min(rate for name, rate in found.items() if name in {"cores", "pin", "storage"})
     slow = _Slow()
     so_many = 600 if ranks == 1 else 240  # batches that show how much computing slows down
     few = _recursion(cell, slow, so_many, ranks)

@@ -50,9 +50,6 @@ _ALL = Means(cpu=1.0, io=1.0, receive_cpu=1.0, receive_io=1.0, main_cpu=1.0, pin
 _COMPUTING = Means(cpu=1.0, io=0.0, receive_cpu=1.0, main_cpu=1.0, pin=1.0)
 """What of each cost follows the speed of the cores; waiting is what it was."""
 
-_LOADING: tuple[Bound, ...] = ("workers", "storage", "order", "cores")
-"""Limits that hold back the loading of batches, so that it comes in rounds."""
-
 
 def spread_workers(most: int) -> tuple[int, ...]:
     """The ``num_workers`` that are worth predicting: all up to 8, then even ones, ever fewer.
@@ -204,7 +201,8 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
     if count is None or not 0 < rate < math.inf:
         return None
     loaded, first_s = count, max(0.0, 1.0 / rate - cell.whole_step_s)
-    if cell.workers and bound in _LOADING:
+    # What holds back the loading of batches has it come in rounds.
+    if cell.workers and bound in {"workers", "storage", "order", "cores"}:
         at_once = cell.workers
         if bound == "cores":
             each = math.floor(own_cores(cell) / cell.conditions.ranks)

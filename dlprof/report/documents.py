@@ -87,10 +87,7 @@ _MOST = 3  # findings, reasons and failures that a brief document keeps
 
 
 def brief_document(text: str) -> str:
-    """The answer of a document of ``sweep``, ``recommend``, ``profile`` or ``check``.
-
-    One line a key, for programs that pay for what they read.
-    """
+    """The answer of a document, one line a key, for programs that pay for what they read."""
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}
     kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], ""))

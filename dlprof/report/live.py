@@ -26,85 +26,10 @@ from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from dlprof.gate import NextLook
+    from dlprof.gate.verdict import NextLook
     from dlprof.records.gate import Series
 
 _LABEL_WIDTH = len("machine ")
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class SweepState:
-    """Rich renderable: a sweep as far as its events say, at one moment; times are seconds."""
-
-    clock: Callable[[], float] = time.monotonic
-    header: RunHeader | None = None  # set once the sweep is planned
-    planned: str = ""  # what it sets out to measure, in words; of a check, how far it is
-    trials: list[Trial] = dataclasses.field(default_factory=list)
-    prediction: SweepPrediction | None = None
-    current: Config | None = None
-    repetition: int = 0
-    elapsed_s: float = 0.0  # time since the sweep's start, at ``heard_at``
-    expected_s: float = 0.0  # length of the whole sweep, as far as it is known
-    heard_at: float = 0.0
-    reached: float = 0.0  # how much of the sweep was over by then, 0 to 1, as it was shown
-    usage: Usage | None = None
-    # What is being made, how much of it is done, and of how much (0: not known).
-    preparing: tuple[str, int, int] | None = None
-    # The best after so many trials: computing it takes a core that the next one may need.
-    best: tuple[int, ConfigSummary | None] = (0, None)
-
-    def expect(self, elapsed_s: float, expected_s: float) -> None:
-        """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
-        now = self.clock()
-        self.reached = self.fraction_at(now)
-        self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
-
-    def elapsed_at(self, now: float) -> float:
-        """Seconds since the sweep's start."""
-        return self.elapsed_s + max(0.0, now - self.heard_at)
-
-    def fraction_at(self, now: float) -> float:
-        """How much of the sweep is over, 0 to 1."""
-        if self.expected_s <= 0:
-            return self.reached
-        return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.preparing is not None:
-            what, done, total = self.preparing
-            yield _bar_line(done, total, _preparing(what, done, total), options)
-            return
-        now = self.clock()
-        fraction, elapsed_s = self.fraction_at(now), self.elapsed_at(now)
-        if self.header is None:  # of a check, or not yet
-            yield _bar_line(fraction, 1.0, self.planned or "Getting ready", options)
-            return
-        times = f"after {_whole(elapsed_s)}"
-        if self.expected_s > 0:  # from the first trial on
-            left_s = max(0.0, self.expected_s - elapsed_s)
-            times = f"{percent_text(fraction)} {times}, {_whole(left_s)} left"
-        yield _bar_line(fraction, 1.0, times, options)
-        for name, text in self._rows(self.header, options.max_width - _LABEL_WIDTH):
-            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
-            yield line.append(text, style="not bold")
-
-    def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
-        done = f"{counted(len(self.trials), 'trial')} done"
-        yield "run", f"{clean(header.target.spec)}: {self.planned}, {done}"
-        if self.best[0] != len(self.trials):
-            run = Run(path="", header=header, trials=tuple(self.trials), prediction=self.prediction)
-            self.best = len(self.trials), next(iter(summarize(run)), None)
-        if (best := self.best[1]) is not None and best.rate is not None:
-            yield "best", rate_text(best.rate)
-            yield "", _short(best.config, room)
-        if self.current is not None:
-            again = f" (repeat {self.repetition + 1})" if self.repetition else ""
-            yield "now", f"{_short(self.current, room - len(again))}{again}"
-        if self.usage is not None:
-            parts = usage_text(self.usage).split("; ")
-            while len(parts) > 1 and len("; ".join(parts)) > room:  # no part is shown in part
-                parts.pop()
-            yield "machine", "; ".join(parts)
 
 
 def trial_line(trial: Trial) -> str:
@@ -167,16 +92,89 @@ def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> 
     return grid
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class QuietListener:
-    """Keeps what the events of a sweep say, and shows nothing of it."""
+    """Keeps what the events of a sweep say, and shows nothing of it.
 
-    def __init__(
-        self, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._verbose = verbose
-        self._state = SweepState(clock=clock, heard_at=clock())
-        self._said_s = 0.0
-        self._gone = False
+    Rich draws what it knows at one moment; times are seconds.
+    """
+
+    verbose: bool = False
+    clock: Callable[[], float] = time.monotonic
+    header: RunHeader | None = None  # set once the sweep is planned
+    goal: str = ""  # what it sets out to measure, in words; of a check, how far it is
+    trials: list[Trial] = dataclasses.field(default_factory=list)
+    prediction: SweepPrediction | None = None
+    current: Config | None = None
+    repetition: int = 0
+    elapsed_s: float = 0.0  # time since the sweep's start, at ``heard_at``
+    expected_s: float = 0.0  # length of the whole sweep, as far as it is known
+    heard_at: float = 0.0
+    reached: float = 0.0  # how much of the sweep was over by then, 0 to 1, as it was shown
+    usage: Usage | None = None
+    # What is being made, how much of it is done, and of how much (0: not known).
+    making: tuple[str, int, int] | None = None
+    # The best after so many trials: computing it takes a core that the next one may need.
+    best: tuple[int, ConfigSummary | None] = (0, None)
+    _said_s: float = dataclasses.field(default=0.0, init=False)
+    _gone: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count the time."""
+        self.heard_at = self.heard_at or self.clock()
+
+    def expect(self, elapsed_s: float, expected_s: float) -> None:
+        """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
+        now = self.clock()
+        self.reached = self.fraction_at(now)
+        self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
+
+    def elapsed_at(self, now: float) -> float:
+        """Seconds since the sweep's start."""
+        return self.elapsed_s + max(0.0, now - self.heard_at)
+
+    def fraction_at(self, now: float) -> float:
+        """How much of the sweep is over, 0 to 1."""
+        if self.expected_s <= 0:
+            return self.reached
+        return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.making is not None:
+            what, done, total = self.making
+            yield _bar_line(done, total, _preparing(what, done, total), options)
+            return
+        now = self.clock()
+        fraction, elapsed_s = self.fraction_at(now), self.elapsed_at(now)
+        if self.header is None:  # of a check, or not yet
+            yield _bar_line(fraction, 1.0, self.goal or "Getting ready", options)
+            return
+        times = f"after {_whole(elapsed_s)}"
+        if self.expected_s > 0:  # from the first trial on
+            left_s = max(0.0, self.expected_s - elapsed_s)
+            times = f"{percent_text(fraction)} {times}, {_whole(left_s)} left"
+        yield _bar_line(fraction, 1.0, times, options)
+        for name, text in self._rows(self.header, options.max_width - _LABEL_WIDTH):
+            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
+            yield line.append(text, style="not bold")
+
+    def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
+        done = f"{counted(len(self.trials), 'trial')} done"
+        yield "run", f"{clean(header.target.spec)}: {self.goal}, {done}"
+        if self.best[0] != len(self.trials):
+            run = Run(path="", header=header, trials=tuple(self.trials), prediction=self.prediction)
+            self.best = len(self.trials), next(iter(summarize(run)), None)
+        if (best := self.best[1]) is not None and best.rate is not None:
+            yield "best", rate_text(best.rate)
+            yield "", _short(best.config, room)
+        if self.current is not None:
+            again = f" (repeat {self.repetition + 1})" if self.repetition else ""
+            yield "now", f"{_short(self.current, room - len(again))}{again}"
+        if self.usage is not None:
+            parts = usage_text(self.usage).split("; ")
+            while len(parts) > 1 and len("; ".join(parts)) > room:  # no part is shown in part
+                parts.pop()
+            yield "machine", "; ".join(parts)
 
     def __enter__(self) -> Self:
         return self
@@ -186,57 +184,51 @@ class QuietListener:
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """The sweep knows what it will measure."""
-        state = self._state
-        state.header, state.preparing, plan = header, None, header.plan
-        state.planned = counted(len(configs), "configuration") + (f" x {repeats}" * bool(repeats))
+        self.header, self.making, plan = header, None, header.plan
+        self.goal = counted(len(configs), "configuration") + (f" x {repeats}" * bool(repeats))
         if plan is not None and plan.search == "model":
-            state.planned = f"up to {counted(len(plan.cells), 'configuration')} to predict"
-        self._show(f"{clean(header.target.spec)}: {state.planned}")
+            self.goal = f"up to {counted(len(plan.cells), 'configuration')} to predict"
+        self._show(f"{clean(header.target.spec)}: {self.goal}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has predicted configurations, but for those with more workers than could gain.
-
-        Nor those whose workers take too long to start, or need more than there is.
-        """
-        plan = None if self._state.header is None else self._state.header.plan
+        """A model has predicted what could gain, starts soon enough and fits."""
+        plan = None if self.header is None else self.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
         left = planned - predicted
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
-        self._state.prediction = prediction
-        self._state.planned = f"{text} predicted, {len(prediction.race)} to measure"
+        self.prediction = prediction
+        self.goal = f"{text} predicted, {len(prediction.race)} to measure"
         why = f"; the other {left} have more workers than help, or than machine and budget allow"
-        self._show(self._state.planned + (why if left > 0 else ""))
+        self._show(self.goal + (why if left > 0 else ""))
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
     ) -> None:
         """A trial begins."""
-        state = self._state
-        state.current, state.repetition, state.preparing = config, repetition, None
-        state.expect(elapsed_s, expected_total_s)
+        self.current, self.repetition, self.making = config, repetition, None
+        self.expect(elapsed_s, expected_total_s)
         self._show()
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial has ended, with figures or without."""
-        self._state.trials.append(trial)
-        self._show(trial_line(trial), lasts=self._verbose or trial.failure is not None)
+        self.trials.append(trial)
+        self._show(trial_line(trial), lasts=self.verbose or trial.failure is not None)
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
     ) -> None:
         """A check has measured so many blocks; plain lines say so now and then."""
-        state = self._state
         parts = [counted(done["load"], "ABBA block")]
         if done["start"]:
             parts.append(f"{counted(done['start'], 'start')} of each side")
         if look is not None and look.verdict.quads.get("load"):
             parts.append("still undecided")
         parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
-        state.planned, state.preparing = ", ".join(parts), None
-        state.expect(elapsed_s, budget_s)
+        self.goal, self.making = ", ".join(parts), None
+        self.expect(elapsed_s, budget_s)
         is_due = elapsed_s >= self._said_s + 10.0
         self._said_s = elapsed_s if is_due else self._said_s
-        self._show(state.planned if is_due else "")
+        self._show(self.goal if is_due else "")
 
     def message(self, text: str) -> None:
         """Something that the user should know."""
@@ -244,12 +236,12 @@ class QuietListener:
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data is being made."""
-        self._state.preparing = (what, done, total) if done < total or not total else None
+        self.making = (what, done, total) if done < total or not total else None
         self._show()
 
     def pulse(self, usage: Usage) -> None:
         """A look at the machine during a trial."""
-        self._state.usage = usage
+        self.usage = usage
         self._show()
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
@@ -265,19 +257,17 @@ class QuietListener:
             self._gone = True
 
 
+@dataclasses.dataclass(eq=False)
 class PlainListener(QuietListener):
     """One line for each event, for logs and terminals that can only print."""
 
-    def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
-        super().__init__(verbose=verbose)
-        self._stream = stream
-        self._made = ("", -1)
+    stream: TextIO
+    _made: tuple[str, int] = dataclasses.field(default=("", -1), init=False)
 
     def trial_ended(self, trial: Trial) -> None:
         """Say what came out of it, and how far the sweep was."""
-        state = self._state
-        self._show(f"{100 * state.fraction_at(state.heard_at):3.0f}%  {trial_line(trial)}")
-        if self._verbose:
+        self._show(f"{100 * self.fraction_at(self.heard_at):3.0f}%  {trial_line(trial)}")
+        if self.verbose:
             self._show(f"       {usage_text(trial.usage)}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -290,31 +280,28 @@ class PlainListener(QuietListener):
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         del lasts  # all do
         if line:
-            self._try(lambda: (self._stream.write(line + "\n"), self._stream.flush()))
+            self._try(lambda: (self.stream.write(line + "\n"), self.stream.flush()))
 
 
+@dataclasses.dataclass(eq=False)
 class LiveListener(QuietListener):
     """The live display: redrawn at each event, by the caller's thread.
 
     No thread of its own: a thread in a process that forks can deadlock the child.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        verbose: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(verbose=verbose, clock=clock)
-        self._console = console
+    console: Console
+
+    def __post_init__(self) -> None:
+        """Make the display, which is there once this is entered."""
+        super().__post_init__()
         self._live = Live(
-            console=console,
+            console=self.console,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
-            get_renderable=lambda: self._state,
+            get_renderable=lambda: self,
         )
 
     def __enter__(self) -> Self:
@@ -327,7 +314,7 @@ class LiveListener(QuietListener):
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         if lasts:  # above the display
-            self._try(lambda: self._console.print(Text(line)))
+            self._try(lambda: self.console.print(Text(line)))
         self._try(self._live.refresh)
 
 

@@ -15,12 +15,10 @@ _ACTIVE = re.compile(r"[\\`*_\[\]<>&|~$]")
 _LEADING = re.compile(r"^(\d{0,9})([-+.)=])(?=[\s=-]|$)")
 # Addresses, mentions and numbers of issues become links even behind a backslash.
 _LINKED = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[@#])", re.IGNORECASE)
-_INVISIBLE = "\u2060"  # a word joiner: it parts what would be a link, and nobody sees it
 
 _AROUND = " ,.;:()"  # beside these, emphasis begins and ends whatever it holds
 
 _EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
-_LONGEST_BAR = 20
 
 
 def to_markdown(document: doc.Document, *, level: int = 1) -> str:
@@ -37,7 +35,8 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <b> *x* @me")
     'a\\|b \\<b\\> \\*x\\* @\u2060me'
     """
-    return _LINKED.sub(_INVISIBLE, _ACTIVE.sub(r"\\\g<0>", clean(text)))
+    joiner = "\u2060"  # parts the words of what would be a link, and nobody sees it
+    return _LINKED.sub(joiner, _ACTIVE.sub(r"\\\g<0>", clean(text)))
 
 
 def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
@@ -139,7 +138,8 @@ def _table(
 
 
 def _bar(bar: doc.Bar, chart: doc.Chart) -> str:
-    filled = round(_LONGEST_BAR * abs(chart.filled(bar)))
+    longest = 20
+    filled = round(longest * abs(chart.filled(bar)))
     if chart.kind == "share":
-        return "█" * filled + "░" * (_LONGEST_BAR - filled)
+        return "█" * filled + "░" * (longest - filled)
     return ("◀" if bar.length < 0 else "") + "█" * filled

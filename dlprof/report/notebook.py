@@ -18,9 +18,9 @@ from dlprof.records import Recommendation, Run, WatchedLoader
 from dlprof.records.gate import CheckReport
 from dlprof.records.transfer import Transfers
 from dlprof.report import document as doc
+from dlprof.report.check import check_report
 from dlprof.report.compare import comparison_report
 from dlprof.report.export.formats import render_html
-from dlprof.report.gate.check import check_report
 from dlprof.report.machine import machine_report, profile_report
 from dlprof.report.page import to_html
 from dlprof.report.predict import feed_report, forecast_report

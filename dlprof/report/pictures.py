@@ -37,8 +37,6 @@ from dlprof.report.page import MOST_ROWS
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
-_MOST_LOOKS = 150  # of each line over time
-
 
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
     """A document with what only a page shows."""
@@ -162,9 +160,10 @@ def _timeline(run: Run) -> Iterator[doc.Chart]:
 
 
 def _usage(run: Run) -> Iterator[doc.Plot]:
+    most_looks = 150  # of each line
     began = _moment(run.header.started_at)
     found: dict[str, list[doc.Point]] = {}
-    for trial in evenly(run.trials, _MOST_LOOKS):
+    for trial in evenly(run.trials, most_looks):
         started = _moment(trial.started_at)
         if began is None or started is None:
             continue
@@ -190,7 +189,7 @@ def _usage(run: Run) -> Iterator[doc.Plot]:
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                doc.Series(name, tuple(evenly(points, _MOST_LOOKS)), line=True)
+                doc.Series(name, tuple(evenly(points, most_looks)), line=True)
                 for name, points in found.items()
             ),
         )

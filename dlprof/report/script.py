@@ -36,10 +36,6 @@ _ENDINGS = {
     "interrupted": "interrupted",
     "os._exit": "ended by os._exit",
 }
-_CUT_OFF = (
-    "The script's process ended before it could report more, as by a signal: this is what was "
-    "seen some time before that."
-)
 
 
 def script_document(run: Run) -> str:
@@ -76,7 +72,12 @@ def script_report(run: Run) -> doc.Document:
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
         none = "" if run.watched else " No loader had been seen by then."
-        shortfall.append(doc.Text(f"{_CUT_OFF}{none}"))
+        shortfall.append(
+            doc.Text(
+                "The script's process ended before it could report more, as by a signal: this is "
+                f"what was seen some time before that.{none}"
+            )
+        )
     if not run.watched and script is not None:  # why none was seen
         shortfall += doc.known(doc.items(script.notes))
     return doc.Document(

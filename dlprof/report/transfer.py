@@ -26,7 +26,6 @@ _WAYS = {
     "pinned_by_loader": "pinned by the loader",
 }
 _HOST = "the host's memory"
-_SAID_OF_THE_CPU = {"sizes", "copies"}  # that the CPU has neither streams nor a link needs no words
 
 
 def transfer_report(found: Transfers) -> doc.Document:
@@ -193,7 +192,8 @@ def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
         place = "near" if rate.near else "far"
         yield f"from NUMA node {rate.node} ({place}): {_rate_text(rate.bytes_per_s)}"
     for key, why in device.unavailable.items():
-        if device.device != "cpu" or key in _SAID_OF_THE_CPU:
+        # That the CPU has neither streams nor a link needs no words.
+        if device.device != "cpu" or key in {"sizes", "copies"}:
             yield f"{key.replace('_', ' ')}: not measured, {why}"
 
 

@@ -204,15 +204,8 @@ def levers(
 ) -> tuple[Config, ...]:
     """The pick with one setting more changed, where the calibration says that it may pay.
 
-    Those that the user named (``swept``) are compared anyway.
-
-    Args:
-        calibration: What batches cost.
-        pick: What is chosen so far.
-        conditions: Where it runs.
-        explained: The trials of the calibration.
-        unordered_pays: From this predicted factor ``in_order=False`` is worth trying.
-        swept: Settings that are swept.
+    Those that the user named (``swept``) are compared anyway. ``explained`` are the trials of the
+    calibration; from the factor ``unordered_pays`` ``in_order=False`` is worth trying.
 
     Raises:
         ValueError: The calibration tells nothing of such batches.

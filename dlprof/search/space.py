@@ -64,9 +64,6 @@ def plan_trials(
     down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
     itself finds out how many configurations there is time for.
 
-    Returns:
-        The plan, and what the budget had no room for.
-
     Raises:
         UsageError: If the budget can't hold a single trial.
     """
@@ -293,9 +290,6 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
 
     A target without settings of its own has PyTorch's defaults.
 
-    Returns:
-        The configuration, canonical.
-
     Raises:
         UsageError: A setting is given several values.
     """
@@ -422,9 +416,6 @@ def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
     return [LeftOut(setting=f"num_workers=0 with {', '.join(names)}", reason=reason)]
 
 
-_TARGETS_OWN = ("target_error", "worker_exception", "truncated")
-
-
 def _excluded(
     config: Config, settings: SweepSettings, target: Target, present: Config | None = None
 ) -> str | None:
@@ -519,9 +510,7 @@ def still_useful(plan: Plan, found: Integrity) -> Plan:
 
 
 def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
-    """Whether the target's own code raises, or ends early, whatever the settings.
-
-    Without workers and with.
+    """Whether the target's own code raises, or ends early, without workers and with.
 
     A few trials that all end so are enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.
@@ -529,6 +518,7 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
     if len({config.batch_size for config in configs}) > 1:
         return False
     run = [trial for trial in trials if trial.outcome != "skipped"]
-    raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
+    kinds = {"target_error", "worker_exception", "truncated"}
+    raised = [t for t in run if t.failure is not None and t.failure.kind in kinds]
     fed = {trial.config.num_workers > 0 for trial in raised}
     return len(fed) > 1 and len(raised) == len(run) >= 3

@@ -21,10 +21,9 @@ from schemas import conforms
 
 from dlprof import trial
 from dlprof.engine.check import run_check
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
-from dlprof.gate import NextLook
-from dlprof.gate.verdict import judge
+from dlprof.gate.verdict import NextLook, judge
 from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings

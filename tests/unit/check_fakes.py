@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from builders import machine
 
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings, SidePlan
 from dlprof.engine.checking.sides import Sides
-from dlprof.gate import SIDES, NextLook
+from dlprof.gate.plan import SIDES
+from dlprof.gate.verdict import NextLook
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Series, Side
 from dlprof.settings import SweepSettings
@@ -42,8 +42,10 @@ class Listener:
 class FakeSides(Sides):
     """Stands for both sides or one; each block turns the clock by what it takes."""
 
-    def __init__(self, plans: Sequence[SidePlan], *, noise: float, fails: bool) -> None:
-        super().__init__(plans, {}, settings())
+    def __init__(
+        self, plans: Sequence[SidePlan], asked: CheckSettings, *, noise: float, fails: bool
+    ) -> None:
+        super().__init__(plans, {}, asked)
         self.now_s = 0.0
         self.plans = {plan.side: plan for plan in plans}
         target = Target(spec="data.py:make", kind="map", dataset="data.D", length=100, batch_size=4)
@@ -95,7 +97,7 @@ class Opened:
     def __call__(
         self, plans: Sequence[SidePlan], settings: CheckSettings, listener: object
     ) -> Iterator[FakeSides]:
-        made = FakeSides(plans, noise=self.noise, fails=self.fails)
+        made = FakeSides(plans, settings, noise=self.noise, fails=self.fails)
         self.sides.append(made)
         yield made
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from builders import machine
 
-from dlprof.gate import checked_baseline, checked_target, make_check, make_plan, order_of
 from dlprof.gate.baseline import judge_baseline
-from dlprof.gate.verdict import judge
+from dlprof.gate.plan import make_plan, order_of
+from dlprof.gate.verdict import checked_baseline, checked_target, judge, make_check
 from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,

@@ -9,7 +9,7 @@ import pytest
 from check_fakes import Opened
 
 import dlprof
-from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import UsageError
 from dlprof.settings import parse_option
 

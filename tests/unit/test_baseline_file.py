@@ -14,10 +14,10 @@ from golden import drawn
 
 from dlprof.engine.checking.history import read_baseline, record_entry
 from dlprof.errors import FileError
-from dlprof.gate import figures_of, make_plan
-from dlprof.gate.baseline import render_entry
+from dlprof.gate.baseline import figures_of, render_entry
+from dlprof.gate.plan import make_plan
 from dlprof.records.gate import BaselineEntry
-from dlprof.report.gate.check import baseline_document, baseline_report
+from dlprof.report.check import baseline_document, baseline_report
 
 FIGURES = (0.0100, 0.0101, 0.0099)
 

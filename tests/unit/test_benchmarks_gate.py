@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from gate_samples import confirmed, load_quads
 
-from dlprof.engine.checking.measuring import MeasuredQuads
-from dlprof.gate import make_plan
+from dlprof.gate.plan import make_plan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -104,8 +103,7 @@ def test_each_round_has_all_kinds_on_both_kinds_of_machine(campaign: Any, tables
 def test_a_session_tells_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
     planned = next(campaign.schedule(7, budget_s=60.0))
     plan = make_plan(gates=())
-    found = MeasuredQuads(plan=plan, quads=tuple(confirmed(load_quads(11, 0.2))), unavailable={})
-    session = campaign.ended_session(planned, found, 12.345)
+    session = campaign.ended_session(planned, plan, confirmed(load_quads(11, 0.2)), 12.345)
     assert (session.verdict, session.failed, session.seconds) == ("fail", ("service",), 12.35)
     assert session.pair == 7
     assert session.shift == pytest.approx(0.2, abs=0.1)

@@ -10,7 +10,7 @@ import pytest
 
 import dlprof
 from dlprof.integrations.callbacks import last_word, run_command
-from dlprof.integrations.watch import flush, watch_in_place
+from dlprof.integrations.watch import watch_in_place
 from dlprof.records import WatchedLoader
 
 
@@ -92,8 +92,8 @@ def test_a_flush_logs_what_is_left_once() -> None:
     shown: list[dict[str, float]] = []
     watched = dlprof.watch([1, 2, 3], log=shown.append, every=2)
     assert list(watched) == [1, 2, 3]
-    flush(watched)
-    flush(watched)
+    watched._dlprof_flush()
+    watched._dlprof_flush()
     assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0]
     assert list(watched) == [1, 2, 3]
     assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0, 5.0]

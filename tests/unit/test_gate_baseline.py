@@ -17,8 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
-from dlprof.gate import add_entry, baseline_key, comparable, figures_of, make_plan, parse_baseline
-from dlprof.gate.baseline import judge_baseline, key_difference, render_entry
+from dlprof.gate.baseline import (
+    add_entry,
+    baseline_key,
+    comparable,
+    figures_of,
+    judge_baseline,
+    key_difference,
+    parse_baseline,
+    render_entry,
+)
+from dlprof.gate.plan import make_plan
 from dlprof.records import Config
 from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
 from dlprof.stats.intervals import t_quantile

@@ -24,22 +24,13 @@ from gate_samples import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.gate import (
-    SIDES,
-    checked_target,
-    loader_difference,
-    make_check,
-    make_plan,
-    next_look,
-    order_of,
-)
-from dlprof.gate.plan import ALL_GATES, LOOKS
-from dlprof.gate.verdict import judge, sights
+from dlprof.gate.plan import ALL_GATES, LOOKS, SIDES, loader_difference, make_plan, order_of
+from dlprof.gate.verdict import checked_target, judge, make_check, next_look, sights
 from dlprof.gate.views import block_value
 from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config
 from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
-from dlprof.report.gate.check import check_document, read_check
+from dlprof.report.check import check_document, read_check
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
 FIRST = LOOKS[0]

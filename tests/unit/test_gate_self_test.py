@@ -9,9 +9,10 @@ import pytest
 from gate_samples import check_golden, confirmed, load_quads, start_quads
 from golden import drawn
 
-from dlprof.gate import checked_target, make_plan, make_self_test
+from dlprof.gate.plan import make_plan
+from dlprof.gate.verdict import checked_target, make_self_test
 from dlprof.records.gate import SelfTest, TargetCheck
-from dlprof.report.gate.check import check_document, self_test_report
+from dlprof.report.check import check_document, self_test_report
 
 
 def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:

@@ -541,7 +541,7 @@ def test_a_batch_that_another_thread_has_worked_out_is_not_left_out(
             yield
 
     monkeypatch.setattr(statistics, "held", held_after_another)
-    reading.leave_out()
+    reading.statistics.note_ready(reading)
     waits = statistics.waits.durations()
     assert waits is not None
     assert (statistics.batches, waits.count) == (2, 1)

@@ -26,15 +26,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import ExitCode, FileError
-from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan
-from dlprof.gate.plan import LOOKS
-from dlprof.gate.views import MOST_BATCHES
+from dlprof.gate.plan import LOOKS, make_plan
+from dlprof.gate.verdict import checked_target, exit_code, make_check
+from dlprof.gate.views import MOST_BATCHES, grouped
 from dlprof.records.gate import CheckReport, Compared, Quad
-from dlprof.report.gate.check import check_document, read_check
-from dlprof.report.gate.files import (
+from dlprof.report.check import (
     MARKER,
     MOST_COMMENT_BYTES,
     MOST_SUMMARY_BYTES,
+    check_document,
+    read_check,
     render_annotation,
     render_bencher,
     render_benchmark_action,

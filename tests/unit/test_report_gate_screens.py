@@ -19,11 +19,14 @@ from gate_samples import (
 from golden import drawn
 
 from dlprof.errors import ExitCode
-from dlprof.gate import checked_target, exit_code, make_plan
-from dlprof.gate.plan import LOOKS
+from dlprof.gate.plan import LOOKS, make_plan
+from dlprof.gate.verdict import checked_target, exit_code
 from dlprof.records.gate import CheckReport, StageShift
-from dlprof.report.gate.check import advice, check_document, check_report, notes, stage_lines
-from dlprof.report.gate.files import (
+from dlprof.report.check import (
+    advice,
+    check_document,
+    check_report,
+    notes,
     render_annotation,
     render_bencher,
     render_benchmark_action,
@@ -32,6 +35,7 @@ from dlprof.report.gate.files import (
     render_openmetrics,
     render_outputs,
     render_summary,
+    stage_lines,
 )
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {

@@ -591,8 +591,7 @@ def test_a_first_rank_that_is_ended_as_it_waits_for_others_leaves_what_it_saw(
 
     monkeypatch.setattr(running, "read_others", ended)
     rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("train.py")
-    plan = running.ScriptRun(load=pytest.fail, rank=rank, show=lambda _: None)
-    watching = running._Watching(plan, header, lambda: 0)
+    watching = running.ScriptRun(header=header, rank=rank, show=lambda _: None, clock=lambda: 0)
     path = tmp_path / "a.rank0.dlprof.jsonl"
     watching._writer = RunWriter.create(path, header)
     watching.ending = Ending(kind="returned", exit_code=0)
@@ -616,8 +615,7 @@ def test_ctrl_c_that_a_launcher_passes_on_costs_no_report(
     monkeypatch.setattr(running, "read_others", passes_on)
     monkeypatch.setattr(running, "_end_as_interrupted", lambda: None)
     rank, header, shown = Rank(rank=0, world_size=2, local_size=2), new_header("a.py"), list[Run]()
-    plan = running.ScriptRun(load=pytest.fail, rank=rank, show=shown.append)
-    watching = running._Watching(plan, header, lambda: 0)
+    watching = running.ScriptRun(header=header, rank=rank, show=shown.append, clock=lambda: 0)
     watching._writer = RunWriter.create(tmp_path / "a.rank0.dlprof.jsonl", header)
     watching.ending = Ending(kind="interrupted", exit_code=130)
     before = signal.getsignal(signal.SIGINT)

@@ -1,1 +1,1 @@
-"""The runner of a check: two sides, interleaved until the rules of ``dlprof.gate`` decide."""
+"""The sides of a check: where the code of each lies, how they run, what a history keeps of them."""

@@ -101,18 +101,15 @@ class Git:
     def no_such_ref(self, ref: str) -> UsageError:
         """The error of a ref that doesn't exist."""
         known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
-        hint = did_you_mean(ref, known, most=3) or self._where_from(ref)
+        hint = did_you_mean(ref, known, most=3)
+        if not hint and self.commit("HEAD") is None:
+            hint = "The repository has no commit yet; give a directory."
+        elif not hint and not self.ask("remote"):
+            hint = "Name a branch, a tag or a commit of this repository; it has no remote."
+        hint = hint or self.more_history() or f"Fetch it first: git fetch origin {ref}."
         return UsageError(
             f"--against {ref}: there is no such git ref, and no such directory", hint=hint
         )
-
-    def _where_from(self, ref: str) -> str:
-        """Where to get a ref from that isn't here."""
-        if self.commit("HEAD") is None:
-            return "The repository has no commit yet; give a directory."
-        if not self.ask("remote"):
-            return "Name a branch, a tag or a commit of this repository; it has no remote."
-        return self.more_history() or f"Fetch it first: git fetch origin {ref}."
 
 
 def find_git(directory: Path) -> Git | None:
@@ -202,9 +199,6 @@ def _unused(place: Path, length: int) -> Path:
     return path
 
 
-_COMMITS = ("CI_MERGE_REQUEST_DIFF_BASE_SHA",)
-"""Variables of CI systems that hold the commit itself (GitLab)."""
-
 _BRANCHES = (
     "GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "BITBUCKET_PR_DESTINATION_BRANCH",
     "SYSTEM_PULLREQUEST_TARGETBRANCH", "CHANGE_TARGET", "BUILDKITE_PULL_REQUEST_BASE_BRANCH",
@@ -223,16 +217,14 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
     Raises:
         UsageError: There is none to be found.
     """
-    for name in _COMMITS:
-        if environ.get(name):
-            commit = git.commit(environ[name])
-            if commit is None:
-                raise UsageError(
-                    f"The commit {environ[name]}, at which this branch began, can't be found in "
-                    "this clone",
-                    hint=_FETCH,
-                )
-            return _or_before(git, Compared(name="merge base", commit=commit))
+    if began := environ.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"):  # of GitLab's
+        commit = git.commit(began)
+        if commit is None:
+            raise UsageError(
+                f"The commit {began}, at which this branch began, can't be found in this clone",
+                hint=_FETCH,
+            )
+        return _or_before(git, Compared(name="merge base", commit=commit))
     for branch, needed in _branches(git, environ):
         if git.commit(branch) is None:
             continue

@@ -10,26 +10,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.engine.checking.compared import SidePlan, working_tree
+from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, working_tree
 from dlprof.engine.checking.git import find_git, remove_abandoned
-from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import FileError, NothingMeasuredError, read_fault
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
-from dlprof.gate import (
+from dlprof.gate.baseline import (
+    MOST_CHARACTERS,
     add_entry,
     baseline_key,
-    checked_baseline,
     comparable,
     figures_of,
-    make_check,
-    make_plan,
     parse_baseline,
 )
-from dlprof.gate.baseline import MOST_CHARACTERS
+from dlprof.gate.plan import make_plan
+from dlprof.gate.verdict import checked_baseline, make_check
 from dlprof.records import Target
-from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
+from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared
 from dlprof.units import counted
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
@@ -81,8 +79,6 @@ def _text(path: Path) -> str:
 
 LOAD_BLOCKS = 40  # blocks of loading in a run: their median spreads by far less than runs do
 
-START_BLOCKS = 3
-
 
 def check_baseline(
     settings: CheckSettings,
@@ -94,39 +90,24 @@ def check_baseline(
 ) -> CheckReport:
     """Check the working directory against the history in a file.
 
-    Returns:
-        The verdict, and the run as a baseline would keep it.
-
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
     """
-    history = read_baseline(path)
+    began_s, history = clock(), read_baseline(path)
     if not path.exists():
         listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
-    run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
-    entry = run.entry
+    entry, measured = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     rule = BaselineRule(threshold=settings.fail_above, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
     return make_check(
-        dataclasses.replace(target, measured_s=run.took_s),
+        dataclasses.replace(target, measured_s=clock() - began_s),
         base=base,
-        change=run.compared,
         override=settings.override,
         warn_only=settings.warn_only,
-        **run.provenance,
+        **measured,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
-    """One side measured alone."""
-
-    entry: BaselineEntry  # as a baseline keeps it
-    compared: Compared  # the code, for people
-    provenance: Mapping[str, Any]  # when, by what and on what, as ``Sides.provenance`` says it
-    took_s: float  # wall seconds, all included
 
 
 def measure_run(
@@ -135,8 +116,12 @@ def measure_run(
     listener: CheckListener,
     cwd: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> MeasuredRun:
-    """Measure the working directory alone, as a baseline keeps it.
+) -> tuple[BaselineEntry, dict[str, Any]]:
+    """Measure the working directory alone.
+
+    Returns:
+        The run as a baseline keeps it; what was measured, when, by what and on what, as fields of
+        a check's record.
 
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
@@ -144,30 +129,21 @@ def measure_run(
     began_s, started_at = clock(), now()
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
-        figures = _figures(sides, settings, lambda: clock() - began_s)
-    return MeasuredRun(
-        entry=recordable(plan, sides, settings, started_at=started_at, figures=figures),
-        compared=plan.compared,
-        provenance=sides.provenance(started_at),
-        took_s=clock() - began_s,
-    )
+        figures = _figures(sides, lambda: clock() - began_s)
+    entry = recordable(plan, sides, started_at=started_at, figures=figures)
+    return entry, {"change": plan.compared, **sides.provenance(started_at)}
 
 
 def recordable(
-    plan: SidePlan,
-    sides: Sides,
-    settings: CheckSettings,
-    *,
-    started_at: str,
-    figures: Mapping[str, float],
+    plan: SidePlan, sides: Sides, *, started_at: str, figures: Mapping[str, float]
 ) -> BaselineEntry:
     """The change as a baseline keeps it, whatever else was measured beside it."""
-    built = sides.built["change"]
+    built, asked = sides.built["change"], sides.settings.sweep
     # TARGET with its arguments, in one order.
-    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
+    arguments = (f"{key}={value}" for key, value in sorted(asked.arguments.items()))
     key = baseline_key(
         sides.machine,
-        target=" ".join((settings.sweep.target, *arguments)),
+        target=" ".join((asked.target, *arguments)),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
@@ -197,23 +173,24 @@ def data_fingerprint(target: Target) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
-def _figures(
-    sides: Sides, settings: CheckSettings, elapsed_s: Callable[[], float]
-) -> dict[str, float]:
+def _figures(sides: Sides, elapsed_s: Callable[[], float]) -> dict[str, float]:
     """The figures of a run: starts first, then as many blocks as there is time for.
 
     Raises:
         NothingMeasuredError: Blocks fail, or there is no time for as many as are needed.
     """
-    budget_s = settings.sweep.budget_s
+    budget_s = sides.settings.sweep.budget_s
     blocks: list[Block] = []
     # Of the budget: starts that take more are left out, since nothing is judged by them.
-    if START_BLOCKS * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
-        blocks += _some(sides, "start", START_BLOCKS)
+    starts = 3
+    if starts * sides.start_s <= 0.2 * (budget_s - elapsed_s()):
+        blocks += sides.blocks("B" * starts, "start")
     loaded = 0
     while loaded < LOAD_BLOCKS and (loaded < 5 or elapsed_s() + sides.block_s <= budget_s):
-        blocks += _some(sides, "load", 1)
+        sides.refuse_failing()
+        blocks += sides.blocks("B", "load")
         loaded += 1
+    sides.refuse_failing()
     figures = figures_of(make_plan(), blocks)
     if "service.mean" not in figures:
         raise too_quick()
@@ -226,9 +203,3 @@ def too_quick() -> NothingMeasuredError:
         "The blocks took less time than the clock can resolve",
         hint="Choose a target that does more.",
     )
-
-
-def _some(sides: Sides, series: Series, count: int) -> tuple[Block, ...]:
-    found = sides.blocks("B" * count, series)
-    sides.refuse_failing()
-    return found

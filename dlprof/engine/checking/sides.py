@@ -10,8 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.engine.checking.compared import NO_SUBMODULES, SidePlan
-from dlprof.engine.checking.settings import CheckListener, CheckSettings, patience
+from dlprof.engine.checking.compared import (
+    NO_SUBMODULES,
+    CheckListener,
+    CheckSettings,
+    SidePlan,
+    patience,
+)
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import (
     BaseNotMeasuredError,
@@ -21,7 +26,8 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
+from dlprof.gate.plan import SIDES, cores_of
+from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.machine.portable import allowed_cpus
 from dlprof.records import Config, Failure, Machine
@@ -35,11 +41,6 @@ from dlprof.trial.side import SideProcess
 from dlprof.units import counted
 from dlprof.version import __version__
 
-_SUBMODULES = (
-    "The base is checked out without its submodules: check against a directory that has them, with "
-    "--against DIRECTORY."
-)
-
 
 def side_name(plan: SidePlan) -> str:
     """A side for people: ``The base (main, 1a2b3c4)``."""
@@ -52,7 +53,11 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
     """The same error, with the name of the side that has it."""
     hint, kind = error.hint, type(error)
     if plan.side == "base" and not isinstance(error, UsageError):  # it may lack more than it seems
-        submodules = _SUBMODULES if NO_SUBMODULES in plan.compared.note else ""
+        submodules = (
+            "The base is checked out without its submodules: check against a directory that has "
+            "them, with --against DIRECTORY."
+        )
+        submodules = submodules if NO_SUBMODULES in plan.compared.note else ""
         untracked = "Files that git doesn't track, such as data, are named by absolute paths."
         parts = (
             *(hint, "What is checked has to work in the base too.", submodules),
@@ -120,14 +125,14 @@ class Sides:
         self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
         self._plans = {plan.side: plan for plan in plans}
         self._processes = processes
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._waits_s: dict[Side, float] = {}  # in the last block, of sides that can't be followed
         self._refused: list[int] = []  # cores that a side can't be held to
 
     @property
     def _patience_s(self) -> float:
-        return patience(self._settings)[0]
+        return patience(self.settings)[0]
 
     @property
     def start_s(self) -> float:
@@ -158,7 +163,7 @@ class Sides:
         refuse_unlike(self._plans, self.built)
         for side, built in self.built.items():
             pins = bool(self.machine.gpus)
-            config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
+            config = single_config(self.settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
         self._on_all(lambda side: self._processes[side].open(self.configs[side], self._patience_s))
         self.build_s = self._clock() - began_s
@@ -205,7 +210,7 @@ class Sides:
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
-        cold, budget_s = self._try_all("load"), self._settings.sweep.budget_s
+        cold, budget_s = self._try_all("load"), self.settings.sweep.budget_s
         self.block_s = max(cold.values())
         if self.build_s + sum(cold.values()) > budget_s:
             return
@@ -242,7 +247,7 @@ class Sides:
 
     def _fit_block(self, took: Mapping[Side, float], least: int, workers: int) -> None:
         """Make blocks longer or shorter, where they are far from what is wanted."""
-        self.block_s, wanted_s = max(took.values()), self._settings.block_s
+        self.block_s, wanted_s = max(took.values()), self.settings.block_s
         # What can't be followed may load while its memory is read: what is waited for then has to
         # be as long, which one block alone doesn't show.
         loaded_s = max(self._waits_s.values(), default=self.block_s)
@@ -267,7 +272,7 @@ class Sides:
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
         """Measure one quad, up to the first block that fails: what follows would not count."""
-        usable = sorted(allowed_cpus()) if self._settings.pin and series == "load" else []
+        usable = sorted(allowed_cpus()) if self.settings.pin and series == "load" else []
         cores = cores_of([] if usable == self._refused else usable, number)
         blocks = self._up_to_failure(order, series, cores)
         if cores:  # both sides run alike: where one can't be held to them, neither is
@@ -291,10 +296,7 @@ class Sides:
     def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         """Measure blocks in an order of ``A`` and ``B``; failed ones say why they have no figures.
 
-        Args:
-            order: Which side's, one after the other.
-            series: What is measured.
-            cores: What the sides are held to; free where it is empty.
+        The sides are held to ``cores``, where there are any.
         """
         request = dataclasses.replace(self._request(series), cores=cores)
         return tuple(self._measured(SIDES[letter], request) for letter in order)
@@ -325,7 +327,7 @@ class Sides:
         return dataclasses.replace(block, service_s=service, samples=samples)
 
     def _request(self, series: Series) -> BlockRequest:
-        return BlockRequest(series=series, batches=self.batches, seed=self._settings.sweep.seed)
+        return BlockRequest(series=series, batches=self.batches, seed=self.settings.sweep.seed)
 
 
 def _whole(batches: float, workers: int) -> int:

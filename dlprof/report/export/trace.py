@@ -23,12 +23,10 @@ MOST_BYTES = 48_000_000
 """Batches beyond it are left out: viewers in a browser get slow, and a report should be small."""
 
 _LONGEST_NAME = 200
-_US = 1e6
 
 _Track = tuple[int, str]  # where something is drawn: its place from top to bottom, and its name
 
 _MAIN, _RECEIVE, _PIN = (1, "main"), (2, "main: receiving"), (3, "pin thread")
-_LATEST_S = 1e9  # no time is further from a timeline's start, whatever a file says
 
 _COLUMNS = tuple(each.name for each in dataclasses.fields(Timeline) if each.name.endswith("_s"))
 """Of times, in the order of a batch's way."""
@@ -60,9 +58,10 @@ def since_first(timeline: Timeline) -> Timeline:
     """
     columns = {name: getattr(timeline, name) for name in _COLUMNS}
     times = (at for column in columns.values() for at in column if at is not None)
-    first_s = max(-_LATEST_S, min(0.0, min(times, default=0.0)))
+    latest_s = 1e9  # no time is further from a timeline's start, whatever a file says
+    first_s = max(-latest_s, min(0.0, min(times, default=0.0)))
     shifted: dict[str, Any] = {
-        name: tuple(None if at is None else min(_LATEST_S, max(0.0, at - first_s)) for at in each)
+        name: tuple(None if at is None else min(latest_s, max(0.0, at - first_s)) for at in each)
         for name, each in columns.items()
     }
     return dataclasses.replace(timeline, **shifted)
@@ -116,10 +115,7 @@ def _slices(
 
 
 def _next_after(asked: Sequence[float], yielded: float | None) -> float | None:
-    """When the consumer asks again, which ends its step; of the last batch, at once.
-
-    The next in time, which is not the next batch where batches come out of order.
-    """
+    """When the consumer asks again, for whichever batch: it ends a step; the last ends at once."""
     if yielded is None:
         return None
     place = bisect_left(asked, yielded)
@@ -135,10 +131,7 @@ _PLACES: Mapping[str, tuple[str, str]] = {
 
 
 class Counts:
-    """The batches at each place of a timeline at a moment.
-
-    ``loading`` in workers, ``queued``, ``held`` in main.
-    """
+    """How many batches at a moment are ``loading`` in workers, ``queued``, or ``held`` in main."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._places: dict[str, tuple[list[float], list[float]]] = {}
@@ -232,11 +225,12 @@ def _names(
 def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator[str]:
     # Written by hand rather than by ``json``, of numbers and names of our own alone: a trace has
     # hundreds of thousands of events.
+    us = 1e6
     args = f'"args":{{"batch":{batch.number},"epoch":{batch.epoch}}}'
     key = f'"pid":{process},"id":"{name}"'
     for each in batch.slices:
         # Both ends are rounded alike: a slice that overlaps with the next is dropped by the viewer.
-        begin, end = round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
+        begin, end = round(each.begin_s * us, 1), round(each.end_s * us, 1)
         stage = STAGES[each.name]
         if each.track is not None:
             place = (
@@ -254,9 +248,9 @@ def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator
     for number, stop in enumerate(stops if batch.is_from_worker else ()):
         kind = '"s"' if number == 0 else '"f","bp":"e"' if number == last else '"t"'
         track = 0 if stop.track is None else stop.track[0]
-        at = f'"tid":{track},"ts":{stop.begin_s * _US:.1f}'
+        at = f'"tid":{track},"ts":{stop.begin_s * us:.1f}'
         yield f'{{"ph":{kind},"cat":"batch","name":"batch",{key},{at}}}'
     if batch.yielded_s is not None:
         shown = ",".join(f'"{name}":{n}' for name, n in counts.at(batch.yielded_s).items())
         head = f'{{"ph":"C","name":"batches","pid":{process}'
-        yield f'{head},"ts":{batch.yielded_s * _US:.1f},"args":{{{shown}}}}}'
+        yield f'{head},"ts":{batch.yielded_s * us:.1f},"args":{{{shown}}}}}'

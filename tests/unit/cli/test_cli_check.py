@@ -17,7 +17,7 @@ from dlprof.cli import check as checked
 from dlprof.cli.entry import run
 from dlprof.errors import FileError, UsageError
 from dlprof.records.gate import CheckReport
-from dlprof.report.gate.files import RENDERERS
+from dlprof.report.check import RENDERERS
 from dlprof.report.live import PlainListener, open_listener
 from dlprof.settings import parse_option
 

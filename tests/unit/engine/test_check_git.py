@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from dlprof.engine.checking.compared import both_sides, working_tree
+from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
 from dlprof.engine.checking.git import Git, default_ref, remove_abandoned, worktree
 from dlprof.engine.checking.history import lone_side
-from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
 

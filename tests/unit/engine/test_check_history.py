@@ -41,20 +41,24 @@ def baseline(tmp_path: Path) -> Path:
 def recorded(path: Path, opened: Opened, cwd: Path, runs: int, factor: float = 1.0) -> None:
     """So many runs, each measured, a factor of what they took."""
     for number in range(runs):
-        run = measure_run(settings(), listener=Listener(), cwd=cwd, clock=opened.clock)
-        figures = {name: factor * value for name, value in run.entry.figures.items()}
+        run, _ = measure_run(settings(), listener=Listener(), cwd=cwd, clock=opened.clock)
+        figures = {name: factor * value for name, value in run.figures.items()}
         entry = dataclasses.replace(
-            run.entry, recorded_at=f"2026-01-{number + 1:02}T00:00:00Z", figures=figures
+            run, recorded_at=f"2026-01-{number + 1:02}T00:00:00Z", figures=figures
         )
         record_entry(path, entry)
 
 
 def test_a_run_is_the_median_of_many_blocks(opened: Opened, tmp_path: Path) -> None:
-    run = measure_run(settings(), listener=Listener(), cwd=tmp_path, clock=opened.clock)
-    assert run.entry.figures["service.mean"] == pytest.approx(BATCH_S / 4, rel=0.02)
-    assert run.entry.figures["startup.value"] == pytest.approx(0.1)
-    assert run.took_s == pytest.approx(LOAD_BLOCKS * 8 * BATCH_S + 0.3)
-    assert run.entry.commit == ""
+    check = check_baseline(
+        settings(), tmp_path / "none", listener=Listener(), cwd=tmp_path, clock=opened.clock
+    )
+    run = check.target.recordable
+    assert run is not None
+    assert run.figures["service.mean"] == pytest.approx(BATCH_S / 4, rel=0.02)
+    assert run.figures["startup.value"] == pytest.approx(0.1)
+    assert check.target.measured_s == pytest.approx(LOAD_BLOCKS * 8 * BATCH_S + 0.3)
+    assert run.commit == ""
 
 
 def test_a_baseline_that_is_not_there_is_reported_before_anything_is_measured(
@@ -69,14 +73,17 @@ def test_a_baseline_that_is_not_there_is_reported_before_anything_is_measured(
 
 
 def test_a_short_budget_gives_few_blocks_but_some(opened: Opened, tmp_path: Path) -> None:
-    run = measure_run(settings(0.5), listener=Listener(), cwd=tmp_path, clock=opened.clock)
-    assert run.took_s == pytest.approx(5 * 8 * BATCH_S)
-    assert "startup.value" not in run.entry.figures
+    began_s = opened.clock()
+    run, _ = measure_run(settings(0.5), listener=Listener(), cwd=tmp_path, clock=opened.clock)
+    assert opened.clock() - began_s == pytest.approx(5 * 8 * BATCH_S)
+    assert "startup.value" not in run.figures
 
 
 def test_arguments_are_a_part_of_the_key(opened: Opened, tmp_path: Path) -> None:
-    run = measure_run(settings(b="2", a="1"), listener=Listener(), cwd=tmp_path, clock=opened.clock)
-    assert run.entry.key.target == "data.py:make a=1 b=2"
+    run, _ = measure_run(
+        settings(b="2", a="1"), listener=Listener(), cwd=tmp_path, clock=opened.clock
+    )
+    assert run.key.target == "data.py:make a=1 b=2"
 
 
 def test_a_side_that_fails_again_and_again_ends_the_run(opened: Opened, tmp_path: Path) -> None:

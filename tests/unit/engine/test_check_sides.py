@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from dlprof.engine.checking.compared import SidePlan
-from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.settings import CheckSettings, for_check, patience
+from dlprof.engine.check import measure
+from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
 from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
     BaseNotMeasuredError,
@@ -22,8 +22,8 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import SIDES, NextLook, cores_of
-from dlprof.gate.verdict import judge
+from dlprof.gate.plan import SIDES, cores_of
+from dlprof.gate.verdict import NextLook, judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
@@ -189,7 +189,6 @@ class TrialRunner:
     clock: Clock
     processes: dict[Side, FakeProcess]
     sides: Sides
-    settings: CheckSettings
 
 
 def bench(
@@ -210,11 +209,14 @@ def warm(processes: dict[Side, FakeProcess], clock: Clock, **settings: Any) -> T
     sides = Sides(plans, cast(dict[Side, SideProcess], processes), chosen, clock=clock)
     sides.build()
     sides.warm_up()
-    return TrialRunner(clock=clock, processes=processes, sides=sides, settings=chosen)
+    return TrialRunner(clock=clock, processes=processes, sides=sides)
 
 
 def measured(made: TrialRunner, listener: Listener | None = None) -> Any:
-    return measure(made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0)
+    plan, quads, unavailable = measure(
+        made.sides, listener or Listener(), clock=made.clock, began_s=0.0
+    )
+    return types.SimpleNamespace(plan=plan, quads=quads, unavailable=unavailable)
 
 
 def test_blocks_are_as_long_as_asked_for() -> None:

@@ -38,18 +38,18 @@ def preflight(
     threads: int | None = None,
     **room: Any,
 ) -> Preflight:
-    found = Preflight.of(
+    return Preflight(
         settings or SweepSettings(),
         target(own_config=own_config),
         machine(**room),
         PROBE | (probe or {}),
-        threads=threads,
+        threads,
+        unstartable,
     )
-    return dataclasses.replace(found, unstartable=unstartable)
 
 
 def test_several_forked_workers_that_share_a_file_are_skipped() -> None:
-    found = Preflight.of(SweepSettings(), target(shared_files=("file of a.zip",)), machine(), PROBE)
+    found = Preflight(SweepSettings(), target(shared_files=("file of a.zip",)), machine(), PROBE)
     assert [found.fault(config(workers)) is None for workers in (0, 1, 2)] == [True, True, False]
     assert fault(found, config(2)).kind == "shared_file"
     assert found.fault(config(2, start_method="spawn")) is None
@@ -220,7 +220,7 @@ def test_a_dataset_smaller_than_a_batch_is_refused(length: int, samples: str, si
 
 def test_what_needs_a_worker_is_skipped_without_one_only() -> None:
     none = Failure(kind="worker_exception", message="It takes a worker.", hint="Use one.")
-    found = Preflight.of(SweepSettings(), target(main_failure=none), machine(), PROBE)
+    found = Preflight(SweepSettings(), target(main_failure=none), machine(), PROBE)
     assert [found.fault(config(workers)) for workers in (0, 1, 2)] == [none, None, None]
 
 

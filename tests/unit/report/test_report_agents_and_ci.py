@@ -17,9 +17,8 @@ from gate_samples import failing_check
 from profiled_runs import profiled_run
 
 from dlprof.cli.app import program
+from dlprof.report.check import check_document, render_outputs
 from dlprof.report.documents import brief_document, profile_document, sweep_document
-from dlprof.report.gate.check import check_document
-from dlprof.report.gate.files import render_outputs
 
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / "action.yml"

@@ -10,13 +10,13 @@ from profiled_runs import profiled_run
 
 from dlprof.cli.entry import run as run_program
 from dlprof.errors import NothingMeasuredError
+from dlprof.report.check import check_document
 from dlprof.report.documents import (
     brief_document,
     json_document,
     profile_document,
     sweep_document,
 )
-from dlprof.report.gate.check import check_document
 
 
 def test_a_sweep_has_the_keys_of_the_contract() -> None:

@@ -18,7 +18,6 @@ from dlprof.report.live import (
     LiveListener,
     PlainListener,
     QuietListener,
-    SweepState,
     open_listener,
     usage_text,
 )
@@ -49,12 +48,12 @@ def play(listener: QuietListener) -> None:
         listener.message("A \x1b[31mwarning[/]")
 
 
-def state_in_the_middle(now: float = 102.0) -> SweepState:
+def state_in_the_middle(now: float = 102.0) -> QuietListener:
     run = example_run()
-    return SweepState(
+    return QuietListener(
         clock=lambda: now,
         header=run.header,
-        planned="7 configurations x 3",
+        goal="7 configurations x 3",
         trials=list(run.trials[:9]),
         current=run.trials[9].config,
         repetition=1,
@@ -92,10 +91,10 @@ def test_time_goes_on_between_events_and_stops_at_the_end() -> None:
 
 
 def test_making_data_and_getting_ready_are_shown() -> None:
-    assert "Getting ready" in drawn(SweepState(), 60)
-    making = SweepState(preparing=("Making images", 120, 1500))
+    assert "Getting ready" in drawn(QuietListener(), 60)
+    making = QuietListener(making=("Making images", 120, 1500))
     assert "Making images: 120 of 1,500" in drawn(making, 60)
-    counted = SweepState(preparing=("Counting", 0, 0))
+    counted = QuietListener(making=("Counting", 0, 0))
     assert drawn(counted, 60) == "Counting\n"
 
 
@@ -108,7 +107,7 @@ def test_a_check_shows_how_far_it_is() -> None:
 
 def test_the_best_so_far_has_the_one_rate_that_all_views_have() -> None:
     run = example_run()
-    state = SweepState(header=run.header, trials=[*run.trials], prediction=run.prediction)
+    state = QuietListener(header=run.header, trials=[*run.trials], prediction=run.prediction)
     first = summarize(dataclasses.replace(run, recommendation=None))[0]
     lines = drawn(state, 80).splitlines()
     assert f"best    {rate_text(first.rate)}" in lines
@@ -118,14 +117,14 @@ def test_the_best_so_far_has_the_one_rate_that_all_views_have() -> None:
 @pytest.mark.parametrize("rates", [(100, 1000), (100, 1000, 120), (0, 0, 0), ()])
 def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...]) -> None:
     trials = [trial(config(2), rate) for rate in rates]
-    shown = drawn(SweepState(header=header(), trials=trials), 80)
+    shown = drawn(QuietListener(header=header(), trials=trials), 80)
     assert ("best " in shown) is any(rates)
     assert "CI -" not in shown
 
 
 def test_progress_never_runs_back() -> None:
-    uptime_s = iter((9.0, 10.0, 11.0, 90.0))
-    state = SweepState(clock=lambda: next(uptime_s))
+    uptime_s = iter((0.0, 9.0, 10.0, 11.0, 90.0))
+    state = QuietListener(clock=lambda: next(uptime_s))
     shown = []
     for elapsed_s, expected_s in ((9.0, 20.0), (10.0, 24.0), (11.0, 100.0), (90.0, 100.0)):
         state.expect(elapsed_s, expected_s)

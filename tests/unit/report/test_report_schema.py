@@ -24,13 +24,13 @@ from dlprof.cli.entry import run as dlprof
 from dlprof.engine.checking.history import record_entry
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Run
+from dlprof.report.check import check_document
 from dlprof.report.documents import (
     brief_document,
     json_document,
     profile_document,
     sweep_document,
 )
-from dlprof.report.gate.check import check_document
 from dlprof.store import RunWriter
 
 ROOT = Path(__file__).parents[3]
