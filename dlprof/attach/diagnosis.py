@@ -815,8 +815,11 @@ def _certainty(
         return "low", f"{looks}, until it ended"
     if seen.workers and seen.main.messages < 5:
         return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
-    if seen.started_workers:
-        return "low", f"{looks}; workers were started, so a few batches may not be counted"
+    unsure = "workers were started, so a few batches may not be counted"
+    if seen.other_batches:
+        unsure = "another loader gave batches too: dlprof run distinguishes them"
+    if seen.other_batches or seen.started_workers:
+        return "low", f"{looks}; {unsure}"
     if first is None or sum(seen.main.waits.values()) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks

@@ -95,6 +95,7 @@ class Seen:
     main: ProcessSeen  # its main process
     workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
     other_workers: int = 0  # of other loaders
+    other_batches: int = 0  # that these made while it was watched
     started_workers: int = 0  # that came while it was watched
     # Workers that had ended when it was first looked at, and for which main has not waited yet.
     ended_before: tuple[int, ...] = ()
@@ -257,7 +258,8 @@ class Watcher:
         """All that was seen so far."""
         window_ns = max(1, self._clock() - self._began_ns)
         members = [each.seen() for each in self._workers.values()]
-        mine, others = self._by_loader(members)
+        mine = self._by_loader(members)
+        others = [each for each in members if each not in mine]
         main = self._main.seen()
         ended = self._ended_workers()
         return Seen(
@@ -270,7 +272,8 @@ class Watcher:
             looks=tuple(self._looks),
             main=main,
             workers=mine,
-            other_workers=others,
+            other_workers=len(others),
+            other_batches=sum(each.messages for each in others),
             started_workers=self._started,
             ended_before=tuple(each for each in self._ended_before if each in ended),
             start_method=self._start_method(),
@@ -379,15 +382,13 @@ class Watcher:
                     sizes.append(os.stat(f"{folder}/{name}").st_size)
         return sum(sizes) / len(sizes) if sizes else None
 
-    def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[tuple[ProcessSeen, ...], int]:
-        """The workers of the loader that gave most, and how many there are of others."""
+    def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[ProcessSeen, ...]:
+        """The workers of the loader that gave most."""
         groups: dict[object, list[ProcessSeen]] = collections.defaultdict(list)
         for each in members:
             groups[self._pipes.loader_of(each.pid)].append(each)
-        if not groups:
-            return (), 0
-        most = max(groups.values(), key=lambda group: sum(each.messages for each in group))
-        return tuple(most), len(members) - len(most)
+        most = max(groups.values(), key=lambda each: sum(w.messages for w in each), default=[])
+        return tuple(most)
 
     def _start_method(self) -> str:
         if self._training.parent != self._training.pid:
@@ -521,7 +522,9 @@ class _Pipes:
     """The pipes of a training's queues, of which the unread bytes are counted.
 
     A loader makes one pipe for finished batches, then one for the indices of each worker. The main
-    process has both ends of all; a worker has its own, and by ``fork`` those made before.
+    process has both ends of all; a worker has its own, and by ``fork`` those made before. Which of
+    two is the older, descriptors' numbers say only of one loader: those of an epoch that is over
+    are given out again. Of two loaders it is the one that workers have which were started earlier.
     """
 
     def __init__(self, proc: str, pid: int) -> None:
@@ -538,11 +541,14 @@ class _Pipes:
         self._known = frozenset(workers)
         ends = self._ends(self._pid)
         both = {pipe: min(numbers) for pipe, numbers in ends.items() if len(numbers) > 1}
-        held = {pid: self._ends(pid).keys() & both.keys() for pid in workers}
-        own = {pid: max(pipes, key=both.__getitem__) for pid, pipes in held.items() if pipes}
-        shared = sorted(set().union(*held.values()) - set(own.values()), key=both.__getitem__)
+        held = {pid: self._ends(pid).keys() & both.keys() for pid in sorted(workers)}
+        made: dict[str, tuple[int, int]] = {}  # sorts by age; processes' numbers grow
+        for pid, pipes in held.items():
+            made |= {pipe: (pid, both[pipe]) for pipe in pipes - made.keys()}
+        own = {pid: max(pipes, key=made.__getitem__) for pid, pipes in held.items() if pipes}
+        shared = sorted(made.keys() - own.values(), key=made.__getitem__)
         for pid, pipe in own.items():
-            before = [each for each in shared if both[each] < both[pipe] and each in held[pid]]
+            before = [each for each in shared if made[each] < made[pipe] and each in held[pid]]
             if before:
                 self._data[pid] = before[-1]
         for pipe in {*own.values(), *self._data.values()}:

@@ -577,3 +577,10 @@ def test_batches_of_workers_that_end_meanwhile_give_a_rate_where_any_was_counted
     none = dataclasses.replace(restarts, main=dataclasses.replace(restarts.main, messages=0))
     assert _diagnose(none).batches_per_s is None
     assert _diagnose(_io()).batches_per_s
+
+
+def test_of_two_loaders_that_give_batches_the_certainty_is_low() -> None:
+    found = _diagnose(dataclasses.replace(_io(), other_workers=1, other_batches=9))
+    assert found.confidence == "low"
+    assert "another loader gave batches too" in found.confidence_reason
+    assert _diagnose(dataclasses.replace(_io(), other_workers=1)).confidence != "low"

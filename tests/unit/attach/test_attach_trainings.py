@@ -10,7 +10,7 @@ import pytest
 
 from dlprof.attach import session
 from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
-from dlprof.attach.watching import Watcher
+from dlprof.attach.watching import Watcher, _Pipes
 from dlprof.cli.commands import taking_values
 from dlprof.cli.run import run
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -413,3 +413,20 @@ def test_where_a_wait_for_the_gil_would_look_like_another_nothing_counts(
     glances.add(MAIN)
     glances.look()
     assert glances.shares() == {}
+
+
+def test_workers_of_two_loaders_are_kept_apart_where_descriptors_were_given_out_again(
+    tmp_path: Path,
+) -> None:
+    # Of the first loader's first epoch 5 and 6 are free again, and 3 and 4 something else's.
+    first = {5: "pipe:[5]", 6: "pipe:[5]", 11: "pipe:[6]", 12: "pipe:[6]"}
+    second = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
+    held = {1: {**first, **second}, 20: second, 30: {**first, **second}}
+    for pid, files in held.items():
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+        for number, leads in files.items():
+            (tmp_path / f"{pid}/fd/{number}").symlink_to(leads)
+    pipes = _Pipes(str(tmp_path), 1)
+    pipes.open([30, 20])
+    assert pipes.loader_of(20) == "pipe:[3]"
+    assert pipes.loader_of(30) == "pipe:[5]"
