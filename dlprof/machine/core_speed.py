@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_cpu_ticks
+from dlprof.machine.procfs import parse_cpu_ticks, read_text
 from dlprof.records import CoreSpeeds
 
 PERIOD_S = 0.01

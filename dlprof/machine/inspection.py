@@ -21,15 +21,16 @@ from dlprof.machine.cgroups import (
     read_cgroups,
     read_limit,
 )
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.procfs import (
+    list_names,
     parse_allowed_cpus,
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
+    read_text,
     usable_cpus,
 )
 from dlprof.records import GpuInfo, Machine

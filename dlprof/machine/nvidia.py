@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.files import read_int
 from dlprof.machine.gpus import Driver, Gpu, GpuNeighbours, Gpus, SilentDriverError, within
+from dlprof.machine.procfs import read_int
 from dlprof.records import GpuInfo, GpuUsage
 from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import LinkState

@@ -15,13 +15,14 @@ from typing import Any
 
 from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
-from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
     CpuTicks,
     parse_allowed_cpus,
     parse_cpu_ticks,
     parse_runnable,
+    read_pressures,
+    read_text,
     usable_cpus,
 )
 from dlprof.machine.tree import TreeUsage

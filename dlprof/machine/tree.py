@@ -13,16 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlprof.files import is_there
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.procfs import (
     IoCounters,
     ProcessStat,
     SchedStat,
+    list_names,
     parse_io,
     parse_process_stat,
     parse_pss,
     parse_schedstat,
     parse_statm,
+    read_text,
 )
 
 

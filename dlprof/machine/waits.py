@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_process_stat
+from dlprof.machine.procfs import parse_process_stat, read_text
 
 Wait = Literal[
     "running", "queue", "handover", "sleep", "disk", "network", "lock", "gil", "threads", "child",

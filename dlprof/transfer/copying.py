@@ -111,16 +111,8 @@ MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class CopyCell(NamedTuple):
-    """What is measured in one go: a size, a memory, a mode."""
-
-    size: int
-    memory: Memory
-    mode: CopyMode
-
-
 class Round(NamedTuple):
-    """One round of a cell, seconds per copy: on the device, and in the calling thread."""
+    """Seconds per copy of a size, a memory and a mode: on the device, and in the calling thread."""
 
     device_s: float
     host_s: float
@@ -226,21 +218,16 @@ def measure_copies(
     """
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
-    cells = [
-        CopyCell(size, memory, mode)
-        for size, memory, mode in itertools.product(kept, buffers.memories, modes)
-    ]
-    passes: list[dict[CopyCell, Round]] = []
+    cells = list(itertools.product(kept, buffers.memories, modes))
+    passes: list[dict[tuple[int, Memory, CopyMode], Round]] = []
     began_s = clock()
     generator = random.Random(seed)
     for number in itertools.count():
         found = {
-            cell: copier.round(
-                buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size)),
-                cell.memory,
-                cell.mode,
+            (size, memory, mode): copier.round(
+                buffers.pairs(size, memory, copies_per_round(size)), memory, mode
             )
-            for cell in generator.sample(cells, len(cells))
+            for size, memory, mode in generator.sample(cells, len(cells))
         }
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
@@ -250,25 +237,24 @@ def measure_copies(
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
     times = []
-    for cell in cells:
-        rounds = [found[cell] for found in passes]
+    for size, memory, mode in cells:
+        rounds = [found[size, memory, mode] for found in passes]
         time_s = median_interval([each.device_s for each in rounds])
         times.append(
             CopyTime(
-                bytes=cell.size,
-                memory=cell.memory,
-                mode=cell.mode,
+                bytes=size,
+                memory=memory,
+                mode=mode,
                 time_s=time_s,
-                bytes_per_s=cell.size / time_s.value,
+                bytes_per_s=size / time_s.value,
                 host_s=statistics.median(each.host_s for each in rounds),
-                copies=copies_per_round(cell.size),
+                copies=copies_per_round(size),
                 rounds=len(rounds),
             )
         )
     fits = []
-    for way in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
-        own = [cell for cell in cells if (cell.memory, cell.mode) == way]
-        points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
+    for way in itertools.product(buffers.memories, modes):
+        points = [[(size, found[size, *way].device_s) for size in kept] for found in passes]
         fits.append(fit(*way, points))
     return tuple(times), tuple(filter(None, fits)), {**buffers.unavailable, **missing}
 

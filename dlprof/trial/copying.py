@@ -282,8 +282,7 @@ _NO_STATS = "torch reports page-locked memory on CUDA only"
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     """The threads of this process that pin, by their ids; ``None`` where that isn't known."""
     # Where a trial pins only: importing the room takes as long as a trial takes to start.
-    from dlprof.machine.files import list_names, read_text
-    from dlprof.machine.procfs import parse_schedstat
+    from dlprof.machine.procfs import list_names, parse_schedstat, read_text
 
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):

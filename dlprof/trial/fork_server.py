@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
-from dlprof.machine.files import list_names
+from dlprof.machine.procfs import list_names
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey

@@ -197,7 +197,7 @@ class SharedMemoryWatch:
 
     def _files(self) -> set[tuple[str, str]]:
         """Names of torch's files, each with the number of the process that made it."""
-        from dlprof.machine.files import list_names  # no started worker's business
+        from dlprof.machine.procfs import list_names  # no started worker's business
 
         names = list_names(self._folder)
         return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}
