@@ -212,7 +212,6 @@ class ProcFile:
             return None
 
     def close(self) -> None:
-        """Let go of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -258,7 +257,6 @@ class Thread:
         return wait
 
     def close(self) -> None:
-        """Let go of its files."""
         for each in (self._syscall, self._channel, self._stat):
             each.close()
 
@@ -293,7 +291,6 @@ class Glances:
                 self._threads[pid] = thread
 
     def look(self) -> None:
-        """Look at each of them once."""
         for pid, thread in list(self._threads.items()):
             if thread.look() is None:
                 self._end(pid)
@@ -304,7 +301,6 @@ class Glances:
         thread.close()
 
     def close(self) -> None:
-        """Let go of all files."""
         for pid in list(self._threads):
             self._end(pid)
 

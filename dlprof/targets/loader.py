@@ -192,7 +192,6 @@ class EpochGate:
 
     @property
     def closed(self) -> bool:
-        """Whether no more indices are handed out."""
         return self.batches >= self._limit
 
     def reopen(self, *, limit: float = math.inf) -> None:
@@ -270,7 +269,6 @@ class EpochGate:
         return self.attached
 
     def handed(self, samples: int) -> None:
-        """Note the samples of an index batch that is handed out."""
         self._sizes.append(samples)
 
     def detach(self, reason: str) -> None:
