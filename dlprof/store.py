@@ -284,18 +284,13 @@ def check_output(path: Path, *, force: bool = False) -> None:
     """
     try:
         there = path.stat()
-    except FileNotFoundError:
-        there = None
     except OSError as error:
-        raise write_fault(path, error) from None
-    if there is not None:
+        if not isinstance(error, FileNotFoundError) or not path.parent.exists():
+            raise write_fault(path, error) from None
+    else:
         check_plain(path, there.st_mode, hint="Give another path with -o.")
         if there.st_size and not force:
             raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
-    elif not path.parent.exists():
-        raise FileError(
-            f"There is no folder {path.parent}", hint="Create it, or give another path."
-        )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise FileError(
             f"There is no permission to write into {path.parent.absolute()}",

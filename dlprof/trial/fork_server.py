@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import psutil
 
@@ -42,7 +42,7 @@ from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
-_POLL_S = 0.002
+
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 _THREADS = Path("/proc/self/task")
@@ -182,7 +182,7 @@ class ForkServer:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            time.sleep(_POLL_S)
+            time.sleep(0.002)
             self._reap()
 
     def end_all(self) -> None:
@@ -245,11 +245,7 @@ class ForkServer:
         """In a forked trial: the target, as it was built before the fork or else built now."""
         from dlprof.trial import child
 
-        if self._built is not None:
-            return self._built
-        if self._later is None:
-            raise AssertionError("a trial was ordered before anything was to be built")
-        return child.build(self._later)
+        return self._built or child.build(cast(BuildRequest, self._later))
 
 
 def children() -> frozenset[int]:
@@ -338,7 +334,7 @@ def _computes_in_fork() -> bool:
     while time.monotonic() < ends_s:
         if os.waitpid(pid, os.WNOHANG)[0]:
             return True
-        time.sleep(_POLL_S)
+        time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
