@@ -326,11 +326,8 @@ class RunWriter:
     def create(cls, path: Path, header: RunHeader, *, force: bool = False) -> Self:
         """Begin a run file; its header is on disk when this returns.
 
-        Args:
-            path: Where; its folder must exist.
-            header: The first record.
-            force: Whether to replace a file that is there, if it isn't empty. It is replaced in one
-                step once the new header is on disk, and never while a sweep is writing to it.
+        With ``force`` a file that isn't empty is replaced, in one step once the new header is on
+        disk, and never while a sweep is writing to it.
 
         Raises:
             FileError: If the file holds something without ``force``, or can't be created or

@@ -155,10 +155,7 @@ def find_accelerator() -> str | None:
 
 
 def open_runtime(name: str) -> Runtime:
-    """The device of a name; ``cuda`` is the current one of that kind.
-
-    Args:
-        name: Torch's: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    """The device of torch's name, such as ``cpu`` or ``cuda:1``; ``cuda`` is the current one.
 
     Raises:
         UnavailableError: There is no such device here.

@@ -41,13 +41,10 @@ _HERE = Path("/")
 def inspect_machine(
     root: Path = _HERE, *, gpus: Gpus | None = None, pid: int | None = None
 ) -> Machine:
-    """What the machine offers to a process and its children.
+    """What the machine offers to a process, this one by default, and its children.
 
-    Args:
-        root: Where ``/proc``, ``/sys`` and ``/dev`` are found; another machine's recorded texts
-            read as well as this one's.
-        gpus: Who lists the GPUs; whoever can, opened and closed again, for ``None``.
-        pid: The process, which may see another /dev/shm; this one for ``None``.
+    Below ``root`` are ``/proc``, ``/sys`` and ``/dev``: another machine's recorded texts read as
+    well as this one's. ``gpus`` lists the GPUs; for ``None`` whoever can, opened and closed again.
     """
     cgroups = read_cgroups(pid, root)
     info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")

@@ -335,14 +335,9 @@ def read_link(
 ) -> LinkState:
     """The link of one card while it does something; whatever is not available has a reason.
 
-    An idle link drops to generation 1 to save power: ask while it is busy.
-
-    Args:
-        uuid: NVML's of the card.
-        meanwhile: Makes the card busy, once NVML has been loaded and knows it: that may take longer
-            than the card can be kept busy. Not called where NVML hasn't.
-        nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
-        opening_s: Loading it is not waited for longer; without its daemon it takes seconds a card.
+    An idle link drops to generation 1 to save power: ``meanwhile`` makes the card busy, once NVML
+    is loaded and knows it, which may take longer than the card can be kept busy. Loading it is not
+    waited for longer than ``opening_s``; without its daemon it takes seconds a card.
     """
     if not uuid:
         return _without("torch doesn't report by which UUID NVML knows this device")

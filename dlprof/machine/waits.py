@@ -93,13 +93,10 @@ _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
 def parse_wait(
     syscall: str | None, channel: str | None, machine: str, gil: Sequence[range] = ()
 ) -> Wait:
-    """What a thread does, from the texts of its ``syscall`` and ``wchan``.
+    """What a thread does, from the texts of its ``syscall`` and ``wchan``; ``None`` if not read.
 
-    Args:
-        syscall: ``running``, or a number and its arguments; ``None`` where it can't be read.
-        channel: The kernel's function; ``0`` for none; ``None`` where it wasn't read.
-        machine: The architecture, as ``os.uname`` names it.
-        gil: Addresses among which the GIL is.
+    The first is ``running``, or a number and its arguments; the other the kernel's function, ``0``
+    for none. The machine is the architecture, as ``os.uname`` names it; the GIL is in ``gil``.
     """
     call, arguments = _call(syscall, machine)
     if call in _BY_CHANNEL:
@@ -218,13 +215,9 @@ class ProcFile:
 
 
 class Thread:
-    """One thread, and what it does just now.
+    """One thread, by its folder below ``/proc``, and what it does just now.
 
-    Args:
-        folder: Its own, below ``/proc``.
-        machine: The architecture, as ``os.uname`` names it.
-        gil: Where its process keeps the GIL (``gil_of``); without, a wait for that is one for
-            another thread.
+    Without ``gil`` (``gil_of``) a wait for that is one for another thread.
     """
 
     def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:

@@ -54,3 +54,6 @@ def _methods(made: type) -> tuple[Any, Any, Any]:
 def empty() -> Any:
     """A field that is an empty mapping unless it is given."""
     return dataclasses.field(default_factory=dict)
+
+
+__all__ = ["empty", "record"]

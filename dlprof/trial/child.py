@@ -462,10 +462,7 @@ class Explainer:
         explanation = explain(trace, trial_id="", config=config, window=edges, computes=computes)
         if copies is not None:
             explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
-        return {
-            "explanation": explanation,
-            "timeline": timeline(trace, trial_id="", window=edges),
-        }
+        return {"explanation": explanation, "timeline": timeline(trace, trial_id="", window=edges)}
 
 
 def take_rested(loop: Loop, config: Config, rate: float) -> None:

@@ -166,8 +166,15 @@ def _in_main(
             first = next(iterator, _NOTHING)
         except Exception as error:  # raised again unless a worker does better
             raised = error
-    if raised is not None or first is not _NOTHING:
-        _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+    # Beside the loader of this dataset another was iterated: the dataset's own, whose batches can't
+    # be batched again.
+    is_loader = built.parts is not None and len(started) > 1
+    if is_loader and (raised is not None or first is not _NOTHING):
+        raise TargetError(
+            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
+            "loader, whose batches would be batched again.",
+            hint="Name a function that takes num_workers and returns it with so many workers.",
+        )
     return loader, iterator, first, raised
 
 
@@ -221,16 +228,6 @@ def _cpu_s(workers: Sequence[psutil.Process]) -> float:
     return sum(used)
 
 
-def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
-    """Refuse a dataset that is a loader: beside the one of this dataset another was iterated."""
-    if built.parts is not None and len(started) > 1:
-        raise TargetError(
-            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
-            "loader, whose batches would be batched again.",
-            hint="Name a function that takes num_workers and returns it with so many workers.",
-        )
-
-
 @contextlib.contextmanager
 def _loaders_started() -> Iterator[list[Any]]:
     """The DataLoaders that are iterated meanwhile, in this disposable process."""
@@ -263,17 +260,10 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     loader, files = _loader(built, request.config), open_files()
     failure = try_start(loader, request.config)
-    shared: tuple[str, ...] = ()
-    if (
-        request.config.num_workers > 1
-        and hasattr(loader, "num_workers")
-        and start_method_of(loader) == "fork"
-    ):
-        shared = named(moved_by_workers(loader, files), loader)
-    return {
-        "failure": failure,
-        "shared_files": list(shared),
-    }
+    several = request.config.num_workers > 1 and hasattr(loader, "num_workers")
+    forked = several and start_method_of(loader) == "fork"
+    shared = named(moved_by_workers(loader, files), loader) if forked else ()
+    return {"failure": failure, "shared_files": list(shared)}
 
 
 def _samples_per_batch(

@@ -36,9 +36,6 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     return tuple(found)
 
 
-_AS_MEASURED = (*("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s"),)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """When a trial is ended by force."""
@@ -164,9 +161,10 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         stopped = f"dlprof itself was stopped for {format_duration(state.stopped_s)} during this"
         disturbed += (f"{stopped} trial: what the machine did then is not known",)
     size = result["batch_bytes"]
-    figures: dict[str, Any] = {}
+    kept = ("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s")
+    figures: dict[str, Any] = {name: measured[name] for name in kept}
     if rate is not None:
-        figures = {
+        figures |= {
             "samples_per_s": rate.samples_per_s,
             "batches_per_s": rate.batches_per_s,
             "bytes_per_s": None if size is None else rate.batches_per_s.times(size),
@@ -185,7 +183,6 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         unavailable=_unavailable(state, request, result),
         batch_bytes=size,
         copies=record_of(Copies, result.get("copies")),
-        **{name: measured[name] for name in _AS_MEASURED},
         **figures,
     )
 
