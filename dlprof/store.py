@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 
 from dlprof.errors import FileError, read_fault, refuse_newer
@@ -40,28 +39,24 @@ from dlprof.records.codec import MismatchError, from_json, to_json
 
 KIND = "record"  # the key that says which kind of record a line holds
 
-RECORD_TYPES: Mapping[str, type] = MappingProxyType(
-    {
-        "run": RunHeader,
-        "trial": Trial,
-        "explanation": Explanation,
-        "timeline": Timeline,
-        "calibration": Calibration,
-        "prediction": SweepPrediction,
-        "diagnosis": Diagnosis,
-        "watched": WatchedLoader,
-        "script": WatchedScript,
-        "recommendation": Recommendation,
-        "end": RunEnd,
-    }
-)
+RECORD_TYPES: Mapping[str, type] = {
+    "run": RunHeader,
+    "trial": Trial,
+    "explanation": Explanation,
+    "timeline": Timeline,
+    "calibration": Calibration,
+    "prediction": SweepPrediction,
+    "diagnosis": Diagnosis,
+    "watched": WatchedLoader,
+    "script": WatchedScript,
+    "recommendation": Recommendation,
+    "end": RunEnd,
+}
 """Kinds that this version understands; others are additions of later versions and are skipped."""
 
 _KINDS = {record_type: kind for kind, record_type in RECORD_TYPES.items()}
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From an older schema version to the function that brings one line, as parsed, to the next
 version. A change that only adds records or fields needs neither an entry nor a new version."""
 
@@ -269,10 +264,6 @@ def _collect(reader: _Reader) -> RunContent:
 # O_BINARY exists on Windows only, where line ends would be changed without it.
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
-_EXISTS_HINT = (
-    "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
-)
-
 
 def check_output(path: Path, *, force: bool = False) -> None:
     """Refuse early, before anything is imported or measured, a path that can't be created.
@@ -290,7 +281,11 @@ def check_output(path: Path, *, force: bool = False) -> None:
     else:
         check_plain(path, there.st_mode, hint="Give another path with -o.")
         if there.st_size and not force:
-            raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
+            raise FileError(
+                f"{path} already exists",
+                hint="Go on with a sweep by --resume, replace the file with --force, or give "
+                "another path with -o.",
+            )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise FileError(
             f"There is no permission to write into {path.parent.absolute()}",
@@ -387,12 +382,9 @@ class RunWriter:
         self._write(encode_line(record))
 
     def try_append(self, *records: object | None) -> FileError | None:
-        """Write records as far as they can be written.
+        """Write records as far as they can be written; returns why the rest isn't in the file.
 
         Their figures are in memory, so a full disk costs the file its end, and the user no result.
-
-        Returns:
-            Why the rest isn't in the file.
         """
         try:
             for record in records:

@@ -460,9 +460,6 @@ _STAMPS: Mapping[str, tuple[str, ...]] = {
 }
 """Where a stage begins and ends in a row; CPU and run-queue delay of the thread, where known."""
 
-_WITHOUT_MADE = ("dispatch", "queue", "pin", "wait")
-"""Stages that a batch has without stamps of its making, too."""
-
 
 def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
     """What a stage took, for each row that has it; ``step`` needs them in the order of yields."""
@@ -472,7 +469,8 @@ def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
             for row, after in itertools.pairwise(rows)
             if after.epoch == row.epoch
         ]
-    if name not in _WITHOUT_MADE:
+    # These a batch has without stamps of its making, too.
+    if name not in ("dispatch", "queue", "pin", "wait"):
         in_main = 0 if name == "pick_up" else -1  # which takes up the indices that it draws
         rows = [row for row in rows if row.made is not None and row.made.worker >= in_main]
     if name == "hold_up":

@@ -209,10 +209,9 @@ def measure_copies(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[tuple[CopyTime, ...], tuple[LinkFit, ...], dict[str, str]]:
-    """Time all cells in random order, pass after pass.
+    """Time all sizes, memories and modes in random order, pass after pass.
 
-    Returns:
-        Each cell's median, a line for each memory and mode, and why some of those are missing.
+    It gives the median of each, a line for each memory and mode, and why some are missing.
     """
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]

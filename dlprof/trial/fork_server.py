@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
-_THREADS = Path("/proc/self/task")
 
 
 class ForkServer:
@@ -284,7 +283,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
                     "building the target asked the GPU's driver, such as by "
                     "torch.cuda.is_available()"
                 )
-    if len(list_names(_THREADS)) > 1 and not _computes_in_fork():
+    if len(list_names("/proc/self/task")) > 1 and not _computes_in_fork():
         return "building the target used torch's pool of threads, which doesn't survive a fork"
     return ""
 

@@ -114,8 +114,7 @@ class Launcher:
     def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
 
-        Returns:
-            How to talk to it, and whose its messages are in the inbox.
+        It returns how to talk to it, and whose its messages are in the inbox.
 
         Raises:
             ResourceLimitError: The system starts nothing more.

@@ -178,9 +178,6 @@ def _in_main(
     return loader, iterator, first, raised
 
 
-_PATIENCE_S = 10.0
-"""As long a worker may take for a batch where none came without: what hangs is no better."""
-
 _ENDS_S = 1.0  # left of what a probe may take, to say what was raised
 
 
@@ -190,7 +187,8 @@ def _by_a_worker(built: BuiltTarget, gate: EpochGate, left_s: float) -> tuple[An
     from dlprof.targets.parts import core_of
 
     one = built.target.attainable(Config(num_workers=1).canonical(), has_accelerator=False)
-    patience_s = min(_PATIENCE_S, left_s - _ENDS_S)
+    # A worker may take so long where no batch came without: what hangs is no better.
+    patience_s = min(10.0, left_s - _ENDS_S)
     iterator: Any = None
     if not one.num_workers or patience_s <= 0:
         return iterator, _NOTHING
@@ -252,9 +250,8 @@ def _loaders_started() -> Iterator[list[Any]]:
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """What is wrong with workers of a configuration, before any trial of it.
 
-    Returns:
-        ``failure``: why none can be started, or ``None``; ``shared_files``: those of which several
-        forked workers move the position that they share, in words.
+    ``failure`` is why none can be started, or ``None``; ``shared_files`` are those of which several
+    forked workers move the position that they share, in words.
     """
     from dlprof.targets.open_files import moved_by_workers, named, open_files
 

@@ -281,14 +281,10 @@ def _has_step(request: TrialRequest) -> bool:
 
 
 def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    if state.usage is None:
-        for field in dataclasses.fields(Usage):
-            if field.name != "gpu":
-                reasons[f"usage.{field.name}"] = "the observer gave no answer"
-    else:
-        for name, reason in state.usage["unavailable"].items():
-            reasons[f"usage.{name}"] = reason
+    names = (field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
+    silent = dict.fromkeys(names, "the observer gave no answer")
+    missing = silent if state.usage is None else state.usage["unavailable"]
+    reasons: dict[str, str] = {f"usage.{name}": reason for name, reason in missing.items()}
     if not _has_step(request):
         reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"
     if result["measured"]["epoch_turnover_s"] is None:

@@ -57,7 +57,7 @@ class RememberedNames:
         self.given: collections.deque[str] = collections.deque(maxlen=64)
 
     def __iter__(self) -> Iterator[str]:
-        """Itself."""
+
         return self
 
     def __next__(self) -> str:
