@@ -60,7 +60,7 @@ class Check:
     """One thing that was looked at."""
 
     name: str  # what
-    # Whether loading works, may suffer or breaks.
+    # Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
     state: Literal["ok", "warning", "problem"]
     finding: str  # what is so, one sentence
     advice: str = ""  # what to do; empty where nothing is to be done

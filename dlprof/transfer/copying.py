@@ -257,7 +257,6 @@ def measure_copies(
 
 
 _ROUNDS = 10
-_ROUND_S = 0.02
 _ENDED = "the copies had ended before NVML answered"
 
 
@@ -288,7 +287,7 @@ def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
 
 def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
     speed = buffers.size / _send(runtime, buffers, 1).seconds()
-    copies = _copies_for(_ROUND_S, speed, buffers.size)
+    copies = _copies_for(0.02, speed, buffers.size)
     sent = copies * buffers.size
     rounds = (_send(runtime, buffers, copies) for _ in range(_ROUNDS))
     return median_interval([sent / timer.seconds() for timer in rounds])
@@ -377,7 +376,7 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
         flights = {}
         for name, runtime in runtimes.items():
             size = buffers[name].size
-            copies = _copies_for(3 * _ROUND_S, alone[name], size)
+            copies = _copies_for(0.06, alone[name], size)  # long enough for all to be under way
             flights[name] = copies * size, _send(runtime, buffers[name], copies)
         for name, (sent, timer) in flights.items():
             together[name].append(sent / timer.seconds())

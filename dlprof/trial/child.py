@@ -200,7 +200,6 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     built = builder()
     dropped: int | None = 0
     if request.cold_cache:
-        # Of few trials.
         from dlprof.targets.files import dataset_files, evict_from_page_cache
 
         def paths(dataset: object) -> Iterator[Path]:
