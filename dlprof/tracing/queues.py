@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher, words_of_workers
+from dlprof.targets.faults import without_own_lines
 from dlprof.tracing.clocks import Reading, ThreadClock
-from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
