@@ -26,7 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
@@ -492,23 +492,15 @@ def batch_seed(base_seed: int, epoch: int, number: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
-class Tap(Protocol):
-    """What each batch of an iterator goes through."""
-
-    def __call__(self, advance: Callable[[Any], Any], iterator: Any, /) -> Any:
-        """Give the next batch: what ``advance(iterator)`` gives."""
-
-    def renew(self) -> None:
-        """All workers are there, and an epoch begins."""
-
-
 def tapped_iterator(
-    loader: Any, tap: Tap, wrap: Callable[[Any], Any] | None, own_in_flight: int
+    loader: Any, tap: Any, wrap: Callable[[Any], Any] | None, own_in_flight: int
 ) -> Any:
     """An iterator as a DataLoader makes it, each ``next()`` of which goes through a tap.
 
-    The iterator keeps the tap, which must not keep the iterator: torch ends its workers as soon as
-    the last reference goes.
+    ``tap(advance, iterator)`` gives the next batch, which is what ``advance(iterator)`` gives, and
+    ``tap.renew()`` hears that all workers are there and an epoch begins. The iterator keeps the
+    tap, which must not keep the iterator: torch ends its workers as soon as the last reference
+    goes.
 
     Where each batch is sent with a seed, ``wrap`` makes a fetcher that takes it off of the one that
     fetches in the main process. Workers have to do the same.
@@ -573,7 +565,6 @@ class _LateFetcher:
         self._make, self._fetcher = make, cast(Any, None)
 
     def fetch(self, indices: Any) -> Any:
-        """Fetch a batch."""
         if self._fetcher is None:
             self._fetcher = self._make()
         return self._fetcher.fetch(indices)

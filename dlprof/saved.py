@@ -123,16 +123,10 @@ def save_settings(
 ) -> None:
     """Keep a recommendation under a machine's fingerprint; all else in the file stays.
 
-    Two processes may save at once. The file is replaced in one step, so that a script which reads
-    it at the same time sees the old file or the new one.
-
-    Args:
-        path: The settings file; it is made where there is none.
-        machine: Whom the settings are for.
-        recommendation: What to save.
-        target_spec: TARGET as the user wrote it; a machine keeps one entry for each.
-        when: When it was measured, ISO 8601.
-        notes: What is to be known before anyone uses the settings; comments at their head.
+    Two processes may save at once. The file, made where there is none, is replaced in one step, so
+    that a script which reads it at the same time sees the old file or the new one. A machine keeps
+    one entry for each TARGET; ``when`` it was measured is ISO 8601, and ``notes`` on the settings
+    are comments at their head.
 
     Raises:
         FileError: If the file can't be written, or is there and no settings file.

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 
 from dlprof.errors import FileError, read_fault, refuse_newer
@@ -40,28 +39,24 @@ from dlprof.records.codec import MismatchError, from_json, to_json
 
 KIND = "record"  # the key that says which kind of record a line holds
 
-RECORD_TYPES: Mapping[str, type] = MappingProxyType(
-    {
-        "run": RunHeader,
-        "trial": Trial,
-        "explanation": Explanation,
-        "timeline": Timeline,
-        "calibration": Calibration,
-        "prediction": SweepPrediction,
-        "diagnosis": Diagnosis,
-        "watched": WatchedLoader,
-        "script": WatchedScript,
-        "recommendation": Recommendation,
-        "end": RunEnd,
-    }
-)
+RECORD_TYPES: Mapping[str, type] = {
+    "run": RunHeader,
+    "trial": Trial,
+    "explanation": Explanation,
+    "timeline": Timeline,
+    "calibration": Calibration,
+    "prediction": SweepPrediction,
+    "diagnosis": Diagnosis,
+    "watched": WatchedLoader,
+    "script": WatchedScript,
+    "recommendation": Recommendation,
+    "end": RunEnd,
+}
 """Kinds that this version understands; others are additions of later versions and are skipped."""
 
 _KINDS = {record_type: kind for kind, record_type in RECORD_TYPES.items()}
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From an older schema version to the function that brings one line, as parsed, to the next
 version. A change that only adds records or fields needs neither an entry nor a new version."""
 
@@ -269,10 +264,6 @@ def _collect(reader: _Reader) -> RunContent:
 # O_BINARY exists on Windows only, where line ends would be changed without it.
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
-_EXISTS_HINT = (
-    "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
-)
-
 
 def check_output(path: Path, *, force: bool = False) -> None:
     """Refuse early, before anything is imported or measured, a path that can't be created.
@@ -284,18 +275,17 @@ def check_output(path: Path, *, force: bool = False) -> None:
     """
     try:
         there = path.stat()
-    except FileNotFoundError:
-        there = None
     except OSError as error:
-        raise write_fault(path, error) from None
-    if there is not None:
+        if not isinstance(error, FileNotFoundError) or not path.parent.exists():
+            raise write_fault(path, error) from None
+    else:
         check_plain(path, there.st_mode, hint="Give another path with -o.")
         if there.st_size and not force:
-            raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
-    elif not path.parent.exists():
-        raise FileError(
-            f"There is no folder {path.parent}", hint="Create it, or give another path."
-        )
+            raise FileError(
+                f"{path} already exists",
+                hint="Go on with a sweep by --resume, replace the file with --force, or give "
+                "another path with -o.",
+            )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise FileError(
             f"There is no permission to write into {path.parent.absolute()}",
@@ -331,11 +321,8 @@ class RunWriter:
     def create(cls, path: Path, header: RunHeader, *, force: bool = False) -> Self:
         """Begin a run file; its header is on disk when this returns.
 
-        Args:
-            path: Where; its folder must exist.
-            header: The first record.
-            force: Whether to replace a file that is there, if it isn't empty. It is replaced in one
-                step once the new header is on disk, and never while a sweep is writing to it.
+        With ``force`` a file that isn't empty is replaced, in one step once the new header is on
+        disk, and never while a sweep is writing to it.
 
         Raises:
             FileError: If the file holds something without ``force``, or can't be created or
@@ -395,12 +382,9 @@ class RunWriter:
         self._write(encode_line(record))
 
     def try_append(self, *records: object | None) -> FileError | None:
-        """Write records as far as they can be written.
+        """Write records as far as they can be written; returns why the rest isn't in the file.
 
         Their figures are in memory, so a full disk costs the file its end, and the user no result.
-
-        Returns:
-            Why the rest isn't in the file.
         """
         try:
             for record in records:

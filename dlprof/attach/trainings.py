@@ -14,10 +14,9 @@ from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.internals import WORKER
-from dlprof.machine.files import read_text
 from dlprof.machine.launchers import launched_as, read_environ
 from dlprof.machine.neighbours import name_of_user
-from dlprof.machine.procfs import ProcessStat, parse_owner
+from dlprof.machine.procfs import ProcessStat, parse_owner, read_text
 from dlprof.machine.tree import scan_processes
 
 _FORKSERVER = "multiprocessing.forkserver"

@@ -22,17 +22,18 @@ from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.inspection import cpus_of_job
 from dlprof.machine.memory import read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
     SchedStat,
+    list_names,
     parse_allowed_cpus,
     parse_io,
     parse_process_stat,
     parse_statm,
     parse_switches,
+    read_text,
 )
 from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of

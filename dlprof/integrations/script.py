@@ -16,7 +16,7 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.records.watched import ScriptEnding
-from dlprof.tracing.frames import OWN, without_own_lines
+from dlprof.targets.faults import OWN, without_own_lines
 from dlprof.units import quoted
 
 

@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from dlprof.files import is_there
-from dlprof.machine.files import read_int, read_text
-from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int
+from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int, read_int, read_text
 
 
 class CgroupMount(NamedTuple):

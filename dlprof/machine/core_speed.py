@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_cpu_ticks
+from dlprof.machine.procfs import parse_cpu_ticks, read_text
 from dlprof.records import CoreSpeeds
 
 PERIOD_S = 0.01
@@ -86,7 +85,6 @@ class SpeedProbe:
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """The window has ended."""
         if not self._threads:
             return
         self._over.set()

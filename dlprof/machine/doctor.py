@@ -19,15 +19,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dlprof.files import is_there
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine, open_files_limit
 from dlprof.machine.memory import USUAL_SHM_BYTES
+from dlprof.machine.procfs import list_names, read_text
 from dlprof.records import Machine
 from dlprof.units import format_bytes
-
-State = Literal["ok", "warning", "problem"]
-
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
@@ -63,7 +60,8 @@ class Check:
     """One thing that was looked at."""
 
     name: str  # what
-    state: State  # whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``)
+    # Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
+    state: Literal["ok", "warning", "problem"]
     finding: str  # what is so, one sentence
     advice: str = ""  # what to do; empty where nothing is to be done
 

@@ -21,15 +21,16 @@ from dlprof.machine.cgroups import (
     read_cgroups,
     read_limit,
 )
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.procfs import (
+    list_names,
     parse_allowed_cpus,
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
+    read_text,
     usable_cpus,
 )
 from dlprof.records import GpuInfo, Machine
@@ -40,13 +41,10 @@ _HERE = Path("/")
 def inspect_machine(
     root: Path = _HERE, *, gpus: Gpus | None = None, pid: int | None = None
 ) -> Machine:
-    """What the machine offers to a process and its children.
+    """What the machine offers to a process, this one by default, and its children.
 
-    Args:
-        root: Where ``/proc``, ``/sys`` and ``/dev`` are found; another machine's recorded texts
-            read as well as this one's.
-        gpus: Who lists the GPUs; whoever can, opened and closed again, for ``None``.
-        pid: The process, which may see another /dev/shm; this one for ``None``.
+    Below ``root`` are ``/proc``, ``/sys`` and ``/dev``: another machine's recorded texts read as
+    well as this one's. ``gpus`` lists the GPUs; for ``None`` whoever can, opened and closed again.
     """
     cgroups = read_cgroups(pid, root)
     info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")

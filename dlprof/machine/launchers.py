@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from dlprof.machine.files import read_text
 from dlprof.machine.portable import began_at
-from dlprof.machine.procfs import parse_parent
+from dlprof.machine.procfs import parse_parent, read_text
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "WORLD_SIZE": (

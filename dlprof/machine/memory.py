@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from dlprof.machine.cgroups import Cgroups, memory_headroom
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_meminfo
+from dlprof.machine.procfs import parse_meminfo, read_text
 
 USUAL_SHM_BYTES = 9 * 38_535_168
 """torch's default of 2 batches ahead for each of 4 workers, and the one in use, of 38.5 MB each (64
@@ -26,8 +26,7 @@ class SystemMemory:
     swap_used_bytes: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemory:
+class SharedMemory(NamedTuple):
     """Bytes of /dev/shm, where batches travel from workers to the main process.
 
     ``free_bytes`` is how much more this user may put there.
@@ -67,19 +66,11 @@ def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> Shared
 
     ``None`` where there is none.
     """
-    statvfs = getattr(os, "statvfs", None)
     folder = (root if pid is None else root / "proc" / str(pid) / "root") / "dev/shm"
     try:
-        if statvfs is None or not folder.is_dir():
-            return None
-        space = statvfs(folder)
+        return SharedMemory(*shutil.disk_usage(folder)) if folder.is_dir() else None
     except OSError:
         return None
-    return SharedMemory(
-        size_bytes=space.f_blocks * space.f_frsize,
-        used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
-        free_bytes=space.f_bavail * space.f_frsize,
-    )
 
 
 def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from dlprof.late import Shown
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.core_speed import SpeedProbe
-from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.gpus import GpuNeighbours, Gpus, asked
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.procfs import (
@@ -26,6 +25,8 @@ from dlprof.machine.procfs import (
     parse_load,
     parse_owner,
     parse_runnable,
+    read_pressures,
+    read_text,
     usable_cpus,
 )
 from dlprof.machine.snapshot import NO_PSI, pressure_fractions
@@ -111,7 +112,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     processes = {}
     for pid, process in scan_processes(proc):
         with contextlib.suppress(OSError):
-            owner = os.stat(f"{proc}/{pid}").st_uid  # as in files.list_names
+            owner = os.stat(f"{proc}/{pid}").st_uid
             # The folder is root's, too, of one that nobody may look into (ssh-agent).
             owner = owner or parse_owner(read_text(f"{proc}/{pid}/status") or "") or 0
             processes[pid, process.start_ticks] = owner, process
@@ -129,7 +130,6 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
 def between(
     first: ProcessScan, last: ProcessScan, *, user_name: Callable[[int], str] | None = None
 ) -> Neighbours:
-    """Who used the machine between two looks."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))

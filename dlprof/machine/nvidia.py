@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine.files import read_int
 from dlprof.machine.gpus import Driver, Gpu, GpuNeighbours, Gpus, SilentDriverError, within
+from dlprof.machine.procfs import read_int
 from dlprof.records import GpuInfo, GpuUsage
 from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import LinkState
@@ -84,7 +84,6 @@ class GpuCard(Gpu):
         return self._gpm is None or self._gpm.unavailable is not None
 
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
-        """What it is."""
         memory = self.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
         pci, node = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo"), None
         if pci is not None:
@@ -101,7 +100,6 @@ class GpuCard(Gpu):
         )
 
     def prime(self) -> None:
-        """Begin a window: what the counters show from now on is of it."""
         if self._is_split:
             return
         if self._gpm is None:
@@ -109,7 +107,6 @@ class GpuCard(Gpu):
         self._gpm.prime()
 
     def close(self) -> None:
-        """Give back what was taken from NVML."""
         if self._gpm is not None:
             self._gpm.close()
         self._gpm = None
@@ -167,7 +164,6 @@ class GpuCard(Gpu):
         )
 
     def neighbours(self) -> GpuNeighbours:
-        """Who computes on it; milliseconds, under a lock of the driver's."""
         reasons: dict[str, str] = {}
         busy, used = self.activity(reasons)
         running = self._driver.ask_first(reasons, "processes", _RUNNING_PROCESSES, self._handle)
@@ -314,11 +310,9 @@ class Nvml(Driver):
     faults = ("NVMLError", "NVMLLibraryMismatchError", OSError, AttributeError)
 
     def load(self) -> Any:
-        """The bindings."""
         return importlib.import_module("pynvml")
 
     def explain(self, fault: Exception) -> str:
-        """What a fault of the bindings means, in a few words."""
         if isinstance(fault, AttributeError):
             return "nvidia-ml-py is too old for this query"
         return _EXPLANATIONS.get(type(fault).__name__) or super().explain(fault)
@@ -341,14 +335,9 @@ def read_link(
 ) -> LinkState:
     """The link of one card while it does something; whatever is not available has a reason.
 
-    An idle link drops to generation 1 to save power: ask while it is busy.
-
-    Args:
-        uuid: NVML's of the card.
-        meanwhile: Makes the card busy, once NVML has been loaded and knows it: that may take longer
-            than the card can be kept busy. Not called where NVML hasn't.
-        nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
-        opening_s: Loading it is not waited for longer; without its daemon it takes seconds a card.
+    An idle link drops to generation 1 to save power: ``meanwhile`` makes the card busy, once NVML
+    is loaded and knows it, which may take longer than the card can be kept busy. Loading it is not
+    waited for longer than ``opening_s``; without its daemon it takes seconds a card.
     """
     if not uuid:
         return _without("torch doesn't report by which UUID NVML knows this device")

@@ -1,14 +1,16 @@
-r"""Parsers of Linux's ``/proc`` texts: text in, figures out, ``None`` for what isn't there.
+r"""Linux's ``/proc`` texts: read at little cost, and parsed; ``None`` for what isn't there.
 
-No parser raises on any text, and none does I/O. The formats are those of the kernel's
-``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched-stats.rst`` and
+Nothing here raises, whatever a text says, and no parser does I/O. The formats are those of the
+kernel's ``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched-stats.rst`` and
 ``Documentation/accounting/psi.rst``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Collection
+from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +312,42 @@ def _fields(text: str) -> dict[str, str]:
 def _parse_ints(words: list[str]) -> list[int] | None:
     values = [parse_int(word) for word in words]
     return [value for value in values if value is not None] if None not in values else None
+
+
+def read_text(path: str | Path) -> str | None:
+    """The whole text of a file, or ``None`` where it can't be read.
+
+    A file of ``/proc`` may vanish, or be forbidden, at any time; callers say what that means.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except (OSError, ValueError):
+        return None
+    try:
+        chunks = []
+        while chunk := os.read(descriptor, 32768):
+            chunks.append(chunk)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return b"".join(chunks).decode("utf-8", "replace")
+
+
+def list_names(path: str | Path) -> list[str]:
+    """The names in a directory; empty where it can't be read."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def read_int(path: str | Path) -> int | None:
+    """A file's text as an integer; ``None`` where it is missing or says something else."""
+    return parse_int(read_text(path) or "")
+
+
+def read_pressures(root: Path) -> dict[str, int | None]:
+    """Microseconds in which some task was held up for want of each resource (PSI)."""
+    places = {name: root / "proc/pressure" / name for name in ("cpu", "io", "memory")}
+    return {name: parse_pressure(read_text(place) or "") for name, place in places.items()}

@@ -15,13 +15,14 @@ from typing import Any
 
 from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
-from dlprof.machine.files import read_pressures, read_text
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
     CpuTicks,
     parse_allowed_cpus,
     parse_cpu_ticks,
     parse_runnable,
+    read_pressures,
+    read_text,
     usable_cpus,
 )
 from dlprof.machine.tree import TreeUsage
@@ -303,10 +304,8 @@ def cores_of_others(
 ) -> float | None:
     """Cores that others than the ranks of one job kept busy, among the CPUs of one rank.
 
-    Args:
-        other: Those that all others did, as in ``Usage.other_cpu_cores`` of this rank.
-        cpus: Which it may use.
-        beside: Cores that each other rank used, and which it may use; none where that isn't known.
+    That is of ``other``, as in its ``Usage.other_cpu_cores``, without what each rank beside it used
+    of the CPUs that it may use; none where those aren't known.
     """
     if other is None:
         return None

@@ -13,16 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlprof.files import is_there
-from dlprof.machine.files import list_names, read_text
 from dlprof.machine.procfs import (
     IoCounters,
     ProcessStat,
     SchedStat,
+    list_names,
     parse_io,
     parse_process_stat,
     parse_pss,
     parse_schedstat,
     parse_statm,
+    read_text,
 )
 
 
@@ -121,7 +122,6 @@ class ProcessTree:
         return tuple(self._members)
 
     def read(self) -> TreeUsage:
-        """Read every process of the tree once."""
         before = {pid: member.reaped_ns for pid, member in self._members.items()}
         members = self._walk()
         gone = [member for pid, member in self._members.items() if members.get(pid) is not member]
@@ -214,7 +214,6 @@ class ProcessTree:
 
 
 def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
-    """Every process that can be seen."""
     for name in list_names(proc):
         if name.isdecimal():
             stat = parse_process_stat(read_text(f"{proc}/{name}/stat") or "")

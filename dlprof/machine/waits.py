@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from dlprof.machine.files import read_text
-from dlprof.machine.procfs import parse_process_stat
+from dlprof.machine.procfs import parse_process_stat, read_text
 
 Wait = Literal[
     "running", "queue", "handover", "sleep", "disk", "network", "lock", "gil", "threads", "child",
@@ -94,13 +93,10 @@ _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
 def parse_wait(
     syscall: str | None, channel: str | None, machine: str, gil: Sequence[range] = ()
 ) -> Wait:
-    """What a thread does, from the texts of its ``syscall`` and ``wchan``.
+    """What a thread does, from the texts of its ``syscall`` and ``wchan``; ``None`` if not read.
 
-    Args:
-        syscall: ``running``, or a number and its arguments; ``None`` where it can't be read.
-        channel: The kernel's function; ``0`` for none; ``None`` where it wasn't read.
-        machine: The architecture, as ``os.uname`` names it.
-        gil: Addresses among which the GIL is.
+    The first is ``running``, or a number and its arguments; the other the kernel's function, ``0``
+    for none. The machine is the architecture, as ``os.uname`` names it; the GIL is in ``gil``.
     """
     call, arguments = _call(syscall, machine)
     if call in _BY_CHANNEL:
@@ -213,20 +209,15 @@ class ProcFile:
             return None
 
     def close(self) -> None:
-        """Let go of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class Thread:
-    """One thread, and what it does just now.
+    """One thread, by its folder below ``/proc``, and what it does just now.
 
-    Args:
-        folder: Its own, below ``/proc``.
-        machine: The architecture, as ``os.uname`` names it.
-        gil: Where its process keeps the GIL (``gil_of``); without, a wait for that is one for
-            another thread.
+    Without ``gil`` (``gil_of``) a wait for that is one for another thread.
     """
 
     def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
@@ -259,7 +250,6 @@ class Thread:
         return wait
 
     def close(self) -> None:
-        """Let go of its files."""
         for each in (self._syscall, self._channel, self._stat):
             each.close()
 
@@ -294,7 +284,6 @@ class Glances:
                 self._threads[pid] = thread
 
     def look(self) -> None:
-        """Look at each of them once."""
         for pid, thread in list(self._threads.items()):
             if thread.look() is None:
                 self._end(pid)
@@ -305,7 +294,6 @@ class Glances:
         thread.close()
 
     def close(self) -> None:
-        """Let go of all files."""
         for pid in list(self._threads):
             self._end(pid)
 

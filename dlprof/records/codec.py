@@ -38,9 +38,7 @@ _Decoder = Callable[[Any], Any]
 class MismatchError(ValueError):
     """A JSON value that does not fit its field; the message is one sentence without a dot.
 
-    Args:
-        fault: What is wrong with the value.
-        path: The fields that lead to it, outermost first.
+    The fields in ``path`` lead to it, outermost first.
     """
 
     def __init__(self, fault: str, path: tuple[str, ...] = ()) -> None:

@@ -111,11 +111,8 @@ class Config:
     def open_files(self, tensors: float, *, batches: int | None = None) -> int:
         """Descriptors that the loader takes in the main process.
 
-        By ``file_descriptor``, each tensor of a batch that the main process holds takes one.
-
-        Args:
-            tensors: In a batch; 0 where they are shared by name.
-            batches: That it holds; ``None`` for full queues, which is the most.
+        By ``file_descriptor``, each tensor of a batch that the main process holds takes one; by
+        name, none does. ``batches`` of ``None`` are full queues, which is the most.
         """
         if not self.num_workers:
             return 0

@@ -49,11 +49,6 @@ ONCE = (
 )
 """What makes epochs empty, as the end of a sentence, and what to do about it."""
 
-SHARE_ALL = (
-    "Make the workers' shares hold all samples for any num_workers, and make __len__ match "
-    "their number."
-)
-"""What to do about epochs that are shorter with some workers than with fewer."""
 
 DUPLICATED_SIGN = "each comes once per worker"
 """In the warning of a trial whose workers gave the same batches, though they asked for shares (or
@@ -81,8 +76,6 @@ SOME_SHARED = "Workers gave some of the same samples"
 """What such a trial shows that saw no whole epoch, likewise."""
 
 _UNTRIED = "Workers yield the same samples with"
-_GUESSED = ("An epoch has", "An epoch gave", _UNTRIED)
-"""How failures begin of samples that come more than once, though nothing was seen twice."""
 
 _PROMISE = re.compile(r"gave ([\d,]{1,24}) batches where __len__ promises ([\d,]{1,24})")
 
@@ -533,9 +526,10 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
         # Several workers may have more than their share: nothing is missing in others then.
         if varied or fewer[0].config.num_workers > 1 or not _is_shorter(group, fewer):
             continue
+        hint = "Make the workers' shares hold all samples for any num_workers, and make __len__ "
         for trial in group:
             said = f"{_compared_text(trial, fewer)}."
-            yield trial, Failure(kind="truncated", message=said, hint=SHARE_ALL)
+            yield trial, Failure(kind="truncated", message=said, hint=f"{hint}match their number.")
 
 
 def _spare(group: Sequence[Trial], fewer: Sequence[Trial]) -> float:
@@ -643,7 +637,8 @@ def doubled(workers: int, seen: Failure | None = None) -> Failure:
 
 def is_guessed(fault: Failure) -> bool:
     """Whether samples that come twice are concluded from other than such samples."""
-    return fault.kind == "duplicated" and fault.message.startswith(_GUESSED)
+    begins = ("An epoch has", "An epoch gave", _UNTRIED)
+    return fault.kind == "duplicated" and fault.message.startswith(begins)
 
 
 def _refused(trials: Iterable[Trial]) -> dict[int, Failure]:

@@ -119,10 +119,8 @@ class Machine:
     def shared_by(self, ranks: int, cpus: int | None = None) -> Machine:
         """What one of several ranks can count on beside the others.
 
-        Args:
-            ranks: How many of them share it.
-            cpus: CPUs that all of them together may run on, where this is what one of them sees,
-                which may have been bound to some; ``None`` where its affinity mask is that of all.
+        All of them together may run on ``cpus``, where this is what one of them sees, which may
+        have been bound to some; ``None`` where its affinity mask is that of all.
         """
         if ranks <= 1:
             return self

@@ -58,11 +58,9 @@ class RunHeader:
     @property
     def launched(self) -> int:
         """Ranks that loaded at once in the trials that are compared; 1 for one loader alone."""
-        counts = self.settings.get("launch_ranks") or ()
-        known = (
-            [n for n in counts if isinstance(n, int)] if isinstance(counts, list | tuple) else []
-        )
-        return max(1, *known, 1)
+        counts = self.settings.get("launch_ranks")
+        known = counts if isinstance(counts, list | tuple) else ()
+        return max([1, *(count for count in known if isinstance(count, int))])
 
 
 @record(frozen=True, slots=True, kw_only=True)

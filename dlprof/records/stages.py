@@ -18,9 +18,6 @@ AGE_STAGES: tuple[StageName, ...] = (
 )  # fmt: skip
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
-_NO_IO = ("running", "queue", "gil")
-"""What a thread does that is no blocked time of making a batch, the GIL left out."""
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -162,10 +159,8 @@ class Explanation:
         """The same with the waits for the GIL apart, in making batches; where that isn't known, so.
 
         What other waits leave of the blocked time of ``fetch`` and ``collate`` is a wait for the
-        GIL, and no more than was seen of that: outside of these, a worker waits for indices.
-
-        Args:
-            waits: What the threads that fetch did, shares of the window (``records.Usage``).
+        GIL, and no more than was seen of that: outside of these, a worker waits for indices. The
+        waits are what the threads that fetch did, shares of the window (``records.Usage``).
         """
         making = [stage for stage in self.stages if stage.name in ("fetch", "collate")]
         no_gil = "fetch_threads_cpu_s" in self.unavailable
@@ -173,7 +168,9 @@ class Explanation:
             return self
         each_s = self.window_s * max(1, self.config.num_workers) / self.batches
         blocked_s = sum(stage.io_s or 0.0 for stage in making)
-        others_s = each_s * sum(share for wait, share in waits.items() if wait not in _NO_IO)
+        # What a thread does that is no blocked time of making a batch, and the GIL.
+        unblocked = ("running", "queue", "gil")
+        others_s = each_s * sum(share for wait, share in waits.items() if wait not in unblocked)
         step = None if self.config.num_workers else self.stage("step")
         if step is not None:  # it is the same thread
             others_s = max(0.0, others_s - (step.mean_s - (step.cpu_s or 0.0)))

@@ -42,17 +42,13 @@ class LoaderCall:
     elsewhere: Mapping[str, str] = empty()
 
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
-        """The code that sets these.
+        """The code that sets arguments of DataLoader, and some more that are given as source.
 
         >>> LoaderCall(
         ...     text="TrainingArguments(..., {settings})",
         ...     names={"num_workers": "dataloader_num_workers"},
         ... ).written({"num_workers": 8})
         'TrainingArguments(..., dataloader_num_workers=8)'
-
-        Args:
-            settings: Arguments for DataLoader.
-            extra: Further arguments, as source.
         """
         known = (f"{self.names.get(name, name)}={value!r}" for name, value in settings.items())
         return self.text.replace("{settings}", ", ".join([*known, *extra]))

@@ -68,12 +68,9 @@ def build_target(
 ) -> BuiltTarget:
     """Import a target and build its dataset or loader, once.
 
-    Args:
-        spec: What TARGET names.
-        arguments: ``--arg`` pairs.
-        shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
-        seed: For the order where ``shuffle`` is true, and for the built-in workloads.
-        share: The rank whose share is loaded, and of how many, where the target has no sharding.
+    ``shuffle=None`` keeps the loader's own sampler, and takes a bare dataset in sequence; ``seed``
+    is for the order where it is true, and for the built-in workloads. ``share`` is the rank whose
+    share is loaded, and of how many, where the target has no sharding.
 
     Raises:
         TargetError: Which part of the target is wrong, and what to do.

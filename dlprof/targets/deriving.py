@@ -14,10 +14,7 @@ def derive_in_place(loader: Any, methods: Mapping[str, Any]) -> Callable[[], Non
     """Give one object other methods; it stays the same object, and an instance of its class.
 
     Copies of it, pickled ones too, are of its own class. So is what a framework makes by calling
-    the object's class with other arguments.
-
-    Returns:
-        What gives the object its own class back.
+    the object's class with other arguments. What is returned gives it that class back.
 
     Raises:
         TypeError: Objects of its class can't be given another, such as a list.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import traceback
 import types
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 from dlprof.errors import TargetError
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+OWN = str(Path(__file__).parents[1]) + os.sep
+"""What the file names of dlprof's own frames begin with."""
 
 
 def user_traceback(error: BaseException) -> str:
@@ -19,6 +21,19 @@ def user_traceback(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     _cut(report)
     return "".join(report.format())[-8192:]
+
+
+def without_own_lines(text: str) -> str:
+    """A text without the frames of dlprof's, where it is a traceback, as a worker sends it."""
+    if f'  File "{OWN}' not in text:
+        return text
+    kept, inside = [], False
+    for line in text.split("\n"):
+        if not line.startswith("    "):  # what stands further in belongs to the frame above
+            inside = line.startswith(f'  File "{OWN}')
+        if not inside:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def target_fault(said: str, error: BaseException, hint: str) -> TargetError:
@@ -92,4 +107,4 @@ def _is_import_system(frame: traceback.FrameSummary) -> bool:
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(_PACKAGE)
+    return frame.filename.startswith(OWN)

@@ -34,19 +34,15 @@ def make_loader(
     in_worker: Callable[[], object] | None = None,
     any_size: bool = False,
 ) -> Iterable[Any]:
-    """Make the target's loader for a configuration.
+    """Make the target's loader for a configuration; ``batch_size=None`` keeps the target's own.
 
-    Args:
-        built: The target, built in this process or one that it was forked from.
-        config: What to set. ``batch_size=None`` keeps the target's own.
-        gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
-        in_worker: Called first in each worker that is not forked, as forked ones inherit what this
-            process has; must pickle. Only a ``DataLoader`` has it.
-        any_size: Whether an epoch without one full batch will do, as for a look at a batch.
+    It is a ``DataLoader`` (of the target's own class), a copy of what the target has made around
+    one, or whatever iterable a callable of the target makes.
 
-    Returns:
-        A ``DataLoader`` (of the target's own class), a copy of what the target has made around
-        one, or whatever iterable a callable of the target makes.
+    The gate ends an epoch on demand; see its ``attached`` and ``reason`` afterwards. ``in_worker``
+    is called first in each worker of a ``DataLoader`` that is not forked, as forked ones inherit
+    what this process has; it must pickle. With ``any_size`` an epoch without one full batch will
+    do, as for a look at a batch.
 
     Raises:
         TargetError: The target can't be loaded with this configuration.
@@ -192,7 +188,6 @@ class EpochGate:
 
     @property
     def closed(self) -> bool:
-        """Whether no more indices are handed out."""
         return self.batches >= self._limit
 
     def reopen(self, *, limit: float = math.inf) -> None:
@@ -270,7 +265,6 @@ class EpochGate:
         return self.attached
 
     def handed(self, samples: int) -> None:
-        """Note the samples of an index batch that is handed out."""
         self._sizes.append(samples)
 
     def detach(self, reason: str) -> None:

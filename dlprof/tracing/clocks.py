@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 MISSING = -1  # stands for a figure that could not be had, in columns of whole nanoseconds
 
-SCHEDSTAT = Path("/proc/thread-self/schedstat")
 now_ns = time.perf_counter_ns
 """CLOCK_MONOTONIC on Linux: comparable between the processes of one machine."""
 
@@ -39,7 +38,7 @@ class ThreadClock:
     The kernel's file stays open: opening it for each batch would cost more than all else here.
     """
 
-    def __init__(self, schedstat: Path = SCHEDSTAT) -> None:
+    def __init__(self, schedstat: Path = Path("/proc/thread-self/schedstat")) -> None:
         try:
             self._file = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC)
             # So says a kernel that keeps no such account: a thread that runs had a time slice.
@@ -49,7 +48,6 @@ class ThreadClock:
             self._file = MISSING
 
     def read(self) -> Reading:
-        """Look at all three clocks."""
         try:
             waited_ns = int(_pread(self._file, 64, 0).split()[1])
         except (OSError, IndexError, ValueError):

@@ -12,8 +12,9 @@ import operator
 import statistics
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from dlprof.records import Config
 from dlprof.records.run import Timeline
@@ -408,28 +409,21 @@ def timeline(
     began_ns = trace.began_ns if window is None else window[0]
     began_at = trace.began_at + (began_ns - trace.began_ns) * 1e-9
 
-    def column(stamp: Callable[[Row], int]) -> tuple[float | None, ...]:
-        stamps = map(stamp, rows)
+    def column(name: str) -> tuple[float | None, ...]:
+        owners = (row.made if name in Made._fields else row for row in rows)
+        stamps = (getattr(owner, name, MISSING) for owner in owners)
         return tuple(None if each == MISSING else (each - began_ns) * 1e-9 for each in stamps)
 
+    names = [field.name for field in dataclasses.fields(Timeline) if field.name.endswith("_s")]
+    columns: dict[str, Any] = {name: column(name.removesuffix("_s")) for name in names}
     return Timeline(
         trial_id=trial_id,
         began_at=datetime.fromtimestamp(began_at, UTC).isoformat(),
         batch=tuple(row.batch for row in rows),
         epoch=tuple(row.epoch for row in rows),
         worker=tuple(-1 if row.made is None else row.made.worker for row in rows),
-        dispatched_s=column(lambda row: row.dispatched),
-        picked_s=column(lambda row: MISSING if row.made is None else row.made.picked),
-        fetched_s=column(lambda row: MISSING if row.made is None else row.made.fetched),
-        collated_s=column(lambda row: MISSING if row.made is None else row.made.collated),
-        serialising_s=column(lambda row: row.serialising),
-        serialised_s=column(lambda row: row.serialised),
-        received_s=column(lambda row: row.received),
-        rebuilt_s=column(lambda row: row.rebuilt),
-        pinned_s=column(lambda row: row.pinned),
-        yielded_s=column(lambda row: row.yielded),
-        asked_s=column(lambda row: row.asked),
         dropped=len(found) - len(rows) + (trace.dropped if window is None else 0),
+        **columns,
     )
 
 
@@ -466,9 +460,6 @@ _STAMPS: Mapping[str, tuple[str, ...]] = {
 }
 """Where a stage begins and ends in a row; CPU and run-queue delay of the thread, where known."""
 
-_WITHOUT_MADE = ("dispatch", "queue", "pin", "wait")
-"""Stages that a batch has without stamps of its making, too."""
-
 
 def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
     """What a stage took, for each row that has it; ``step`` needs them in the order of yields."""
@@ -478,7 +469,8 @@ def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
             for row, after in itertools.pairwise(rows)
             if after.epoch == row.epoch
         ]
-    if name not in _WITHOUT_MADE:
+    # These a batch has without stamps of its making, too.
+    if name not in ("dispatch", "queue", "pin", "wait"):
         in_main = 0 if name == "pick_up" else -1  # which takes up the indices that it draws
         rows = [row for row in rows if row.made is not None and row.made.worker >= in_main]
     if name == "hold_up":

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher, words_of_workers
+from dlprof.targets.faults import without_own_lines
 from dlprof.tracing.clocks import Reading, ThreadClock
-from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
@@ -129,7 +129,6 @@ class IndexQueue(_Queue):
     _word = False
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
-        """Send indices, from main."""
         listener, number = self._hook.listener, _number(item)
         if listener is not None and number is not None:
             listener.dispatching(number)
@@ -141,7 +140,6 @@ class IndexQueue(_Queue):
         self._inner.put(item, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
-        """Take indices, in a worker."""
         item = self._inner.get(*args, **options)
         if type(item) is _Last:
             item = item.item
@@ -155,7 +153,6 @@ class DataQueue(_Queue):
     """Takes batches from workers to main."""
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
-        """Send a batch, from a worker."""
         hook = self._hook
         stamper = hook.stamper
         if stamper is None:
@@ -174,7 +171,6 @@ class DataQueue(_Queue):
         stamper.look()
 
     def get(self, *args: Any, **options: Any) -> Any:
-        """Take a batch, in main."""
         listener = self._hook.listener
         if listener is None:
             item = self._inner.get(*args, **options)

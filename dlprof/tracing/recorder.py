@@ -108,7 +108,6 @@ class Recorder:
         self._drawing = MISSING
 
     def dispatched(self, batch: int) -> None:
-        """They have been sent."""
         row = self._rows.get(batch)
         if row is not None:
             row.dispatched = now_ns()
@@ -138,7 +137,6 @@ class Recorder:
             self._ready.append(batch)
 
     def asked(self) -> None:
-        """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
         self._asked = process_cpu_ns(), cpu_ns(), now_ns()
@@ -155,7 +153,6 @@ class Recorder:
         return self._rows.pop(batch, None)
 
     def yielded(self) -> None:
-        """The consumer gets its batch."""
         yielded_ns, spent_ns = now_ns(), cpu_ns()
         self._asked_by = MISSING
         row = self._take_next()
@@ -176,7 +173,6 @@ class Recorder:
         self._finished(row)
 
     def failed(self) -> None:
-        """``next()`` raised."""
         self._asked_by = MISSING
         if not self._ready:
             return
@@ -187,11 +183,7 @@ class Recorder:
     # The hooks, which call all that stands above.
 
     def prepare(self, loader: Any) -> Callable[[], None]:
-        """Have the loader make an iterator whose workers and queues stamp.
-
-        Returns:
-            What gives the loader its own settings back.
-        """
+        """Have the loader make an iterator whose workers and queues stamp; returns the undoing."""
         if loader.num_workers == 0:
             return _nothing
         init, context = loader.worker_init_fn, loader.multiprocessing_context
@@ -241,7 +233,6 @@ class Recorder:
         return self._iterator() is not None
 
     def follows(self, iterator: object) -> bool:
-        """Whether it is this iterator."""
         return self._iterator() is iterator
 
     def _shadow(self, owner: Any, name: str, timed: Callable[[Any, Any], Any]) -> None:

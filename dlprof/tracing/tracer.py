@@ -118,11 +118,7 @@ class Tracer:
 
     @contextlib.contextmanager
     def making(self, loader: Any) -> Iterator[Callable[[Any], None]]:
-        """Prepare for an iterator of this loader to be made within.
-
-        Gives:
-            What to call afterwards with the iterator.
-        """
+        """Prepare for an iterator of this loader to be made within, to be called with it after."""
         self._reason = self._reason or untraceable(loader)
         if self.stopped or self._reason:
             yield lambda _iterator: None
@@ -180,7 +176,6 @@ class Tracer:
         self._ring.clear()
 
     def trace(self) -> Trace:
-        """What has been seen so far."""
         rows = tuple(self._ring.rows())
         reason = self._reason
         if not self._hooked and not reason and rows:

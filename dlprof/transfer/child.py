@@ -24,7 +24,13 @@ from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.copying import all_at_once, measure_batch, measure_device
 from dlprof.trial.child import as_target_error, build
 from dlprof.trial.processes import die_with_parent
-from dlprof.trial.protocol import Channel, Message, TransferRequest, describe_error
+from dlprof.trial.protocol import (
+    BuildRequest,
+    Channel,
+    Message,
+    TransferRequest,
+    describe_error,
+)
 
 _Open = Callable[[str], Runtime]
 
@@ -50,13 +56,8 @@ def answer(
     except DlprofError as error:
         send({"event": "failed", "error": describe_error(error)})
         return
-    send(
-        {
-            "event": "done",
-            "torch_version": str(torch.__version__),
-            "accelerator": find_accelerator(),
-        }
-    )
+    version = str(torch.__version__)
+    send({"event": "done", "torch_version": version, "accelerator": find_accelerator()})
 
 
 def _answer(request: TransferRequest, send: Callable[[Message], object], opened: _Open) -> None:
@@ -68,7 +69,8 @@ def _answer(request: TransferRequest, send: Callable[[Message], object], opened:
             hint="Leave --device out, or install a torch that supports the device.",
         ) from None
     runtimes = {str(runtime.device): runtime for runtime in found}
-    load = None if request.build is None else _loading(request)
+    target = request.build
+    load = None if target is None else _loading(request, target)
     if load is not None:
         load(False)  # what is wrong with a target is reported before all else is measured
     everywhere = {**runtimes, "cpu": HostRuntime()}
@@ -80,11 +82,11 @@ def _answer(request: TransferRequest, send: Callable[[Message], object], opened:
         send({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
         with _missing("together", send):
             send({"event": "together", "rates": all_at_once(runtimes, request.most_bytes)})
-    if load is not None and request.build is not None:
+    if load is not None and target is not None:
         send({"event": "progress", "text": "copying the target's own batch"})
         with _missing("batch", send):
             runtime = next(iter(everywhere.values()))
-            batch = measure_batch(load, runtime, request.build.target.text)
+            batch = measure_batch(load, runtime, target.target.text)
             send({"event": "batch", "batch": batch})
 
 
@@ -111,7 +113,7 @@ def _names(request: TransferRequest) -> tuple[str, ...]:
     return () if request.device.partition(":")[0] == "cpu" else (request.device,)
 
 
-def _loading(request: TransferRequest) -> Callable[[bool], Any]:
+def _loading(request: TransferRequest, target: BuildRequest) -> Callable[[bool], Any]:
     """Builds the target; the function then loads the same first batch again and again.
 
     Raises:
@@ -119,10 +121,8 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
     """
     from dlprof.targets.loader import make_loader  # torch.utils.data with it
 
-    if request.build is None:
-        raise AssertionError("only called with a target")
     try:
-        built = build(request.build)
+        built = build(target)
     except BaseException as error:
         raise as_target_error(error) from error
 
@@ -130,17 +130,17 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
         random.seed(request.seed)
         torch.manual_seed(request.seed)
         loader = make_loader(built, Config(pin_memory=pin, batch_size=request.batch_size))
-        batches, target = iter(loader), built.target.spec
+        batches, spec = iter(loader), built.target.spec
         try:
             return next(batches)
         except StopIteration:
             raise UsageError(
-                f"The target {target!r} gave no batch",
+                f"The target {spec!r} gave no batch",
                 hint="Give a target with at least one batch.",
             ) from None
         except Exception as error:
             raise TargetError(
-                f"Loading a batch of {target!r} raised {one_line(error)}.",
+                f"Loading a batch of {spec!r} raised {one_line(error)}.",
                 hint="The traceback shows where.",
                 traceback=user_traceback(error),
             ) from error

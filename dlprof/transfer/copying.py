@@ -111,16 +111,8 @@ MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class CopyCell(NamedTuple):
-    """What is measured in one go: a size, a memory, a mode."""
-
-    size: int
-    memory: Memory
-    mode: CopyMode
-
-
 class Round(NamedTuple):
-    """One round of a cell, seconds per copy: on the device, and in the calling thread."""
+    """Seconds per copy of a size, a memory and a mode: on the device, and in the calling thread."""
 
     device_s: float
     host_s: float
@@ -144,12 +136,10 @@ class Buffers:
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """Those that there are."""
         return tuple(self._sources)
 
     @property
     def size(self) -> int:
-        """Bytes of each buffer."""
         return self._target.numel()
 
     def pairs(self, size: int, memory: Memory, copies: int) -> list[_Pair]:
@@ -219,28 +209,22 @@ def measure_copies(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[tuple[CopyTime, ...], tuple[LinkFit, ...], dict[str, str]]:
-    """Time all cells in random order, pass after pass.
+    """Time all sizes, memories and modes in random order, pass after pass.
 
-    Returns:
-        Each cell's median, a line for each memory and mode, and why some of those are missing.
+    It gives the median of each, a line for each memory and mode, and why some are missing.
     """
     modes, missing = copier.modes()
     kept = [size for size in sizes if size <= buffers.size]
-    cells = [
-        CopyCell(size, memory, mode)
-        for size, memory, mode in itertools.product(kept, buffers.memories, modes)
-    ]
-    passes: list[dict[CopyCell, Round]] = []
+    cells = list(itertools.product(kept, buffers.memories, modes))
+    passes: list[dict[tuple[int, Memory, CopyMode], Round]] = []
     began_s = clock()
     generator = random.Random(seed)
     for number in itertools.count():
         found = {
-            cell: copier.round(
-                buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size)),
-                cell.memory,
-                cell.mode,
+            (size, memory, mode): copier.round(
+                buffers.pairs(size, memory, copies_per_round(size)), memory, mode
             )
-            for cell in generator.sample(cells, len(cells))
+            for size, memory, mode in generator.sample(cells, len(cells))
         }
         if number:  # the first only warms up: pages are touched, the driver sets up
             passes.append(found)
@@ -250,31 +234,29 @@ def measure_copies(
         if len(passes) >= 6 and clock() - began_s > budget_s:
             break
     times = []
-    for cell in cells:
-        rounds = [found[cell] for found in passes]
+    for size, memory, mode in cells:
+        rounds = [found[size, memory, mode] for found in passes]
         time_s = median_interval([each.device_s for each in rounds])
         times.append(
             CopyTime(
-                bytes=cell.size,
-                memory=cell.memory,
-                mode=cell.mode,
+                bytes=size,
+                memory=memory,
+                mode=mode,
                 time_s=time_s,
-                bytes_per_s=cell.size / time_s.value,
+                bytes_per_s=size / time_s.value,
                 host_s=statistics.median(each.host_s for each in rounds),
-                copies=copies_per_round(cell.size),
+                copies=copies_per_round(size),
                 rounds=len(rounds),
             )
         )
     fits = []
-    for way in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
-        own = [cell for cell in cells if (cell.memory, cell.mode) == way]
-        points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
+    for way in itertools.product(buffers.memories, modes):
+        points = [[(size, found[size, *way].device_s) for size in kept] for found in passes]
         fits.append(fit(*way, points))
     return tuple(times), tuple(filter(None, fits)), {**buffers.unavailable, **missing}
 
 
 _ROUNDS = 10
-_ROUND_S = 0.02
 _ENDED = "the copies had ended before NVML answered"
 
 
@@ -305,7 +287,7 @@ def _copies_for(seconds: float, bytes_per_s: float, size: int) -> int:
 
 def _rates(runtime: Runtime, buffers: Buffers) -> Estimate:
     speed = buffers.size / _send(runtime, buffers, 1).seconds()
-    copies = _copies_for(_ROUND_S, speed, buffers.size)
+    copies = _copies_for(0.02, speed, buffers.size)
     sent = copies * buffers.size
     rounds = (_send(runtime, buffers, copies) for _ in range(_ROUNDS))
     return median_interval([sent / timer.seconds() for timer in rounds])
@@ -394,7 +376,7 @@ def all_at_once(runtimes: Mapping[str, Runtime], most_bytes: int) -> tuple[Toget
         flights = {}
         for name, runtime in runtimes.items():
             size = buffers[name].size
-            copies = _copies_for(3 * _ROUND_S, alone[name], size)
+            copies = _copies_for(0.06, alone[name], size)  # long enough for all to be under way
             flights[name] = copies * size, _send(runtime, buffers[name], copies)
         for name, (sent, timer) in flights.items():
             together[name].append(sent / timer.seconds())

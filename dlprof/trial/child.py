@@ -115,7 +115,6 @@ class Session:
         self.loop: Loop | None = None  # once there is one
 
     def fail(self, error: BaseException) -> None:
-        """Report what went wrong."""
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -201,7 +200,6 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     built = builder()
     dropped: int | None = 0
     if request.cold_cache:
-        # Of few trials.
         from dlprof.targets.files import dataset_files, evict_from_page_cache
 
         def paths(dataset: object) -> Iterator[Path]:
@@ -463,10 +461,7 @@ class Explainer:
         explanation = explain(trace, trial_id="", config=config, window=edges, computes=computes)
         if copies is not None:
             explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
-        return {
-            "explanation": explanation,
-            "timeline": timeline(trace, trial_id="", window=edges),
-        }
+        return {"explanation": explanation, "timeline": timeline(trace, trial_id="", window=edges)}
 
 
 def take_rested(loop: Loop, config: Config, rate: float) -> None:

@@ -28,13 +28,9 @@ def make_consumer(
     core busy instead has to be given as ``step_callable``. The kernel wakes a sleeper late, by
     about 0.1 ms, which is taken off each step: one that is shorter lasts as long as that.
 
-    Args:
-        step_s: Length of the step in seconds; 0 for none.
-        step_callable: ``module:function`` or ``file.py:function``, called with each batch; wins
-            over ``step_s``.
-        step_spread: How steps differ, with ``step_s`` as their mean; the same in every trial.
-        directory: Where ``step_callable`` is looked for, as the target may have changed to another;
-            ``None`` for the present one.
+    ``step_callable`` is ``module:function`` or ``file.py:function``, and wins over ``step_s``. It
+    is looked for in the ``directory``, as the target may have changed to another. ``step_spread``
+    is how steps differ, the same in every trial, with ``step_s`` as their mean.
 
     Raises:
         TargetError: ``step_callable`` can't be imported or called.
@@ -69,10 +65,9 @@ def lateness_s(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """How much longer a sleep of ``nap_s`` lasts than was asked for, where a core is idle.
+    """Seconds by which a sleep of ``nap_s`` lasts longer, where a core is idle; 0 or more.
 
-    Returns:
-        Seconds, 0 or more: of a few sleeps the second shortest, since a crowd makes some later.
+    Of a few sleeps the second shortest counts, since a crowd makes some later.
     """
     found = []
     for _ in range(5):

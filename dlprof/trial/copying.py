@@ -176,7 +176,6 @@ class DeviceCopier:
         return edge
 
     def to_record(self) -> Copies:
-        """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
         record = Copies(
@@ -223,7 +222,6 @@ class DeviceCopier:
 
     @property
     def batches(self) -> int:
-        """Batches copied in the window."""
         return max(0, self._last - self._first)
 
     def _taken(self, batch: Any) -> _Flight:
@@ -273,17 +271,10 @@ class DeviceCopier:
             flight.waited_s, flight.exposed_s = ended_s - began_s, ended_s - from_s
 
 
-_NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
-_REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
-_NO_SCHEDSTAT = "the kernel reports no CPU and run-queue time of threads here"
-_NO_STATS = "torch reports page-locked memory on CUDA only"
-
-
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     """The threads of this process that pin, by their ids; ``None`` where that isn't known."""
     # Where a trial pins only: importing the room takes as long as a trial takes to start.
-    from dlprof.machine.files import list_names, read_text
-    from dlprof.machine.procfs import parse_schedstat
+    from dlprof.machine.procfs import list_names, parse_schedstat, read_text
 
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):
@@ -308,20 +299,21 @@ def pin_costs(
     One that began within it counts from its start. ``memory`` is
     ``torch.cuda.host_memory_stats()``, and empty where there is none.
     """
-    reasons: dict[str, str] = {}
-    cpu_s = wait_s = None
+    why, cpu_s, wait_s = "", None, None
     if before is None or after is None:
-        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_SCHEDSTAT)
+        why = "the kernel reports no CPU and run-queue time of threads here"
     elif before.keys() - after.keys():
-        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _REPLACED)
+        why = "the thread ended with an epoch, and what it had used is not known any more"
     elif not after or not batches:
-        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_THREAD)
+        why = "no thread of this name runs: without workers the caller pins, in next()"
     else:
         early, late = before.values(), after.values()
         cpu_s = (sum(t.run_ns for t in late) - sum(t.run_ns for t in early)) / 1e9 / batches
         wait_s = (sum(t.wait_ns for t in late) - sum(t.wait_ns for t in early)) / 1e9 / batches
+    reasons = dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), why) if why else {}
     if not memory:
-        reasons |= dict.fromkeys(("pinned_bytes", "alloc_s", "allocations"), _NO_STATS)
+        why = "torch reports page-locked memory on CUDA only"
+        reasons |= dict.fromkeys(("pinned_bytes", "alloc_s", "allocations"), why)
     alloc_us = memory.get("host_alloc_time.total")
     return PinCosts(
         thread_cpu_s=cpu_s,

@@ -83,7 +83,6 @@ class Stretch:
 
     @classmethod
     def joined(cls, parts: Sequence[Stretch]) -> Stretch:
-        """Several as one."""
         return cls(
             seconds=math.fsum(part.seconds for part in parts),
             batches=sum(part.batches for part in parts),
@@ -194,18 +193,12 @@ def _throughput(
 
 
 def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> Throughput | None:
-    """The rate over all epochs of a trial.
+    """The rate over all epochs of a trial; ``None`` if too few batches came to say anything.
 
-    Args:
-        epochs: What the clock saw; the last may be unfinished.
-        config: What ran.
-        enough_s: Steady time to be content with, in seconds. With less than that, and at least
-            one epoch that ended by itself, the epochs are too short to have a steady state: the
-            rate is then that of whole epochs, epoch restarts included; the first start of the
-            workers only where one epoch was all.
-
-    Returns:
-        The rate, or ``None`` if too few batches came to say anything.
+    The last epoch may be unfinished. With less than ``enough_s`` seconds of steady time, and at
+    least one epoch that ended by itself, the epochs are too short to have a steady state: the rate
+    is then that of whole epochs, epoch restarts included; the first start of the workers only where
+    one epoch was all.
     """
     counted = all(epoch.counted for epoch in epochs)
     rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]

@@ -171,10 +171,8 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     """Name what an exception out of the loader means.
 
-    Args:
-        error: As it came out of ``iter(loader)`` or ``next()``; the causes are looked at first,
-            since the outer message is mostly "exited unexpectedly".
-        exit_codes: Of the workers that have ended: minus the signal, or the code.
+    Its causes are looked at first, since the outer message is mostly "exited unexpectedly". The
+    exit codes are those of the workers that have ended: minus the signal, or the code.
     """
     tail = user_traceback(error)
     own = _of_ours(error)

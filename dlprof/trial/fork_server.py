@@ -27,11 +27,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import psutil
 
-from dlprof.machine.files import list_names
+from dlprof.machine.procfs import list_names
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
@@ -42,10 +42,9 @@ from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
 
-_POLL_S = 0.002
+
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
-_THREADS = Path("/proc/self/task")
 
 
 class ForkServer:
@@ -182,7 +181,7 @@ class ForkServer:
                 for pid in orphans:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            time.sleep(_POLL_S)
+            time.sleep(0.002)
             self._reap()
 
     def end_all(self) -> None:
@@ -245,15 +244,10 @@ class ForkServer:
         """In a forked trial: the target, as it was built before the fork or else built now."""
         from dlprof.trial import child
 
-        if self._built is not None:
-            return self._built
-        if self._later is None:
-            raise AssertionError("a trial was ordered before anything was to be built")
-        return child.build(self._later)
+        return self._built or child.build(cast(BuildRequest, self._later))
 
 
 def children() -> frozenset[int]:
-    """This process's children."""
     me = os.getpid()
     try:
         text = Path(f"/proc/{me}/task/{me}/children").read_text()
@@ -289,7 +283,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
                     "building the target asked the GPU's driver, such as by "
                     "torch.cuda.is_available()"
                 )
-    if len(list_names(_THREADS)) > 1 and not _computes_in_fork():
+    if len(list_names("/proc/self/task")) > 1 and not _computes_in_fork():
         return "building the target used torch's pool of threads, which doesn't survive a fork"
     return ""
 
@@ -339,7 +333,7 @@ def _computes_in_fork() -> bool:
     while time.monotonic() < ends_s:
         if os.waitpid(pid, os.WNOHANG)[0]:
             return True
-        time.sleep(_POLL_S)
+        time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
@@ -355,7 +349,6 @@ def _shared() -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve on the socket that was passed down."""
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()

@@ -41,14 +41,10 @@ _READ, _AT_ONCE = 256 * _MIB, _MIB
 def made_load(
     asked: Mapping[str, float] | None, *, folder: Path, limit_s: float, say: Callable[[str], object]
 ) -> Iterator[None]:
-    """Keep a load going as long as the block lasts.
+    """Keep a load going as long as the block lasts, and no longer than ``limit_s``.
 
-    Args:
-        asked: ``cores``, ``memory`` (bytes/s) and ``reads`` (bytes/s), those that are wanted;
-            ``None`` for no load.
-        folder: Whose storage is read.
-        limit_s: After which it ends by itself.
-        say: Called with what the user should know.
+    ``asked`` has ``cores``, ``memory`` (bytes/s) and ``reads`` (bytes/s, of the folder's storage),
+    those that are wanted; ``say`` is called with what the user should know.
 
     Raises:
         DlprofError: It can't be made.
@@ -181,7 +177,6 @@ def _failed(error: BaseException) -> Message:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
     die_with_parent()
     made = _Load()
     serve(Channel.of_standard_streams(), {"load": made.load, "report": made.report}, _failed)

@@ -119,7 +119,6 @@ class Loop:
 
     @property
     def now(self) -> Epoch:
-        """The epoch that is running."""
         return self.logs[-1]
 
     @property

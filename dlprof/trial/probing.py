@@ -166,13 +166,17 @@ def _in_main(
             first = next(iterator, _NOTHING)
         except Exception as error:  # raised again unless a worker does better
             raised = error
-    if raised is not None or first is not _NOTHING:
-        _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+    # Beside the loader of this dataset another was iterated: the dataset's own, whose batches can't
+    # be batched again.
+    is_loader = built.parts is not None and len(started) > 1
+    if is_loader and (raised is not None or first is not _NOTHING):
+        raise TargetError(
+            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
+            "loader, whose batches would be batched again.",
+            hint="Name a function that takes num_workers and returns it with so many workers.",
+        )
     return loader, iterator, first, raised
 
-
-_PATIENCE_S = 10.0
-"""As long a worker may take for a batch where none came without: what hangs is no better."""
 
 _ENDS_S = 1.0  # left of what a probe may take, to say what was raised
 
@@ -183,7 +187,8 @@ def _by_a_worker(built: BuiltTarget, gate: EpochGate, left_s: float) -> tuple[An
     from dlprof.targets.parts import core_of
 
     one = built.target.attainable(Config(num_workers=1).canonical(), has_accelerator=False)
-    patience_s = min(_PATIENCE_S, left_s - _ENDS_S)
+    # A worker may take so long where no batch came without: what hangs is no better.
+    patience_s = min(10.0, left_s - _ENDS_S)
     iterator: Any = None
     if not one.num_workers or patience_s <= 0:
         return iterator, _NOTHING
@@ -221,16 +226,6 @@ def _cpu_s(workers: Sequence[psutil.Process]) -> float:
     return sum(used)
 
 
-def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
-    """Refuse a dataset that is a loader: beside the one of this dataset another was iterated."""
-    if built.parts is not None and len(started) > 1:
-        raise TargetError(
-            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
-            "loader, whose batches would be batched again.",
-            hint="Name a function that takes num_workers and returns it with so many workers.",
-        )
-
-
 @contextlib.contextmanager
 def _loaders_started() -> Iterator[list[Any]]:
     """The DataLoaders that are iterated meanwhile, in this disposable process."""
@@ -255,25 +250,17 @@ def _loaders_started() -> Iterator[list[Any]]:
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     """What is wrong with workers of a configuration, before any trial of it.
 
-    Returns:
-        ``failure``: why none can be started, or ``None``; ``shared_files``: those of which several
-        forked workers move the position that they share, in words.
+    ``failure`` is why none can be started, or ``None``; ``shared_files`` are those of which several
+    forked workers move the position that they share, in words.
     """
     from dlprof.targets.open_files import moved_by_workers, named, open_files
 
     loader, files = _loader(built, request.config), open_files()
     failure = try_start(loader, request.config)
-    shared: tuple[str, ...] = ()
-    if (
-        request.config.num_workers > 1
-        and hasattr(loader, "num_workers")
-        and start_method_of(loader) == "fork"
-    ):
-        shared = named(moved_by_workers(loader, files), loader)
-    return {
-        "failure": failure,
-        "shared_files": list(shared),
-    }
+    several = request.config.num_workers > 1 and hasattr(loader, "num_workers")
+    forked = several and start_method_of(loader) == "fork"
+    shared = named(moved_by_workers(loader, files), loader) if forked else ()
+    return {"failure": failure, "shared_files": list(shared)}
 
 
 def _samples_per_batch(

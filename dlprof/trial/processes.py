@@ -90,13 +90,8 @@ def end_group(
     Only then are multiprocessing's trackers forced, which ask for no end: once the others of the
     group are gone they remove from /dev/shm what these have left, and end by themselves.
 
-    Args:
-        group: Process group, of the caller's own making.
-        linger_s: How long processes may take to end by themselves before they are asked.
-        grace_s: How long they may take after that before they are forced.
-        reap: Called at each look, to collect children that have ended.
-        clock: Seconds.
-        sleep: Sleeps seconds.
+    They have ``linger_s`` to end before they are asked, and ``grace_s`` more before they are
+    forced. ``reap`` is called at each look, to collect children that have ended.
     """
     if not hasattr(os, "killpg"):  # Windows: there are no groups
         import psutil  # where it is needed, there is nothing else

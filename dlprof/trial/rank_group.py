@@ -27,11 +27,8 @@ rank 0's places is for its number."""
 class RankGroup:
     """One rank among those of its trial, or with ``rank=-1`` the supervisor, which only looks.
 
-    Args:
-        place: The trial's directory, where ``create`` has made the page.
-        rank: Whose this is; it is numbered from 0 among those of the trial.
-        ranks: How many there are, on all nodes.
-        barrier: Whether all of them pass each step together, as under DDP.
+    ``create`` has made the page in ``place``. With a ``barrier`` all ranks, of all nodes, pass each
+    step together, as under DDP.
     """
 
     def __init__(self, place: Path, rank: int, ranks: int, *, barrier: bool = False) -> None:

@@ -89,8 +89,8 @@ class TrialRunner:
     def build(self, limits: TrialLimits) -> Target:
         """Build the target on all nodes; once more, from a new process, if the first dies of it.
 
-        Args:
-            limits: Of all trials. ``stall_s`` is for trivial batches; slow ones get longer.
+        Of the limits, which are those of all trials, ``stall_s`` is for trivial batches; slow ones
+        get longer.
 
         Raises:
             DlprofError: It can't be built; says which part is wrong.
@@ -323,7 +323,6 @@ class TrialRunner:
         return trial, details
 
     def close(self) -> None:
-        """End every process."""
         for launcher in self._launchers:
             launcher.close()
         self._watcher.close()

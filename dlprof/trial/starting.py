@@ -30,7 +30,6 @@ class _Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> _Moment:
-        """This one."""
         return cls(time.perf_counter(), time.process_time(), _delay_s())
 
 
@@ -119,8 +118,7 @@ def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -
 def measure_start(loader: Any, method: str) -> WorkerStart | None:
     """Start the one worker of a loader and take its first batch; its context is changed.
 
-    Returns:
-        ``None`` where the loader's workers don't go by torch's loop, or there is no batch.
+    ``None`` where the loader's workers don't go by torch's loop, or there is no batch.
 
     Raises:
         Exception: Whatever starting, pickling or loading raises.

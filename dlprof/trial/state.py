@@ -36,9 +36,6 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
     return tuple(found)
 
 
-_AS_MEASURED = (*("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s"),)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLimits:
     """When a trial is ended by force."""
@@ -73,7 +70,6 @@ class TrialState:
     stopped_s: float = 0.0  # for how long the supervisor itself was stopped during it
 
     def heard(self, now_s: float) -> None:
-        """It has shown progress."""
         self.heard_s = now_s
         self.asked_s = 1.0
 
@@ -120,7 +116,6 @@ class TrialState:
 
 
 def timed_out(limits: TrialLimits) -> Failure:
-    """The failure of a trial that took too long."""
     return Failure(
         kind="timeout",
         message=f"The trial did not end within {format_duration(limits.wall_s)}.",
@@ -144,14 +139,12 @@ def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
 
 
 def failure_in(message: Message) -> Failure:
-    """The failure that a child reports."""
     if message["event"] == "failed":
         return from_json(Failure, message["failure"])
     return failures.as_failure(error_of(message["error"]), "target_error")
 
 
 def failed(blank: Trial, failure: Failure) -> Trial:
-    """The record of a trial without figures."""
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
 
 
@@ -168,9 +161,10 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         stopped = f"dlprof itself was stopped for {format_duration(state.stopped_s)} during this"
         disturbed += (f"{stopped} trial: what the machine did then is not known",)
     size = result["batch_bytes"]
-    figures: dict[str, Any] = {}
+    kept = ("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s")
+    figures: dict[str, Any] = {name: measured[name] for name in kept}
     if rate is not None:
-        figures = {
+        figures |= {
             "samples_per_s": rate.samples_per_s,
             "batches_per_s": rate.batches_per_s,
             "bytes_per_s": None if size is None else rate.batches_per_s.times(size),
@@ -189,7 +183,6 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
         unavailable=_unavailable(state, request, result),
         batch_bytes=size,
         copies=record_of(Copies, result.get("copies")),
-        **{name: measured[name] for name in _AS_MEASURED},
         **figures,
     )
 
@@ -288,14 +281,10 @@ def _has_step(request: TrialRequest) -> bool:
 
 
 def _unavailable(state: TrialState, request: TrialRequest, result: Message) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    if state.usage is None:
-        for field in dataclasses.fields(Usage):
-            if field.name != "gpu":
-                reasons[f"usage.{field.name}"] = "the observer gave no answer"
-    else:
-        for name, reason in state.usage["unavailable"].items():
-            reasons[f"usage.{name}"] = reason
+    names = (field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
+    silent = dict.fromkeys(names, "the observer gave no answer")
+    missing = silent if state.usage is None else state.usage["unavailable"]
+    reasons: dict[str, str] = {f"usage.{name}": reason for name, reason in missing.items()}
     if not _has_step(request):
         reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"
     if result["measured"]["epoch_turnover_s"] is None:

@@ -19,7 +19,7 @@ from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
 from dlprof.records.codec import from_json
-from dlprof.trial import failures
+from dlprof.trial import failures, state
 from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started, resource_limits
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Launcher
@@ -28,18 +28,6 @@ from dlprof.trial.processes import STOPPED_S, end_group
 from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
-from dlprof.trial.state import (
-    TrialLimits,
-    TrialState,
-    completed,
-    failed,
-    failure_in,
-    failure_of,
-    of_one,
-    of_rank,
-    timed_out,
-    together,
-)
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 
 
@@ -91,7 +79,6 @@ class ObserverProcess:
         self._silent = True
 
     def close(self) -> None:
-        """End the observer."""
         if self._process is not None:
             self._process.end(0.0 if self._silent else 2.0)
             self._process = None
@@ -118,7 +105,7 @@ class ProbeKilledError(NothingMeasuredError):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Rank(TrialState):
+class _Rank(state.TrialState):
     """A loader of the running trial: the only one, or one of those that load at once.
 
     It is numbered from 0 over all nodes. What was kept of its log is in ``printed`` once it has
@@ -142,7 +129,7 @@ class Supervisor:
     watcher: ObserverProcess  # observes them
     inbox: Inbox  # where both put what they have to say
     directory: Path  # for the trials' logs and temporary files; the caller removes it
-    limits: TrialLimits  # when a trial is ended
+    limits: state.TrialLimits  # when a trial is ended
     left_s: float = math.inf  # what is left of that where a first attempt has spent some
     # Called with what the machine is doing, a few times a second.
     pulse: Callable[[Usage], object] = lambda _usage: None
@@ -194,14 +181,14 @@ class Supervisor:
         ranks, lost = self._undisturbed(request)
         blank = dataclasses.replace(blank, usage_over_time=tuple(ranks[0].samples))
         if lost is None:
-            each = [completed(blank, rank, request, self.limits) for rank in ranks]
+            each = [state.completed(blank, rank, request, self.limits) for rank in ranks]
             sent = [rank.result or {} for rank in ranks]
             if request.ranks > 1:
                 each = [
-                    of_one(trial, rank, rank.number, place, len(ranks))
+                    state.of_one(trial, rank, rank.number, place, len(ranks))
                     for place, (trial, rank) in enumerate(zip(each, ranks, strict=True))
                 ]
-            trial, slowest = together(each)
+            trial, slowest = state.together(each)
             result = sent[slowest]
             return trial, {
                 name: result[name] for name in ("explanation", "timeline") if name in result
@@ -209,15 +196,15 @@ class Supervisor:
         failure = self._failure_of(lost, request.ranks)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
-        return failed(blank, failure), {}
+        return state.failed(blank, failure), {}
 
     def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
         if self._elsewhere is not None:
             return self._elsewhere
-        failure = failure_of(lost, self.limits, lost.printed)
+        failure = state.failure_of(lost, self.limits, lost.printed)
         # The memory that the observer saw is that of all of them.
         whole = ranks == 1 or (failure.kind == "out_of_memory" and not self.together.nodes.links)
-        return failure if whole else of_rank(failure, lost.number, ranks)
+        return failure if whole else state.of_rank(failure, lost.number, ranks)
 
     def _undisturbed(self, request: TrialRequest) -> tuple[list[_Rank], _Rank | None]:
         """Run a trial, and again if this process was stopped during it, as by Ctrl-Z.
@@ -386,7 +373,7 @@ class Supervisor:
     def _end(self, rank: _Rank) -> None:
         """Have a rank ended; the second time by one's own hand, as where nobody hears it."""
         if not rank.settled():
-            rank.failure = timed_out(self.limits)
+            rank.failure = state.timed_out(self.limits)
         if not rank.killed and not rank.launcher.is_stopped():
             rank.launcher.kill()
         else:
@@ -434,7 +421,7 @@ class Supervisor:
                 rank.result = message
                 self._dismiss(rank)
             case "failed" | "build_failed" if not rank.settled():
-                rank.failure = failure_in(message)
+                rank.failure = state.failure_in(message)
                 self._dismiss(rank)
 
     def _dismiss(self, rank: _Rank) -> None:
@@ -450,7 +437,7 @@ class Supervisor:
             died = Failure(kind="worker_exit", message="The process that starts the trials died.")
             ranks = self.together.nodes.ranks or len(self.launchers)
             if ranks > 1:
-                died = of_rank(died, rank.number, ranks)
+                died = state.of_rank(died, rank.number, ranks)
             raise LauncherDiedError(
                 died.message,
                 hint="Look for what ends processes on this machine, such as an out-of-memory "

@@ -24,18 +24,16 @@ from pathlib import Path
 from typing import Any
 
 
-def keep_sockets_in(directory: str) -> bool:
+def keep_sockets_in(directory: str) -> None:
     """Have multiprocessing put its sockets into a directory that somebody else removes.
 
     It is inherited by all processes that multiprocessing starts from this one. Without this, each
     trial would have a directory of its own among the user's temporary files, and leave it there
-    when it is ended by force. False where the path would be too long for a socket.
+    when it is ended by force. So it is where the path would be too long for a socket.
     """
     # A Unix socket's path on Linux; its structure holds one byte more, for the end.
-    if len(os.fsencode(f"{directory}/listener-12345678")) > 107:
-        return False
-    _inherited()["tempdir"] = directory
-    return True
+    if len(os.fsencode(f"{directory}/listener-12345678")) <= 107:
+        _inherited()["tempdir"] = directory
 
 
 def _inherited() -> dict[str, str]:
@@ -59,7 +57,7 @@ class RememberedNames:
         self.given: collections.deque[str] = collections.deque(maxlen=64)
 
     def __iter__(self) -> Iterator[str]:
-        """Itself."""
+
         return self
 
     def __next__(self) -> str:
@@ -68,20 +66,17 @@ class RememberedNames:
         self.given.append(name)
         return name
 
-    def remove_empty(self, folder: Path) -> list[str]:
-        """Remove the files of these names that nothing was ever written to; returns the names.
+    def remove_empty(self, folder: Path) -> None:
+        """Remove the files of these names that nothing was ever written to.
 
         What torch makes stays empty, and has tempfile's own prefix.
         """
-        removed = []
         for name in self.given:
             path = folder / f"{tempfile.gettempprefix()}{name}"
             with contextlib.suppress(OSError):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode) and status.st_size == 0:
                     path.unlink()
-                    removed.append(path.name)
-        return removed
 
 
 def remember_names() -> RememberedNames | None:
@@ -184,20 +179,17 @@ class SharedMemoryWatch:
         self._proc = proc
         self._before = frozenset(self._files())
 
-    def clear(self, marks: Path) -> list[str]:
-        """Remove what was left by the processes marked in a directory; returns the names."""
-        removed = []
+    def clear(self, marks: Path) -> None:
+        """Remove what was left by the processes marked in a directory."""
         new = set() if self._is_shared_unseen() else self._files() - self._before
         for name, pid in new:
             if (marks / f"process-{pid}").exists() and not (self._proc / pid).exists():
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
-                    removed.append(name)
-        return removed
 
     def _files(self) -> set[tuple[str, str]]:
         """Names of torch's files, each with the number of the process that made it."""
-        from dlprof.machine.files import list_names  # no started worker's business
+        from dlprof.machine.procfs import list_names  # no started worker's business
 
         names = list_names(self._folder)
         return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}
@@ -223,18 +215,13 @@ class ManagerWatch:
         self._folder, self._listed = Path(tempfile.gettempdir()), proc / "net/unix"
         self._before = set(self._folder.glob(_MANAGER))
 
-    def clear(self) -> list[str]:
-        """Remove what was left; returns the names of the directories."""
-        removed = []
+    def clear(self) -> None:
         for path in set(self._folder.glob(_MANAGER)) - self._before:
             with contextlib.suppress(OSError):
                 listed = self._listed.read_text(errors="replace")  # of this container
-                if str(path) in listed or path.stat().st_uid != os.getuid():
-                    continue
-                if _is_deserted(path):
+                others = str(path) in listed or path.stat().st_uid != os.getuid()
+                if not others and _is_deserted(path):
                     shutil.rmtree(path.parent)
-                    removed.append(path.parent.name)
-        return removed
 
 
 def _is_deserted(path: Path) -> bool:

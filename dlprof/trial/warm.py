@@ -273,7 +273,6 @@ class Server:
         self._delay_s = 0.0
 
     def serve(self) -> None:
-        """Answer order after order."""
         serve(
             self._channel,
             {"build": self._build, "open": self._open, "block": self._block},
@@ -357,7 +356,6 @@ def _failed(error: BaseException) -> Message:
 
 
 def main() -> None:
-    """Serve the check that started this process."""
     channel = Channel.of_standard_streams()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
@@ -380,11 +378,9 @@ def block_figures(
     The service time is that of fetching and collating, less what the process that did it waited
     for a core. Where a loader could not be hooked it is the mean wait in ``next()``.
 
-    Args:
-        rows: One per batch, in the order of yields.
-        samples: Samples of each.
-        times_s: When the first of them came, as far as nothing but loading happened meanwhile.
-        transforms: Names of those that a chain in the dataset runs, in its order.
+    Rows and samples are one per batch, in the order of yields; ``times_s`` is when the first of
+    them came, as far as nothing but loading happened meanwhile. ``transforms`` are the names of
+    those that a chain in the dataset runs, in its order.
     """
     if len(rows) != len(samples):
         return {"failure": "some batches came past the hooks, so not all of them were timed"}
@@ -453,16 +449,10 @@ class Placement:
         self._held: dict[int, frozenset[int]] = {}
 
     def hold(self, workers: Sequence[int], config: Config, cores: Sequence[int]) -> str:
-        """Hold processes to cores for a block.
+        """Hold processes to cores for a block; why not, where that can't be done.
 
-        Args:
-            workers: Those that live on.
-            config: Whose they are.
-            cores: Worker after worker gets the next of them, the main process the one behind; none
-                where all are to run free.
-
-        Returns:
-            Why that could not be done; empty where it was, or was not asked for.
+        Worker after worker, of those that live on, gets the next of the cores, and the main process
+        the one behind. Without cores all are to run free.
         """
         pids = [*workers, os.getpid()]
         obstacle = self._obstacle(pids, config, frozenset(cores)) if cores else ""
