@@ -4,6 +4,7 @@ Each function takes the settings of DataLoader and returns the loader. ``by_hand
 beside a function that takes none. Files lie where ``DIFFERENTIAL_DATA`` says.
 """
 
+# ruff: noqa: D103 - what a loader is stands in its name
 from __future__ import annotations
 
 import collections

@@ -3,7 +3,7 @@
 Each function returns a DataLoader as a user would write it; the planted cause stands in its name or
 its docstring.
 """
-# ruff: noqa: ARG001 - see above; torch calls with arguments that nobody needs
+# ruff: noqa: D103, ARG001 - see above; torch calls with arguments that nobody needs
 
 from __future__ import annotations
 
