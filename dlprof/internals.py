@@ -565,6 +565,7 @@ class _LateFetcher:
         self._make, self._fetcher = make, cast(Any, None)
 
     def fetch(self, indices: Any) -> Any:
+        """Fetch a batch."""
         if self._fetcher is None:
             self._fetcher = self._make()
         return self._fetcher.fetch(indices)

@@ -64,6 +64,7 @@ class Runtime:
         return torch.accelerator.current_stream(self.device)
 
     def synchronize(self) -> None:
+        """Wait until everything that was ordered is done."""
         torch.accelerator.synchronize(self.device)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,18 +104,22 @@ class HostRuntime(Runtime):
         super().__init__(torch.device("cpu"))
 
     def event(self) -> Event:
+        """A reading of the clock."""
         return _Stamp()
 
     def stream(self) -> Any:
+        """There is none."""
         raise UnavailableError("the CPU has no streams")
 
     def current(self) -> Any:
+        """There is none."""
         return
 
     def synchronize(self) -> None:
         """Nothing is ever on its way."""
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """There is no device to pin for."""
         del tensor
         raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
 

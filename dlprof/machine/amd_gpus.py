@@ -31,6 +31,7 @@ class AmdSmi(Driver):
     faults = ("AmdSmiException", OSError, AttributeError, KeyError, TypeError, ValueError)
 
     def load(self) -> Any:
+        """The bindings."""
         return importlib.import_module("amdsmi")
 
 
@@ -53,6 +54,7 @@ class AmdCard(Gpu):
     """One of AMD's cards. ``pcie`` changes nothing, the link's bytes aren't reported."""
 
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
+        """What it is."""
         del root
         link = "amdsmi_get_pcie_info", "pcie_static"
         width = self._number(reasons, "pcie_width", *link, "max_pcie_width")
@@ -65,6 +67,7 @@ class AmdCard(Gpu):
         )
 
     def sample(self, *, pcie: bool) -> GpuUsage:
+        """What it is doing."""
         del pcie
         reasons = dict.fromkeys(_ONLY_NVML, _MISSING)
         busy, used = self._activity(reasons)
@@ -91,6 +94,7 @@ class AmdCard(Gpu):
         )
 
     def neighbours(self) -> GpuNeighbours:
+        """Who is on it."""
         reasons = {"process_memory_bytes": _MISSING}
         busy, used = self._activity(reasons)
         processes = self.ask(reasons, "processes", "amdsmi_get_gpu_process_list")

@@ -85,6 +85,7 @@ class SpeedProbe:
                 self._threads.append(thread)
 
     def stop(self) -> None:
+        """The window has ended."""
         if not self._threads:
             return
         self._over.set()

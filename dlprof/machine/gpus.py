@@ -51,6 +51,7 @@ class Driver:
         self._open = False
 
     def load(self) -> Any:
+        """The bindings."""
         raise ImportError
 
     def explain(self, fault: Exception) -> str:
@@ -172,6 +173,7 @@ class Gpus:
         return tuple(found)
 
     def prime(self) -> None:
+        """Begin a window: what is counted from now on is of it."""
         for card in self._cards:
             card.prime()
 
@@ -279,9 +281,11 @@ class PatientGpus(Gpus):
         self.unavailable = self._gpus.unavailable
 
     def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
+        """The cards."""
         return self._within(lambda: self._gpus.list_gpus(root), ())
 
     def neighbours(self) -> tuple[GpuNeighbours, ...]:
+        """Who is on each card."""
         return self._within(self._gpus.neighbours, ())
 
     def close(self) -> None:

@@ -130,6 +130,7 @@ def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
 def between(
     first: ProcessScan, last: ProcessScan, *, user_name: Callable[[int], str] | None = None
 ) -> Neighbours:
+    """Who used the machine between two looks."""
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))

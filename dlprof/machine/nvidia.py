@@ -84,6 +84,7 @@ class GpuCard(Gpu):
         return self._gpm is None or self._gpm.unavailable is not None
 
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
+        """What it is."""
         memory = self.ask(reasons, "memory_bytes", "nvmlDeviceGetMemoryInfo")
         pci, node = self.ask(reasons, "numa_node", "nvmlDeviceGetPciInfo"), None
         if pci is not None:
@@ -100,6 +101,7 @@ class GpuCard(Gpu):
         )
 
     def prime(self) -> None:
+        """Begin a window: what the counters show from now on is of it."""
         if self._is_split:
             return
         if self._gpm is None:
@@ -107,6 +109,7 @@ class GpuCard(Gpu):
         self._gpm.prime()
 
     def close(self) -> None:
+        """Give back what was taken from NVML."""
         if self._gpm is not None:
             self._gpm.close()
         self._gpm = None
@@ -164,6 +167,7 @@ class GpuCard(Gpu):
         )
 
     def neighbours(self) -> GpuNeighbours:
+        """Who computes on it; milliseconds, under a lock of the driver's."""
         reasons: dict[str, str] = {}
         busy, used = self.activity(reasons)
         running = self._driver.ask_first(reasons, "processes", _RUNNING_PROCESSES, self._handle)
@@ -310,9 +314,11 @@ class Nvml(Driver):
     faults = ("NVMLError", "NVMLLibraryMismatchError", OSError, AttributeError)
 
     def load(self) -> Any:
+        """The bindings."""
         return importlib.import_module("pynvml")
 
     def explain(self, fault: Exception) -> str:
+        """What a fault of the bindings means, in a few words."""
         if isinstance(fault, AttributeError):
             return "nvidia-ml-py is too old for this query"
         return _EXPLANATIONS.get(type(fault).__name__) or super().explain(fault)

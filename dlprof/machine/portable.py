@@ -37,6 +37,7 @@ class PortableTree:
         self._cpu_ns: dict[tuple[int, float], int] = {}
 
     def read(self) -> TreeUsage:
+        """Read every process of the tree once."""
         self._alive = {}
         with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
             first = psutil.Process(self._pid)

@@ -122,6 +122,7 @@ class ProcessTree:
         return tuple(self._members)
 
     def read(self) -> TreeUsage:
+        """Read every process of the tree once."""
         before = {pid: member.reaped_ns for pid, member in self._members.items()}
         members = self._walk()
         gone = [member for pid, member in self._members.items() if members.get(pid) is not member]
@@ -214,6 +215,7 @@ class ProcessTree:
 
 
 def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
+    """Every process that can be seen."""
     for name in list_names(proc):
         if name.isdecimal():
             stat = parse_process_stat(read_text(f"{proc}/{name}/stat") or "")

@@ -209,6 +209,7 @@ class ProcFile:
             return None
 
     def close(self) -> None:
+        """Let go of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -250,6 +251,7 @@ class Thread:
         return wait
 
     def close(self) -> None:
+        """Let go of its files."""
         for each in (self._syscall, self._channel, self._stat):
             each.close()
 
@@ -284,6 +286,7 @@ class Glances:
                 self._threads[pid] = thread
 
     def look(self) -> None:
+        """Look at each of them once."""
         for pid, thread in list(self._threads.items()):
             if thread.look() is None:
                 self._end(pid)
@@ -294,6 +297,7 @@ class Glances:
         thread.close()
 
     def close(self) -> None:
+        """Let go of all files."""
         for pid in list(self._threads):
             self._end(pid)
 

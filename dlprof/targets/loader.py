@@ -188,6 +188,7 @@ class EpochGate:
 
     @property
     def closed(self) -> bool:
+        """Whether no more indices are handed out."""
         return self.batches >= self._limit
 
     def reopen(self, *, limit: float = math.inf) -> None:
@@ -265,6 +266,7 @@ class EpochGate:
         return self.attached
 
     def handed(self, samples: int) -> None:
+        """Note the samples of an index batch that is handed out."""
         self._sizes.append(samples)
 
     def detach(self, reason: str) -> None:

@@ -48,6 +48,7 @@ class ThreadClock:
             self._file = MISSING
 
     def read(self) -> Reading:
+        """Look at all three clocks."""
         try:
             waited_ns = int(_pread(self._file, 64, 0).split()[1])
         except (OSError, IndexError, ValueError):

@@ -129,6 +129,7 @@ class IndexQueue(_Queue):
     _word = False
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
+        """Send indices, from main."""
         listener, number = self._hook.listener, _number(item)
         if listener is not None and number is not None:
             listener.dispatching(number)
@@ -140,6 +141,7 @@ class IndexQueue(_Queue):
         self._inner.put(item, *args, **options)
 
     def get(self, *args: Any, **options: Any) -> Any:
+        """Take indices, in a worker."""
         item = self._inner.get(*args, **options)
         if type(item) is _Last:
             item = item.item
@@ -153,6 +155,7 @@ class DataQueue(_Queue):
     """Takes batches from workers to main."""
 
     def put(self, item: Any, *args: Any, **options: Any) -> None:
+        """Send a batch, from a worker."""
         hook = self._hook
         stamper = hook.stamper
         if stamper is None:
@@ -171,6 +174,7 @@ class DataQueue(_Queue):
         stamper.look()
 
     def get(self, *args: Any, **options: Any) -> Any:
+        """Take a batch, in main."""
         listener = self._hook.listener
         if listener is None:
             item = self._inner.get(*args, **options)

@@ -108,6 +108,7 @@ class Recorder:
         self._drawing = MISSING
 
     def dispatched(self, batch: int) -> None:
+        """They have been sent."""
         row = self._rows.get(batch)
         if row is not None:
             row.dispatched = now_ns()
@@ -137,6 +138,7 @@ class Recorder:
             self._ready.append(batch)
 
     def asked(self) -> None:
+        """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
         self._asked = process_cpu_ns(), cpu_ns(), now_ns()
@@ -153,6 +155,7 @@ class Recorder:
         return self._rows.pop(batch, None)
 
     def yielded(self) -> None:
+        """The consumer gets its batch."""
         yielded_ns, spent_ns = now_ns(), cpu_ns()
         self._asked_by = MISSING
         row = self._take_next()
@@ -173,6 +176,7 @@ class Recorder:
         self._finished(row)
 
     def failed(self) -> None:
+        """``next()`` raised."""
         self._asked_by = MISSING
         if not self._ready:
             return
@@ -233,6 +237,7 @@ class Recorder:
         return self._iterator() is not None
 
     def follows(self, iterator: object) -> bool:
+        """Whether it is this iterator."""
         return self._iterator() is iterator
 
     def _shadow(self, owner: Any, name: str, timed: Callable[[Any, Any], Any]) -> None:

@@ -176,6 +176,7 @@ class Tracer:
         self._ring.clear()
 
     def trace(self) -> Trace:
+        """What has been seen so far."""
         rows = tuple(self._ring.rows())
         reason = self._reason
         if not self._hooked and not reason and rows:

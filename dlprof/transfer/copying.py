@@ -136,10 +136,12 @@ class Buffers:
 
     @property
     def memories(self) -> tuple[Memory, ...]:
+        """Those that there are."""
         return tuple(self._sources)
 
     @property
     def size(self) -> int:
+        """Bytes of each buffer."""
         return self._target.numel()
 
     def pairs(self, size: int, memory: Memory, copies: int) -> list[_Pair]:

@@ -115,6 +115,7 @@ class Session:
         self.loop: Loop | None = None  # once there is one
 
     def fail(self, error: BaseException) -> None:
+        """Report what went wrong."""
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

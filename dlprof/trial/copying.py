@@ -176,6 +176,7 @@ class DeviceCopier:
         return edge
 
     def to_record(self) -> Copies:
+        """What the copies of the window cost."""
         held = held_bytes(self._runtime)
         reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
         record = Copies(
@@ -222,6 +223,7 @@ class DeviceCopier:
 
     @property
     def batches(self) -> int:
+        """Batches copied in the window."""
         return max(0, self._last - self._first)
 
     def _taken(self, batch: Any) -> _Flight:

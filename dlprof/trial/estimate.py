@@ -83,6 +83,7 @@ class Stretch:
 
     @classmethod
     def joined(cls, parts: Sequence[Stretch]) -> Stretch:
+        """Several as one."""
         return cls(
             seconds=math.fsum(part.seconds for part in parts),
             batches=sum(part.batches for part in parts),

@@ -248,6 +248,7 @@ class ForkServer:
 
 
 def children() -> frozenset[int]:
+    """This process's children."""
     me = os.getpid()
     try:
         text = Path(f"/proc/{me}/task/{me}/children").read_text()
@@ -349,6 +350,7 @@ def _shared() -> Iterator[str]:
 
 
 def main() -> None:
+    """Serve on the socket that was passed down."""
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()

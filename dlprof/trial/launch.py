@@ -135,6 +135,7 @@ class Launcher:
         return False
 
     def close(self) -> None:
+        """End everything."""
         self.kill()
 
 
@@ -206,6 +207,7 @@ class ForkLauncher(Launcher):
         self._stuck = True
 
     def built(self, patience_s: float = math.inf) -> Built:
+        """What the fork server has built."""
         built = built_by(self._process, patience_s)
         self._stuck = False
         return built
@@ -215,6 +217,7 @@ class ForkLauncher(Launcher):
         self._process.order("preload", request=request)
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
+        """Fork a trial."""
         with resource_limits("a trial"):
             ours, theirs = socket.socketpair()
         with ours:
@@ -231,6 +234,7 @@ class ForkLauncher(Launcher):
         return channel, source
 
     def kill(self) -> None:
+        """Have the fork server end the running trial."""
         self._process.order("kill")
 
     def give_up(self) -> None:
@@ -239,9 +243,11 @@ class ForkLauncher(Launcher):
         self._process.kill()
 
     def look(self) -> None:
+        """Keep the log of what the target's builder started within bounds."""
         cast(TrialLog, self._process.log).trim()
 
     def is_stopped(self) -> bool:
+        """Whether a signal has stopped the fork server."""
         return is_stopped(self._process.pid)
 
     def close(self) -> None:
@@ -265,6 +271,7 @@ class FreshLauncher(Launcher):
         self._count = 0
 
     def build(self, request: BuildRequest) -> None:
+        """Know what each trial is to build."""
         self._request = request
 
     def built(self, patience_s: float = math.inf) -> Built:
@@ -280,6 +287,7 @@ class FreshLauncher(Launcher):
         return built
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
+        """Start an interpreter, build the target and run the trial."""
         self._count += 1
         process = self._start(self._inbox, f"trial-{self._count}", log)
         self._process = process
@@ -289,6 +297,7 @@ class FreshLauncher(Launcher):
         return process.channel, process.source
 
     def kill(self) -> None:
+        """End the running trial's process group."""
         if self._process is not None:
             self._process.kill()
 

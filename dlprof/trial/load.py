@@ -177,6 +177,7 @@ def _failed(error: BaseException) -> Message:
 
 
 def main() -> None:
+    """Serve until standard input ends."""
     die_with_parent()
     made = _Load()
     serve(Channel.of_standard_streams(), {"load": made.load, "report": made.report}, _failed)

@@ -119,6 +119,7 @@ class Loop:
 
     @property
     def now(self) -> Epoch:
+        """The epoch that is running."""
         return self.logs[-1]
 
     @property

@@ -112,6 +112,7 @@ class Link:
         self.send({"event": "beat"})
 
     def close(self) -> None:
+        """Close the connection."""
         connection, self._socket = self._socket, None
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -119,6 +120,7 @@ class Link:
             connection.close()
 
     def failure(self) -> Failure:
+        """Of a trial during which it was closed."""
         whose = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)}"
         return Failure(
             kind="worker_exit",

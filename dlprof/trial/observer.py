@@ -78,9 +78,11 @@ class EachRank:
         self.usage = Usage()
 
     def start(self) -> None:
+        """The window begins."""
         self._first = self._sampler.take()
 
     def end(self) -> None:
+        """The window has ended."""
         if self._first is not None:
             self.usage, _ = usage_between(self._first, self._sampler.take())
 
@@ -230,6 +232,7 @@ class Observer:
 
 
 def main() -> None:
+    """Serve until standard input ends."""
     channel = Channel.of_standard_streams()
     inbox, gpus = Inbox(), GpuSampler()
     inbox.listen("orders", channel.receive)

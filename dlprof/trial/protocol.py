@@ -221,6 +221,7 @@ class Channel:
             self._writer.close()
 
     def close(self) -> None:
+        """Close both directions."""
         for stream in (self._writer, self._reader):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -323,6 +323,7 @@ class TrialRunner:
         return trial, details
 
     def close(self) -> None:
+        """End every process."""
         for launcher in self._launchers:
             launcher.close()
         self._watcher.close()

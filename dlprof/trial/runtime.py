@@ -156,6 +156,7 @@ class ModuleProcess:
                 return received
 
     def has_ended(self) -> bool:
+        """Whether it runs no more."""
         return self._process.poll() is not None
 
     def status(self, patience_s: float | None = None) -> int:
@@ -169,6 +170,7 @@ class ModuleProcess:
         self._signal("SIGSTOP")
 
     def resume(self) -> None:
+        """Let it go on, if it was stopped."""
         self._signal("SIGCONT")
 
     def _signal(self, name: str) -> None:

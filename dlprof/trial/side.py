@@ -154,6 +154,7 @@ class SideProcess:
         return from_json(Block, {**answer["block"], "side": self.name}), None
 
     def close(self) -> None:
+        """End the process and all that it has started."""
         self._process = None
         self._ending.close()
 

@@ -70,6 +70,7 @@ class TrialState:
     stopped_s: float = 0.0  # for how long the supervisor itself was stopped during it
 
     def heard(self, now_s: float) -> None:
+        """It has shown progress."""
         self.heard_s = now_s
         self.asked_s = 1.0
 
@@ -116,6 +117,7 @@ class TrialState:
 
 
 def timed_out(limits: TrialLimits) -> Failure:
+    """The failure of a trial that took too long."""
     return Failure(
         kind="timeout",
         message=f"The trial did not end within {format_duration(limits.wall_s)}.",
@@ -139,12 +141,14 @@ def failure_of(state: TrialState, limits: TrialLimits, log: str) -> Failure:
 
 
 def failure_in(message: Message) -> Failure:
+    """The failure that a child reports."""
     if message["event"] == "failed":
         return from_json(Failure, message["failure"])
     return failures.as_failure(error_of(message["error"]), "target_error")
 
 
 def failed(blank: Trial, failure: Failure) -> Trial:
+    """The record of a trial without figures."""
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
 
 

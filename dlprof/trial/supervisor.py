@@ -79,6 +79,7 @@ class ObserverProcess:
         self._silent = True
 
     def close(self) -> None:
+        """End the observer."""
         if self._process is not None:
             self._process.end(0.0 if self._silent else 2.0)
             self._process = None

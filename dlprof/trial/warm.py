@@ -273,6 +273,7 @@ class Server:
         self._delay_s = 0.0
 
     def serve(self) -> None:
+        """Answer order after order."""
         serve(
             self._channel,
             {"build": self._build, "open": self._open, "block": self._block},
@@ -356,6 +357,7 @@ def _failed(error: BaseException) -> Message:
 
 
 def main() -> None:
+    """Serve the check that started this process."""
     channel = Channel.of_standard_streams()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()

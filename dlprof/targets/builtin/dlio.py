@@ -53,6 +53,7 @@ def _read(path: str, start: int, count: int) -> None:
 
 
 def make_loader(options: DlioOptions, *, seed: int) -> DataLoader[torch.Tensor]:
+    """The loader as the file of the workload has it."""
     workload = options.workload()
     return DataLoader(
         Records(workload),
