@@ -456,6 +456,26 @@ class Belief:
     def _df_of(self, key: str) -> float:
         return self.df if self.blocks[key] else self.predicted_df
 
+    def unless(self, other: Belief, chance: float) -> Belief:
+        """The same where another one of the same rates is right with some probability.
+
+        Which of them is right is one error that all rates share: it has the mean and the variance
+        of the two together.
+        """
+        apart = {g: other.log_rates[k] - self.log_rates[k] for k, g in self.groups.items()}
+        place, logs = len(self._common), self.log_rates
+        levels = {
+            group: dataclasses.replace(level, slopes={**level.slopes, place: apart[group]})
+            for group, level in self._levels.items()
+        }
+        beside = [0.0] * place
+        return dataclasses.replace(
+            self,
+            log_rates={key: log + chance * apart[self.groups[key]] for key, log in logs.items()},
+            _levels=levels,
+            _common=[*([*row, 0.0] for row in self._common), [*beside, chance * (1 - chance)]],
+        )
+
     def carried(self, there: Mapping[str, Carried], log_speed_sd: float) -> Belief:
         """What follows for some rates elsewhere, by key, from how far off predictions were here.
 
@@ -590,15 +610,21 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_others_are(observations)
     groups = _groups(observations, expected)
-    claims = {0.0: expected}
-    if (bounded := _bounded(observations, expected)) is not None:
-        claims[math.log(_PLATEAU_ODDS)] = bounded
-    fits = [
-        (unlikely + fit.cost, fit)
-        for unlikely, each in claims.items()
-        for fit in (_Fit(observations, groups, each, wide_level=wide) for wide in (False, True))
-    ]
-    return min(fits, key=operator.itemgetter(0))[1].belief()
+    found = _likeliest(observations, groups, expected)
+    if (bounded := _bounded(observations, expected)) is None:
+        return found.belief()
+    other = _likeliest(observations, groups, bounded)
+    # How much likelier the first is, as a logarithm.
+    over = other.cost - found.cost + math.log(_PLATEAU_ODDS)
+    one, two = (found, other) if over >= 0 else (other, found)
+    return one.belief().unless(two.belief(), 1 / (1 + math.exp(abs(over))))
+
+
+def _likeliest(
+    observations: Sequence[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates
+) -> _Fit:
+    fits = (_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True))
+    return min(fits, key=operator.attrgetter("cost"))
 
 
 class _Fit:
@@ -924,8 +950,8 @@ def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> E
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
     there, don't show it. It isn't below what was predicted of those. ``None`` where no measured
-    ones that should exceed it gave as little as fewer of them, measured or calibrated, of which
-    less was predicted: such as only gain more slowly than predicted go on to gain. Those that
+    ones that should exceed it gained, over fewer of them, measured or calibrated, less than half of
+    what was predicted, as a logarithm: such as only gain more slowly go on to gain. Those that
     compute half of the time say nothing of it: cores may be what holds these back, and others may
     leave more of them.
     """
@@ -942,7 +968,7 @@ def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> E
     if not few or not any(
         families[other] < families[key]
         and logs[key] > max(bound, logs[other]) + expected.log_sd
-        and mean <= log + expected.log_sd
+        and mean - log <= max(expected.log_sd, (logs[key] - logs[other]) / 2)
         for key, mean in means.items()
         for other, log in {**few, **means}.items()
     ):
