@@ -571,17 +571,18 @@ def test_trials_that_explain_or_lack_the_page_cache_are_compared_with_none() -> 
 
 
 @pytest.mark.parametrize(
-    ("rates", "pick"),
+    ("rates", "present", "pick"),
     [
-        ([109.0, 160.0, 80.0], W2),  # more likely faster than not
-        ([110.0, 111.0, 109.0], W2),
-        ([101.0, 102.0, 100.0], W0),  # not worth it
-        ([97.0, 140.0, 72.0], W0),  # may be faster, but more likely not
+        ([109.0, 160.0, 80.0], None, W2),  # more likely faster than not
+        ([109.0, 160.0, 80.0], W0, W0),  # no reason to change what the user has
+        *(([110.0, 111.0, 109.0], own, W2) for own in (None, W0)),
+        *(([101.0, 102.0, 100.0], own, W0) for own in (None, W0)),  # not worth it
+        # May be faster, but more likely not.
+        *(([97.0, 140.0, 72.0], own, W0) for own in (None, W0)),
     ],
 )
-@pytest.mark.parametrize("present", [None, W0])
 def test_the_default_is_left_for_what_is_likely_faster_and_for_nothing_else(
-    rates: list[float], pick: Config, present: Config | None
+    rates: list[float], present: Config | None, pick: Config
 ) -> None:
     trials = blocks({W0: [100.0, 99.0, 101.0], W2: rates}, usage=WAITING)
     answer = recommend(run(trials, target=target(own_config=present)))
