@@ -359,7 +359,12 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     elif near and (not rival.measured or rival not in choice.pool):
         return
     claim = f"Fewer workers {cost}: {rival.name} {{be}} {{fast}}{{ci}}"
-    if not near and rival.measured and pick.measured and _gave(choice, rival) >= _gave(choice, pick):
+    if (
+        not near
+        and rival.measured
+        and pick.measured
+        and _gave(choice, rival) >= _gave(choice, pick)
+    ):
         claim = (
             "The model has fewer workers slower, and their trials don't show it: "
             f"{rival.name} {{be}} {{fast}}{{ci}}"

@@ -719,10 +719,10 @@ class _Fit:
         for group, level in levels.items():
             least = self._scatter(group, found)
             if numbers := self._by_group[group]:
-                own = self._own(numbers, sure)
                 # An interval holds what its own trials gave, though all else outvotes few of them.
-                mean = statistics.fmean(own, [self._weights[n] for n in numbers])
-                sd = (mean - _at(level, found)) / t_quantile(0.975, self._df)
+                weights = [self._weights[n] for n in numbers]
+                off = statistics.fmean(self._own(numbers, sure), weights) - _at(level, found)
+                sd = off / t_quantile(0.975, self._df)
                 least = max(least, sd**2 - _variance(level.slopes, common))
             if least > level.variance:
                 levels[group] = dataclasses.replace(level, variance=least)

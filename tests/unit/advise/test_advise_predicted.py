@@ -77,7 +77,9 @@ def test_trials_that_say_the_opposite_are_no_evidence_for_the_model() -> None:
     assert "Fewer workers" not in claims(found)
     rates |= {TWO: 130.0, FOUR: 190.0}
     quiet = [trial(each, rate, usage=WAITING) for each, rate in rates.items()]
-    assert "Fewer workers are slower" in claims(dataclasses.replace(found, trials=run(quiet).trials))
+    assert "Fewer workers are slower" in claims(
+        dataclasses.replace(found, trials=run(quiet).trials)
+    )
 
 
 def test_the_rate_that_is_reported_is_the_one_that_was_measured() -> None:
