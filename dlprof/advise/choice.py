@@ -1091,8 +1091,7 @@ def perhaps_faster(
 ) -> Candidate | None:
     """What no trial shows, keeps the limits, and itself seems over 3 % faster than a measured pick.
 
-    Nor has anything like it failed, as of what is ``unmeasured``, nor is it what a choice would not
-    rest on.
+    Nor has anything like it failed, as of what is ``unmeasured``.
     The pick with workers that persist, whose steady rate trials show, if that alone is; else the
     cheapest that is near the best of ``others``, which are in that order. ``None`` where the pick
     keeps the step fed.
@@ -1102,12 +1101,10 @@ def perhaps_faster(
         return None
     faults = (t for t in situation.run.trials if t.failure is not None and t.numa_binding is None)
     failed = {trial.config for trial in faults} if situation.as_measured else set()
-    unseen = [each.config for each in others if not each.measured]
-    trusted = {*_trusted(situation.run, unseen)} if situation.as_measured else {*unseen}
     rates = {
         each.key: speeds.rate(each.key).value
         for each in others
-        if each.config in trusted
+        if not each.measured
         and breach(each, situation) is None
         and not any(each.config.asks_as_much_as(config) for config in failed)
     }
