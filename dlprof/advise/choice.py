@@ -1013,8 +1013,8 @@ def _choose(
         return speeds.gap(one.key, two.key)
 
     logs = {each.config: speeds.log_speed(each.key) for each in some}
-    near = near_best(logs, situation.present, gap, risk)
     fed = [each for each in some if _is_fed(each, speeds, situation)]
+    near = near_best(logs, situation.present, gap, risk, {each.config for each in fed})
     # Keeping the step fed may cost more between epochs than it saves.
     pool = fed if any(each.config in near for each in fed) else some
     by_model = situation.by_model and situation.step_s + situation.step_cpu_s > 0

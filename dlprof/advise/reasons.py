@@ -359,7 +359,23 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     elif near and (not rival.measured or rival not in choice.pool):
         return
     claim = f"Fewer workers {cost}: {rival.name} {{be}} {{fast}}{{ci}}"
+    if (
+        not near
+        and rival.measured
+        and pick.measured
+        and _gave(choice, rival) >= _gave(choice, pick)
+    ):
+        claim = (
+            "The model has fewer workers slower, and their trials don't show it: "
+            f"{rival.name} {{be}} {{fast}}{{ci}}"
+        )
     yield _compare(choice, rival, pick, claim)
+
+
+def _gave(choice: Choice, candidate: Candidate) -> float:
+    """What a configuration's trials gave in the middle, whatever else says of it; 0 without any."""
+    rates = (choice.speeds.rates.get(trial.id) for trial in candidate.trials)
+    return typical(rate.samples_per_s for rate in rates if rate is not None) or 0.0
 
 
 def _more(choice: Choice) -> Iterator[Reason]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from dlprof.advise.summary import ConfigSummary, summarize
 from dlprof.advise.thresholds import WORTH_TRYING
 from dlprof.records import (
+    USELESS,
     Diagnosis,
     Estimate,
     Explanation,
@@ -36,7 +38,7 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import first, title_of, what_failed
-from dlprof.units import MISSING, counted, format_bytes, format_duration
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
 _MAIN: tuple[StageName, ...] = ("queue", "rebuild", "pin", "hold_up", "copy", "wait", "step")
@@ -78,6 +80,11 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     traced = run.traced
     row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
+    given = sorted(t.samples_per_s.value for t in row.seen.trials if t.samples_per_s) if row else []
+    low = math.inf if rate is None or rate.low is None else rate.low
+    if given and rate is not None and low < (1 - USELESS) * rate.value:
+        # An estimate without an interval may lie outside of all that its trials gave.
+        said += f"; measured: {'-'.join(dict.fromkeys(map(format_rate, (given[0], given[-1]))))}"
     yield "Profiled", f"{diagnosis.config.text}{said}"
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction

@@ -58,6 +58,7 @@ from dlprof.report.ranks import (
     ranks_sections,
 )
 from dlprof.report.snippets import difference
+from dlprof.stats.belief import NEAR
 from dlprof.units import (
     MISSING,
     counted,
@@ -217,6 +218,11 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     default = Config(batch_size=pick.batch_size)
     own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
     compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
+    cores = run.header.machine.usable_cores
+    seen = [trial for trial in run.completed if trial.config == pick]
+    crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
+    # More of what others disturb is no surer.
+    again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
     if compared:
         sure = advice.certificate if advice.basis == "measured" else None
         gains = gains_text(compared, sure, run.completed)
@@ -224,11 +230,6 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         gains += if_needed(advice.expected.gain_if, pick, compared[0][0].config, gains)
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
             return gains
-        cores = run.header.machine.usable_cores
-        seen = [trial for trial in run.completed if trial.config == pick]
-        crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
-        # More of what others disturb is no surer.
-        again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
         known = "not known" not in gains and "too noisy" not in gains
         return f"{gains}; {f'too noisy for more ({again})' if known else again}"
     others = [each for each in advice.rates if each.config != pick]
@@ -237,6 +238,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         nothing = "" if others else f": nothing else was measured{_why_alone(run)}"
         return f"not known{nothing}; {rate}"
     name = "your settings give" if pick == present else f"{default_named(pick)} gives"
+    if any(NEAR * each.ratio.value > 1 for each in others):
+        return f"none that is likely: {name} {rate}; others are too noisy to compare ({again})"
     return f"none to be found: {name} {rate}"
 
 

@@ -15,8 +15,8 @@ others; how far off predictions are is learned from those that were measured, as
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
 rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted least squares,
 the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989). Where more workers gave
-no more than fewer and the model predicts that they do, it is done once more with the ``m_i``
-bounded by what was measured, and the likelier of the two is believed.
+hardly more than fewer and the model predicts that they do, it is done once more with the ``m_i``
+bounded by what was measured, and each of the two counts by how likely it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import math
 import operator
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, PredictedCell, Trial
@@ -181,7 +181,7 @@ def observe(
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     node, log_left, log_wanted = trial.node_usage, None, 0.0
-    if node.available_cpu_cores is not None:
+    if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
@@ -456,6 +456,26 @@ class Belief:
     def _df_of(self, key: str) -> float:
         return self.df if self.blocks[key] else self.predicted_df
 
+    def unless(self, other: Belief, chance: float) -> Belief:
+        """The same where another one of the same rates is right with some probability.
+
+        Which of them is right is one error that all rates share: it has the mean and the variance
+        of the two together.
+        """
+        apart = {g: other.log_rates[k] - self.log_rates[k] for k, g in self.groups.items()}
+        place, logs = len(self._common), self.log_rates
+        levels = {
+            group: dataclasses.replace(level, slopes={**level.slopes, place: apart[group]})
+            for group, level in self._levels.items()
+        }
+        beside = [0.0] * place
+        return dataclasses.replace(
+            self,
+            log_rates={key: log + chance * apart[self.groups[key]] for key, log in logs.items()},
+            _levels=levels,
+            _common=[*([*row, 0.0] for row in self._common), [*beside, chance * (1 - chance)]],
+        )
+
     def carried(self, there: Mapping[str, Carried], log_speed_sd: float) -> Belief:
         """What follows for some rates elsewhere, by key, from how far off predictions were here.
 
@@ -486,19 +506,31 @@ def near_best(
     present: Config | None,
     gap: Callable[[Config, Config], Gap],
     risk: float = RISK,
+    fed: Collection[Config] = (),
 ) -> list[Config]:
     """What may be chosen: configurations that are likely near the best, in their order.
 
     None that is estimated slower than what the user has, or could have for nothing: loading
-    without workers. In doubt, far fewer workers are: where the best has over ``FAR_TOO_MANY`` times
-    as many, they have to be likelier worth it than not.
+    without workers. Nor one that costs more than what he has and isn't likely faster: what can't be
+    distinguished is no reason to change. In doubt, far fewer workers are: where the best has over
+    ``FAR_TOO_MANY`` times as many, they have to be likelier worth it than not.
 
     Args:
         some: Log rates, the cheapest configuration first.
         present: What the user has.
         gap: By how much the log rate of one is above that of another.
         risk: Probability that it is slower than ``NEAR`` of the best, at most.
+        fed: Those that keep a step fed: where what he has doesn't, that is a reason.
     """
+    if present is not None and present in some:
+        keeps, cost = (present in fed) or not fed, present.cost_key
+        some = {
+            config: log
+            for config, log in some.items()
+            if config.cost_key <= cost
+            or (not keeps and config in fed)
+            or gap(config, present).chance(0.0) >= 1 - risk
+        }
     best = max(some, key=some.__getitem__)
     kept = [log for config, log in some.items() if config == present or not config.num_workers]
     least = max(kept, default=-math.inf)
@@ -590,15 +622,22 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_others_are(observations)
     groups = _groups(observations, expected)
-    claims = {0.0: expected}
-    if (bounded := _bounded(observations, expected)) is not None:
-        claims[math.log(_PLATEAU_ODDS)] = bounded
-    fits = [
-        (unlikely + fit.cost, fit)
-        for unlikely, each in claims.items()
-        for fit in (_Fit(observations, groups, each, wide_level=wide) for wide in (False, True))
-    ]
-    return min(fits, key=operator.itemgetter(0))[1].belief()
+    found = _likeliest(observations, groups, expected)
+    if (plateau := _bounded(observations, expected)) is None:
+        return found.belief()
+    bounded, odds = plateau
+    other = _likeliest(observations, groups, bounded)
+    # How much likelier the first is, as a logarithm.
+    over = other.cost - found.cost + math.log(odds)
+    one, two = (found, other) if over >= 0 else (other, found)
+    return one.belief().unless(two.belief(), 1 / (1 + math.exp(abs(over))))
+
+
+def _likeliest(
+    observations: Sequence[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates
+) -> _Fit:
+    fits = (_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True))
+    return min(fits, key=operator.attrgetter("cost"))
 
 
 class _Fit:
@@ -673,8 +712,18 @@ class _Fit:
     def belief(self) -> Belief:
         """What follows for all of them."""
         levels, common, found = self._solve(self._by_group)
+        # What others surely made of disturbed trials: what they may have made hides none of these.
+        noise = abs(found[_NOISE]) - t_quantile(0.975, self._df) * math.sqrt(common[_NOISE][_NOISE])
+        sure = [*found]
+        sure[_NOISE] = math.copysign(max(0.0, noise), found[_NOISE])
         for group, level in levels.items():
             least = self._scatter(group, found)
+            if numbers := self._by_group[group]:
+                # An interval holds what its own trials gave, though all else outvotes few of them.
+                weights = [self._weights[n] for n in numbers]
+                off = statistics.fmean(self._own(numbers, sure), weights) - _at(level, found)
+                sd = off / t_quantile(0.975, self._df)
+                least = max(least, sd**2 - _variance(level.slopes, common))
             if least > level.variance:
                 levels[group] = dataclasses.replace(level, variance=least)
         mean = {group: _at(level, found) for group, level in levels.items()}
@@ -692,6 +741,13 @@ class _Fit:
             _common=common,
         )
 
+    def _own(self, numbers: Sequence[int], found: Sequence[float]) -> list[float]:
+        """Log rates of some trials, without what all have in common."""
+        return [
+            self._seen[n].log_rate - math.fsum([found[i] * a for i, a in self._rows[n].items()])
+            for n in numbers
+        ]
+
     def _scatter(self, group: str, found: Sequence[float]) -> float:
         """Variance of the mean of a group's trials where these are ``_APART_LOG`` apart.
 
@@ -700,12 +756,9 @@ class _Fit:
         cache that fills, and which of them is the usual one isn't for the majority of two or three
         to say. One of more is outvoted.
         """
-        seen = (self._seen[n] for n in self._by_group[group] if not self._seen[n].noisy)
-        rows = (self._rows[n] for n in self._by_group[group] if not self._seen[n].noisy)
-        own = sorted(
-            (o.log_rate - math.fsum(found[i] * a for i, a in row.items()), o.log_sd)
-            for o, row in zip(seen, rows, strict=True)
-        )
+        quiet = [n for n in self._by_group[group] if not self._seen[n].noisy]
+        sds = [self._seen[n].log_sd for n in quiet]
+        own = sorted(zip(self._own(quiet, found), sds, strict=True))
         if len(own) > 3:
             middle = statistics.median(log for log, _ in own)
             own.remove(max(own, key=lambda each: abs(each[0] - middle)))
@@ -834,11 +887,7 @@ class _Fit:
                 one = known**2 * (1 if self._predicted[group].place is None else _OWN_SHARE)
                 self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
             # About what they give themselves: that they are not as predicted is no noise of theirs.
-            own = [
-                self._seen[n].log_rate - math.fsum([found[i] * a for i, a in self._rows[n].items()])
-                for n in numbers
-            ]
-            weights = [self._weights[n] for n in numbers]
+            own, weights = self._own(numbers, found), [self._weights[n] for n in numbers]
             middle = statistics.fmean(own, weights)
             for n, each in zip(numbers, own, strict=True):
                 error = (each - level) / self._seen[n].log_sd
@@ -918,14 +967,19 @@ def _at(level: _Level, common: Sequence[float]) -> float:
     return level.fixed + math.fsum(a * common[i] for i, a in level.slopes.items())
 
 
-def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> ExpectedRates | None:
+def _bounded(
+    observations: Iterable[ObservedRate], expected: ExpectedRates
+) -> tuple[ExpectedRates, float] | None:
     """Predictions as they would be if workers got no more served than the most that was measured.
+
+    And the odds against that before any rate is held against it: even ones where more workers gave
+    no more than fewer that were measured, too.
 
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
     there, don't show it. It isn't below what was predicted of those. ``None`` where no measured
-    ones that should exceed it gave as little as fewer of them, measured or calibrated, of which
-    less was predicted: such as only gain more slowly than predicted go on to gain. Those that
+    ones that should exceed it gained, over fewer of them, measured or calibrated, less than half of
+    what was predicted, as a logarithm: such as only gain more slowly go on to gain. Those that
     compute half of the time say nothing of it: cores may be what holds these back, and others may
     leave more of them.
     """
@@ -939,17 +993,19 @@ def _bounded(observations: Iterable[ObservedRate], expected: ExpectedRates) -> E
             seen.setdefault(o.key, []).append(o.log_rate - turnover)
     means = {key: statistics.fmean(each) for key, each in seen.items()}
     bound = max([*few.values(), *means.values()], default=math.inf)
-    if not few or not any(
-        families[other] < families[key]
-        and logs[key] > max(bound, logs[other]) + expected.log_sd
-        and mean <= log + expected.log_sd
+    gains = [
+        (mean - log, logs[key] - logs[other], other in means)
         for key, mean in means.items()
         for other, log in {**few, **means}.items()
-    ):
+        if families[other] < families[key] and logs[key] > max(bound, logs[other]) + expected.log_sd
+    ]
+    if not few or not any(gain <= max(expected.log_sd, most / 2) for gain, most, _ in gains):
         return None
+    shown = any(measured and gain <= expected.log_sd for gain, _, measured in gains)
     rates = {key: min(log, bound) if families.get(key) else log for key, log in logs.items()}
     epochs = {key: rates[key] + log for key, log in over.items()}
-    return dataclasses.replace(expected, log_rates=rates, epoch_log_rates=epochs)
+    bounded = dataclasses.replace(expected, log_rates=rates, epoch_log_rates=epochs)
+    return bounded, 1.0 if shown else _PLATEAU_ODDS
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates) -> dict[str, str]:

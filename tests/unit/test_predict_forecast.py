@@ -194,6 +194,18 @@ def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -
     assert "share" not in sure.confidence_reason
 
 
+def test_no_more_workers_seem_faster_than_those_that_met_a_limit() -> None:
+    """Three are served at once: 7 gave what 3 would, and the model knows nothing of it."""
+    few = [trial(config(n), rate, usage=WAITING) for n, rate in ((1, 720.0), (2, 1440.0))]
+    found = []
+    for rate in (2200.0, 5000.0):
+        run = calibrated(trials=[*few, trial(config(7), rate, usage=WAITING)])
+        found.append(forecast(asked(run), [config(n) for n in (0, 1, 2, 7, 14)]))
+    held, grown = found
+    assert (held.pick, held.faster) == (config(7), None)
+    assert grown.pick == config(14)
+
+
 def test_a_model_that_contradicts_the_run_is_not() -> None:
     found = predicted(calibrated(trials=[trial(config(2), 300.0, spread=0.02)]))
     assert found.confidence == "low"

@@ -52,6 +52,23 @@ def test_fewer_workers_are_chosen_unless_it_is_a_quarter_likely_that_they_cost_3
     assert near_best(logs, None, gap)[0].num_workers == chosen
 
 
+@pytest.mark.parametrize(("error", "chosen"), [(0.2, 0), (0.05, 4)])
+def test_a_change_that_costs_more_has_to_be_likely_better(error: float, chosen: int) -> None:
+    """Of four workers, which seem 8 % faster than none: to 20 % and to 5 % known."""
+    logs = {config(0): 0.0, config(2): -0.2, config(4): 0.08}
+
+    def gap(one: Config, two: Config) -> Gap:
+        return Gap(logs[one] - logs[two], error, 1000.0)
+
+    assert near_best(logs, config(0), gap)[0].num_workers == chosen
+    assert near_best(logs, None, gap)[0].num_workers == 4  # nothing to stay with
+    assert near_best(logs, config(4), gap)[0].num_workers == 4
+    # That the step waits for what he has, and not for these, is a reason by itself.
+    assert near_best(logs, config(0), gap, fed={config(4)})[0].num_workers == 4
+    stays = near_best(logs, config(0), gap, fed={config(0), config(4)})[0]
+    assert stays.num_workers == chosen
+
+
 def seen(table: Table, log_sd: float = 0.10) -> list[ObservedRate]:
     """Observations from each configuration's rate in each block; ``None`` is a missing cell."""
     return [
@@ -534,6 +551,46 @@ def test_a_plateau_that_was_measured_goes_on_beyond_it(measured: Table) -> None:
     assert width(belief.ratio("w32", "w14")) < math.log(2)
 
 
+def test_workers_that_gained_less_than_half_of_what_was_predicted_have_met_a_limit() -> None:
+    """Three are served at once: one worker and seven were measured, fourteen were not."""
+    measured: Table = {"w1": [176], "w7": [540]}
+    rows = [dataclasses.replace(each, cpu_share=0.1) for each in seen(measured, 0.05)]
+    belief = believe(rows, waits(1, 2, 3, 4, 7, 14, 32))
+    assert belief.rate("w2").value == pytest.approx(360, rel=0.1)
+    for key in ("w4", "w14", "w32"):
+        assert belief.ratio(key, "w7").value == pytest.approx(1, abs=0.1)
+    assert belief.gap("w14", "w7").chance(NEAR_LOG) < 0.5
+
+
+def test_whether_a_limit_was_met_is_as_open_as_the_trials_leave_it() -> None:
+    """Of noisy ones both are likely: the rate lies between them, and its interval holds both."""
+    found = {}
+    for noise in (0.02, 0.4):
+        rows = [dataclasses.replace(each, cpu_share=0.1) for each in seen({"w12": [640]}, noise)]
+        found[noise] = believe(rows, waits(1, 2, 4, 12, 24)).ratio("w24", "w12")
+    low, high = ends(found[0.02])
+    assert found[0.02].value == pytest.approx(1, abs=0.05)
+    assert 0.7 < low < high < 1.4
+    low, high = ends(found[0.4])
+    assert 1.1 < found[0.4].value < 1.6
+    assert low < 1
+    assert high > 2
+
+
+def test_an_interval_holds_what_its_own_trial_gave() -> None:
+    """A disturbed one, 40 % below what the model and all else say, is outvoted and not hidden."""
+    rows = [
+        *seen({"a": [100.0] * 3, "b": [200.0] * 3}, 0.05),
+        ObservedRate(key="c", block=0, log_rate=math.log(180), log_sd=NOISY_LOG_SD, noisy=True),
+    ]
+    belief = believe(rows, expected(0.05, a=100.0, b=200.0, c=300.0))
+    low, high = ends(belief.rate("c"))
+    assert belief.rate("c").value > 220
+    assert low < 190
+    assert high > 300
+    assert width(belief.rate("b")) < 1.3
+
+
 @pytest.mark.parametrize("level", [0.8, 1.0, 1.2])
 def test_a_loader_that_gains_by_workers_is_believed_to_go_on(level: float) -> None:
     """Whether or not the model is off altogether, and one trial by some percent more."""
@@ -893,6 +950,15 @@ def test_a_trial_that_contradicts_the_others_counts_though_its_interval_has_no_e
     both = [dataclasses.replace(each, block=n) for n, each in enumerate(made) if each is not None]
     assert both[1].log_sd < 2 * NOISY_LOG_SD
     assert believe(both).rate(config(0).key).value > 70
+
+
+def test_of_a_trial_whose_cores_were_not_looked_at_none_were_taken() -> None:
+    """It computed, so that it had some: no cores at all say that the observer came too late."""
+    usage = Usage(own_cpu_cores=0.0, available_cpu_cores=0.0, other_cpu_cores=2.0)
+    made = observe(trial(config(0), 3277, noisy=True, usage=usage), usable_cores=2.0)
+    assert made is not None
+    assert made.log_left is None
+    assert made.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
 
 
 def test_observe_takes_another_rate_where_asked() -> None:

@@ -66,6 +66,22 @@ def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
     assert recommend(led(noisy, predicted({NONE: 100.0, TWO: 190.0}))).config == TWO
 
 
+def test_trials_that_say_the_opposite_are_no_evidence_for_the_model() -> None:
+    """Others disturbed each of them, so that the model decides, and is what is named for it."""
+    rates = {NONE: 60.0, TWO: 150.0, FOUR: 145.0}
+    noisy = [trial(each, rate, noisy=True, spread=0.1) for each, rate in rates.items()]
+    found = led(noisy, predicted({NONE: 60.0, TWO: 130.0, FOUR: 190.0}))
+    assert recommend(found).config == FOUR
+    said = "The model has fewer workers slower, and their trials don't show it: num_workers=2 is 0."
+    assert said in claims(found)
+    assert "Fewer workers" not in claims(found)
+    rates |= {TWO: 130.0, FOUR: 190.0}
+    quiet = [trial(each, rate, usage=WAITING) for each, rate in rates.items()]
+    assert "Fewer workers are slower" in claims(
+        dataclasses.replace(found, trials=run(quiet).trials)
+    )
+
+
 def test_the_rate_that_is_reported_is_the_one_that_was_measured() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]}, usage=WAITING)
     plain = recommend(run(trials))
