@@ -39,7 +39,7 @@ class DelayedCollate:
         self._delay_s = delay_s
 
     def __call__(self, samples: Any) -> Any:
-
+        """Collate a batch, slowly."""
         batch = self._collate(samples)
         ends_s = time.thread_time() + self._delay_s
         while time.thread_time() < ends_s:

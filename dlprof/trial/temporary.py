@@ -57,7 +57,7 @@ class RememberedNames:
         self.given: collections.deque[str] = collections.deque(maxlen=64)
 
     def __iter__(self) -> Iterator[str]:
-
+        """Itself."""
         return self
 
     def __next__(self) -> str:
@@ -216,6 +216,7 @@ class ManagerWatch:
         self._before = set(self._folder.glob(_MANAGER))
 
     def clear(self) -> None:
+        """Remove what was left."""
         for path in set(self._folder.glob(_MANAGER)) - self._before:
             with contextlib.suppress(OSError):
                 listed = self._listed.read_text(errors="replace")  # of this container
