@@ -701,7 +701,7 @@ def _question(run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
     question = {"constraints": dataclasses.replace(stored_limits(run.header.settings), **asked)}
     if (profile := _profile(given)) is None:
         return question
-    return {**question, "machine": profile.to_machine(), "ghz": profile.base_ghz}
+    return {**question, "machine": profile.to_machine()}
 
 
 def _profile(given: Mapping[str, Any]) -> MachineProfile | None:

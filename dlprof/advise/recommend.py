@@ -54,11 +54,7 @@ from dlprof.units import format_duration
 
 
 def recommend(
-    run: Run,
-    constraints: Constraints | None = None,
-    *,
-    machine: Machine | None = None,
-    ghz: float | None = None,
+    run: Run, constraints: Constraints | None = None, *, machine: Machine | None = None
 ) -> Recommendation:
     """The cheapest configuration that is likely within 3 % of the best, within limits.
 
@@ -78,7 +74,7 @@ def recommend(
         UsageError: If no configuration keeps within the limits, or only a calibration could
             answer and there is none.
     """
-    situation = Situation.of(run, constraints, machine, ghz=ghz)
+    situation = Situation.of(run, constraints, machine)
     if (kept := kept_answer(situation)) is not None:
         return kept
     choice, limit_reasons = decide(situation)

@@ -85,13 +85,12 @@ class Situation:
         constraints: Constraints | None = None,
         machine: Machine | None = None,
         *,
-        ghz: float | None = None,
         storage_bytes_per_s: float | None = None,
     ) -> Situation:
         """What a run makes of a question; what is not asked for is as it was in the run.
 
-        A step of 0 is none. ``ghz`` is the clock of the machine's cores, where its profile says,
-        and ``storage_bytes_per_s`` what the storage gives to all ranks of all nodes together.
+        A step of 0 is none. ``storage_bytes_per_s`` is what the storage gives to all ranks of all
+        nodes together.
 
         Raises:
             UsageError: Only a calibration could answer and there is none, or a shorter step is
@@ -115,7 +114,7 @@ class Situation:
         )
         cores = there.usable_cores if asked.cores is None else asked.cores
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
-        speed = core_speed(mine, there, ghz=ghz, given=asked.speed)
+        speed = core_speed(mine, there, given=asked.speed)
         seen = max(0.0, (neighbours_seen(run) or 0.0) - header.machine.spare_cpus)
         as_measured = (
             same_step
@@ -375,13 +374,10 @@ def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
         )
 
 
-def core_speed(
-    here: Machine, there: Machine, *, ghz: float | None = None, given: float | None = None
-) -> CoreSpeed:
+def core_speed(here: Machine, there: Machine, *, given: float | None = None) -> CoreSpeed:
     """The speed ``there`` as given, else as measured on both, else by CPU models, clocks, or 1.
 
-    ``here`` is where the calibration was taken, with its cores' usual speed; ``ghz`` the clock of
-    ``there``, where its profile says.
+    ``here`` is where the calibration was taken, with its cores' usual speed.
     """
     if given is not None:
         return CoreSpeed(value=given)
@@ -391,7 +387,7 @@ def core_speed(
         return CoreSpeed(value=1.0)
     value, factor, as_fast = 1.0, at.UNKNOWN_SPEED, "as fast"
     how = f"as nothing better is known: {_BETTER}"
-    clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
+    clock_here, clock_there = (each.base_ghz or clock_of(each.cpu_model) for each in (here, there))
     if seen and mine is not None and theirs is not None:
         log = math.log(theirs.median / mine.median)
         spread = math.log(theirs.high / theirs.low) / 2

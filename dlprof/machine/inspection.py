@@ -30,6 +30,7 @@ from dlprof.machine.procfs import (
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
+    parse_int,
     read_text,
     usable_cpus,
 )
@@ -71,6 +72,7 @@ def inspect_machine(
         cpu_model=model,
         logical_cpus=logical,
         physical_cores=cores or info.physical_cores,
+        base_ghz=_base_ghz(cpus / "cpu0", info.guest_mhz),
         affinity_cpus=affinity,
         quota_cores=None if quota is None else quota.amount,
         usable_cores=usable_cores,
@@ -95,6 +97,14 @@ def inspect_machine(
     )
     missing = {name: why for name, why in REASONS.items() if getattr(machine, name) is None}
     return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
+
+
+def _base_ghz(cpu: Path, guest_mhz: float | None) -> float | None:
+    """The clock of a CPU without boost, by its driver or its firmware; a guest's has no other."""
+    kilohertz = parse_int((read_text(cpu / "cpufreq/base_frequency") or "").strip())
+    megahertz = parse_int((read_text(cpu / "acpi_cppc/nominal_freq") or "").strip())
+    found = (kilohertz or 0) / 1e6 or (megahertz or 0) / 1e3 or (guest_mhz or 0.0) / 1e3
+    return round(found, 3) if 0 < found <= 100 else None  # as a profile may say
 
 
 def _count_affinity(
@@ -134,6 +144,7 @@ def open_files_limit(*, hard: bool = False) -> int | None:
 
 
 REASONS = {
+    "base_ghz": "the system doesn't report it",
     "physical_cores": "the system doesn't report which CPUs share a core",
     **dict.fromkeys(
         ("memory_bytes", "memory_available_bytes", "swap_used_bytes"),

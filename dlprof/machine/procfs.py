@@ -17,12 +17,14 @@ from pathlib import Path
 class CpuInfo:
     """What ``/proc/cpuinfo`` says: an empty model, 0 CPUs or ``None`` cores where it doesn't.
 
-    Cores are different pairs of socket and core.
+    Cores are different pairs of socket and core. ``guest_mhz`` is a virtual machine's clock rate,
+    which is that of its host's CPU without boost; others' is that of the moment, and ``None``.
     """
 
     model: str
     logical_cpus: int
     physical_cores: int | None
+    guest_mhz: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,20 @@ def parse_cpuinfo(text: str) -> CpuInfo:
         logical += "processor" in fields
         if "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
-    return CpuInfo(model=_cpu_model(first), logical_cpus=logical, physical_cores=len(cores) or None)
+    is_guest = "hypervisor" in first.get("flags", "").split()
+    return CpuInfo(
+        model=_cpu_model(first),
+        logical_cpus=logical,
+        physical_cores=len(cores) or None,
+        guest_mhz=_megahertz(first.get("cpu MHz", "")) if is_guest else None,
+    )
+
+
+def _megahertz(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _cpu_model(fields: dict[str, str]) -> str:

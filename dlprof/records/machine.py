@@ -80,6 +80,9 @@ class Machine:
     cpu_model: str  # CPU model as the system names it
     logical_cpus: int  # CPUs that the machine has, hyper-threads counted
     physical_cores: int | None = None  # physical cores; ``None`` where the system doesn't report it
+    # Clock rate that all cores hold together, GHz; ``None`` where the system doesn't report it, as
+    # where only the model's name has it.
+    base_ghz: float | None = None
     affinity_cpus: int  # CPUs that this process may run on (affinity mask and cpuset)
     # Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
     quota_cores: float | None = None

@@ -50,11 +50,10 @@ def asked(
     run: Run,
     *,
     machine: Machine | None = None,
-    ghz: float | None = None,
     storage_bytes_per_s: float | None = None,
     **limits: Any,
 ) -> Situation:
     """What a question makes of a run; ``limits`` are those of ``Constraints``."""
     return Situation.of(
-        run, Constraints(**limits), machine, ghz=ghz, storage_bytes_per_s=storage_bytes_per_s
+        run, Constraints(**limits), machine, storage_bytes_per_s=storage_bytes_per_s
     )

@@ -76,7 +76,7 @@ def test_any_name_of_a_cpu_is_read(name: str) -> None:
 
 
 def test_a_speed_that_is_given_is_believed() -> None:
-    found = core_speed(machine(), elsewhere(), ghz=2.0, given=0.8)
+    found = core_speed(machine(), elsewhere(base_ghz=2.0), given=0.8)
     assert (found.value, found.factor, found.doubt) == (0.8, 1.0, "")
 
 
@@ -87,17 +87,19 @@ def test_the_same_model_is_as_fast() -> None:
 
 def test_clocks_tell_something() -> None:
     here = machine(cpu_model="A @ 3.00GHz")
-    by_profile = core_speed(here, elsewhere(), ghz=2.4)
+    by_profile = core_speed(here, elsewhere(base_ghz=2.4))
     assert by_profile.value == pytest.approx(0.8)
     assert by_profile.factor > 1
     assert "--speed" in by_profile.doubt
     by_name = core_speed(here, elsewhere(cpu_model="B @ 1.50GHz"))
     assert by_name.value == pytest.approx(0.5)
+    by_system = core_speed(machine(cpu_model="A", base_ghz=2.0), elsewhere(cpu_model="B @ 1.50GHz"))
+    assert by_system.value == pytest.approx(0.75)
 
 
 def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
     found = core_speed(machine(), elsewhere())
-    by_clock = core_speed(machine(cpu_model="A @ 2GHz"), elsewhere(), ghz=2.0)
+    by_clock = core_speed(machine(cpu_model="A @ 2GHz"), elsewhere(base_ghz=2.0))
     assert found.value == 1.0
     assert found.factor > by_clock.factor
     assert "--speed" in found.doubt
@@ -105,7 +107,7 @@ def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
 
 def test_speeds_that_were_measured_come_before_clocks() -> None:
     here = machine(cpu_model="A @ 3.00GHz", core_speed=cores_at(20000))
-    found = core_speed(here, elsewhere(core_speed=cores_at(10000)), ghz=3.0)
+    found = core_speed(here, elsewhere(core_speed=cores_at(10000), base_ghz=3.0))
     assert found.value == pytest.approx(0.5**0.85)
     assert "by the speeds measured on both (10,000 and 20,000" in found.doubt
     assert core_speed(here, elsewhere(core_speed=cores_at(10000)), given=2.0).value == 2.0
@@ -113,8 +115,8 @@ def test_speeds_that_were_measured_come_before_clocks() -> None:
 
 def test_speeds_of_two_versions_of_python_do_not_compare() -> None:
     here = machine(cpu_model="A @ 3.00GHz", core_speed=cores_at(20000))
-    there = elsewhere(core_speed=cores_at(10000, unit=CoreSpeeds.unit_of("3.99.1")))
-    found = core_speed(here, there, ghz=1.5)
+    other = cores_at(10000, unit=CoreSpeeds.unit_of("3.99.1"))
+    found = core_speed(here, elsewhere(core_speed=other, base_ghz=1.5))
     assert "by clock rates alone" in found.doubt
     assert found.value == 0.5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import shutil
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -274,3 +275,40 @@ def _write(root: Path, family: Mapping[int, tuple[int, bytes, bytes]]) -> None:
         (folder / "status").write_text(f"PPid:\t{parent}\n")
         (folder / "cmdline").write_bytes(command)
         (folder / "environ").write_bytes(environ)
+
+
+@pytest.mark.parametrize(
+    ("files", "ghz"),
+    [
+        ({"cpufreq/base_frequency": "2400000\n", "acpi_cppc/nominal_freq": "2500\n"}, 2.4),
+        ({"acpi_cppc/nominal_freq": "2450\n"}, 2.45),
+        ({"cpufreq/base_frequency": "0\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_clock_without_boost_is_what_the_kernel_says(
+    tmp_path: Path, files: dict[str, str], ghz: float | None
+) -> None:
+    root = shutil.copytree(_RECORDED / "server-96t", tmp_path / "root")
+    for name, text in files.items():
+        file = root / "sys/devices/system/cpu/cpu0" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="ascii")
+    machine = inspect_machine(root)
+    assert machine.base_ghz == ghz
+    assert ("base_ghz" in machine.unavailable) == (ghz is None)
+
+
+@pytest.mark.parametrize(
+    ("line", "ghz"),
+    [
+        ("cpu MHz\t\t: 2445.404\nflags\t\t: fpu hypervisor", 2.445),
+        ("cpu MHz\t\t: 3912.044\nflags\t\t: fpu", None),  # of this moment
+        ("cpu MHz\t\t: ?\nflags\t\t: fpu hypervisor", None),
+        ("cpu MHz\t\t: nan\nflags\t\t: fpu hypervisor", None),
+    ],
+)
+def test_a_guest_has_the_clock_of_its_host(tmp_path: Path, line: str, ghz: float | None) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\n{line}\n", encoding="ascii")
+    assert inspect_machine(tmp_path).base_ghz == ghz
