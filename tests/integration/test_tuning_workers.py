@@ -44,10 +44,8 @@ from tuned_loaders import (
     Streams,
     Waiting,
     loader,
-    no_worker_left,
     numbers,
     refusals_of,
-    scripted_control,
 )
 
 import dlprof
@@ -57,8 +55,7 @@ from dlprof.saved import save_kwargs
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import NO_WORKERS, Ask, Setting, Window
 
-no_orphan = pytest.fixture(autouse=True)(no_worker_left)
-scripted = pytest.fixture(scripted_control)
+pytestmark = pytest.mark.usefixtures("no_worker_left")
 
 
 def test_workers_are_started_and_parked_while_an_epoch_goes_on(scripted: None) -> None:
