@@ -347,7 +347,7 @@ def _fetching(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def _next_data(self: Any) -> Any:
         live = getattr(self, _LIVE)
         if not live.held:
-            if not self._task_info:
+            if live.workers and not self._task_info:
                 self._try_put_index()
             if live.workers or self._task_info:
                 return get(self)

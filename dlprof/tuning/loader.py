@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -68,6 +69,8 @@ _ATTEMPTS, _ATTEMPTS_S = 16, 1.0  # at most: the first pay for what is opened la
 _ATTEMPT_S = 60  # whole ones, until it is given up to make a batch without workers
 # Forked workers begin each epoch with what it was at first: this one would go on.
 _NO_COPY = "its iterable dataset can't be copied, so each epoch would change it"
+# Beside a batch that is made, the main thread would draw what are the batch's random numbers.
+_THREAD = "its batches are asked for in a thread, and the random numbers are those of all threads"
 _SHORT_EPOCH = 16  # fillings of the queues, below which an epoch as a whole is looked at
 OFF = "DLPROF_TUNE"
 """Environment variable: ``off`` has every loader load as without tuning."""
@@ -484,6 +487,8 @@ class _Tuner:
 
         Its dataset may have been another version, which none of this job's workers has shown.
         """
+        if threading.current_thread() is not threading.main_thread():
+            return _THREAD
         if not self._is_map and internals.as_forked(loader.dataset) is loader.dataset:
             return _NO_COPY
         self._again = internals.made_first(loader)
@@ -527,6 +532,8 @@ class _Tuner:
             name, others = named(files, self._loader())[0], "the main process" if alone else "more"
             return f"a worker moves the position of {name}, which {others} would share"
         if alone:
+            if threading.current_thread() is not threading.main_thread():
+                return _THREAD
             if any(self._clock[SELDOM::PLACES]):
                 return "the dataset asks get_worker_info() for more than None now and then"
             attempt, asked = self._attempt, any(self._clock[ASKED::PLACES])

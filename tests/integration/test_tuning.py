@@ -32,10 +32,8 @@ from tuned_loaders import (
     Streams,
     Waiting,
     loader,
-    no_worker_left,
     numbers,
     refusals_of,
-    scripted_control,
 )
 
 import dlprof
@@ -50,8 +48,7 @@ from dlprof.tuning.budget import Budget, Node
 from dlprof.tuning.control import Ask, Setting, Window
 from dlprof.tuning.loader import Tuning
 
-no_orphan = pytest.fixture(autouse=True)(no_worker_left)
-scripted = pytest.fixture(scripted_control)
+pytestmark = pytest.mark.usefixtures("no_worker_left")
 
 
 class Slow(Numbers):

@@ -30,9 +30,7 @@ from tuned_loaders import (
     Sparing,
     Streams,
     loader,
-    no_worker_left,
     numbers,
-    scripted_control,
 )
 
 import dlprof
@@ -40,8 +38,7 @@ from dlprof import internals
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import NO_WORKERS, Ask, Setting, Window
 
-no_orphan = pytest.fixture(autouse=True)(no_worker_left)
-scripted = pytest.fixture(scripted_control)
+pytestmark = pytest.mark.usefixtures("no_worker_left")
 
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},

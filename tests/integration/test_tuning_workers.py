@@ -44,10 +44,8 @@ from tuned_loaders import (
     Streams,
     Waiting,
     loader,
-    no_worker_left,
     numbers,
     refusals_of,
-    scripted_control,
 )
 
 import dlprof
@@ -57,8 +55,7 @@ from dlprof.saved import save_kwargs
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import NO_WORKERS, Ask, Setting, Window
 
-no_orphan = pytest.fixture(autouse=True)(no_worker_left)
-scripted = pytest.fixture(scripted_control)
+pytestmark = pytest.mark.usefixtures("no_worker_left")
 
 
 def test_workers_are_started_and_parked_while_an_epoch_goes_on(scripted: None) -> None:
@@ -387,6 +384,30 @@ def test_workers_that_must_be_asked_who_they_are_stay(
     assert refusals[0].startswith(said)
     assert getattr(dataset, "begun", 0) == 0
     assert changing.tuning.off == ""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_workers_stay_where_a_thread_asks_for_batches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, kept: bool
+) -> None:
+    """What another thread draws while a batch is made would be the batch's, and go on from it."""
+    refusals, makers = refusals_of(monkeypatch, NO_WORKERS), set[int]()
+    file, dataset = tmp_path / "dlprof.toml", Tolerant()
+    changing = loader(dataset, shuffle=False)
+    if kept:
+        save_kwargs(file, inspect_machine(), tuned._name_of(changing), {"num_workers": 0}, when="")
+    dlprof.tune(changing, max_workers=4, state=file if kept else None)
+
+    def load() -> None:
+        for batch in itertools.chain(changing, changing):
+            makers.update(batch[:, 1].tolist())
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert makers
+    assert -1 not in makers
+    assert {*refusals} == {tuned._THREAD}
 
 
 class Seldom(Asking):

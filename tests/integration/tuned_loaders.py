@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator
@@ -89,23 +87,6 @@ def refusals_of(monkeypatch: pytest.MonkeyPatch, *wanted: Setting) -> list[str]:
     monkeypatch.setattr(tuned, "Control", Refused)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     return said
-
-
-def scripted_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have loaders tuned by a script."""
-    monkeypatch.setattr(tuned, "Control", Scripted)
-    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
-
-
-def no_worker_left() -> Iterator[None]:
-    """Afterwards no worker runs that didn't before."""
-    before = set(multiprocessing.active_children())
-    yield
-    gc.collect()
-    until = time.monotonic() + 20
-    while set(multiprocessing.active_children()) - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not set(multiprocessing.active_children()) - before
 
 
 def loader(dataset: Any = None, **options: Any) -> Any:

@@ -33,6 +33,10 @@ _DRAWS: dict[str, Callable[[], object]] = {
     "python": random.random,
     "half of a pair of Python": lambda: random.gauss(0, 1),
     "torch": lambda: torch.rand(3),
+    "half of a pair of torch": lambda: torch.randn(1),
+    "half of a pair of torch, in double": lambda: torch.randn(1, dtype=torch.float64),
+    "a whole state of torch": lambda: torch.rand(2 * 624),
+    "torch's seed": lambda: torch.default_generator.manual_seed(7).initial_seed(),
     "numpy": lambda: np.random.random(5),
     "half of a pair of numpy": np.random.standard_normal,
     "a whole state of numpy": lambda: np.random.random(2 * 624),
@@ -56,7 +60,9 @@ def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
     if not known:  # a Python and a numpy that have their bytes elsewhere
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
         monkeypatch.setattr(seeding, "_half_of", lambda: 0)
+        monkeypatch.setattr(seeding, "_torch_at", lambda: 0)
     assert bool(seeding._places_of(np)[1]) is known
+    assert bool(seeding._torch_at()) is known
     _check_any_steps()
 
 
@@ -84,7 +90,7 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
     """As in a worker: what they draw is what one stream gives, and the training draws its own."""
     if not known:  # each is seeded then
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
-    names = ["python", "half of a pair of Python", "torch", "numpy", "half of a pair of numpy"]
+    names = [name for name in _DRAWS if "seed" not in name]
     _begin()
     fetcher, batches = SeededFetcher(_Drawing(), keep=True, once=True), []
     for number in range(4):
