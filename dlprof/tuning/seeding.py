@@ -217,9 +217,6 @@ def rewinder(generator: torch.Generator | None = None) -> Callable[[], None]:
 _TWISTER_BYTES = 4 * 625
 """Of a Mersenne Twister, Python's as numpy's: 624 words, and which of them is next."""
 
-_TORCH_BYTES = 2544
-"""Of torch's generator: its seed, its Mersenne Twister, and halves of pairs of normal numbers."""
-
 _HALF_BYTES = 16
 """Of half of a pair of numpy's normal numbers: whether there is one, and which."""
 
@@ -227,9 +224,8 @@ _HALF_BYTES = 16
 class _Kept:
     """The random numbers of this process, while a batch is made by others.
 
-    Before and after each batch numpy takes 70 us to copy its state, Python 11 us, and torch 2, cold
-    several times that, where a small batch takes 150. So their bytes are copied, if they are where
-    CPython, numpy and torch have them.
+    Before and after each batch numpy takes 70 us to copy its state, and Python 11 us, where a small
+    batch takes 150. So their bytes are copied, if they are where CPython and numpy have them.
 
     Attributes:
         are_bytes: Whether some are kept, and as bytes: only these go on under any generator.
@@ -241,10 +237,8 @@ class _Kept:
         self._numpy, self._owners = _numpy(), cast(tuple[Any, ...], ())
 
     def _look(self, python: Any) -> None:
-        """Where the bytes of each generator are."""
-        at = _torch_at()
-        places = [(at, _TORCH_BYTES)] if at else []
-        self._torch_known = at > 0
+        """Where the bytes of Python's generator, and of numpy's, are."""
+        places = list[tuple[int, int]]()
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
@@ -258,26 +252,25 @@ class _Kept:
 
     def keep(self) -> None:
         """Those that are in force are kept."""
+        self._torch = torch.default_generator.get_state()
         python: Any = getattr(random.random, "__self__", None)
         owners = python, *_owners_of(self._numpy)
         if owners != self._owners:
             self._look(python)
             self._owners = owners
-        self._torch = None if self._torch_known else torch.default_generator.get_state()
         self._rest: Any = python.gauss_next if self._known else random.getstate()
         self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
-        self._bytes = [*map(memoryview.tobytes, self._views)]
+        self._bytes = [view.tobytes() for view in self._views]
         self.are_bytes = self._known and not self._slow
 
     def back(self) -> None:
         """They go on."""
-        python, of_numpy, _ = self._owners
+        torch.default_generator.set_state(self._torch)
         if self._known:
-            python.gauss_next = self._rest
+            self._owners[0].gauss_next = self._rest
         else:
             random.setstate(self._rest)
-        if self._torch is not None:
-            torch.default_generator.set_state(self._torch)
+        of_numpy = self._owners[1]
         if of_numpy is not None and self._numpy.random.get_bit_generator() is not of_numpy:
             self._numpy.random.set_bit_generator(of_numpy)  # the dataset took another
         if self._state is not None:
@@ -292,28 +285,6 @@ def _python_is_known() -> bool:
     one = random.Random(0)
     words = struct.unpack("625I", ctypes.string_at(id(one) + object.__basicsize__, _TWISTER_BYTES))
     return bool(one.getstate()[1] == (*words[1:], words[0]))
-
-
-@functools.cache
-def _torch_at() -> int:
-    """The address of the bytes of torch's generator; 0 where that isn't known.
-
-    They begin with the seed. Written back they have to give what torch's own state gives.
-    """
-    one, seed = torch.Generator(), 0x1234567890ABCDEF
-    one.manual_seed(seed)
-    at, own = (getattr(each, "_cdata", 0) for each in (one, torch.default_generator))
-    if not (at and own):
-        return 0
-    begun = ctypes.string_at(at, 160).find(struct.pack("Q", seed))
-    for kind in (torch.float32, torch.float64) if begun > 0 else ():
-        torch.randn(1, dtype=kind, generator=one)
-        state, kept = one.get_state(), ctypes.string_at(at + begun, _TORCH_BYTES)
-        torch.randn(1001, dtype=kind, generator=one.manual_seed(0))
-        ctypes.memmove(at + begun, kept, _TORCH_BYTES)
-        if not torch.equal(one.get_state(), state):
-            return 0
-    return int(own) + begun if begun > 0 else 0
 
 
 def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:

@@ -60,9 +60,7 @@ def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
     if not known:  # a Python and a numpy that have their bytes elsewhere
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
         monkeypatch.setattr(seeding, "_half_of", lambda: 0)
-        monkeypatch.setattr(seeding, "_torch_at", lambda: 0)
     assert bool(seeding._places_of(np)[1]) is known
-    assert bool(seeding._torch_at()) is known
     _check_any_steps()
 
 
