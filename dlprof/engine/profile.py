@@ -232,7 +232,7 @@ class _Profile(Measuring):
     def _weigh(self, *, limit_s: float, starts: tuple[str, ...] = ()) -> None:
         """Weigh the dataset, as far as there is time; that it can't be weighed ends nothing."""
         built_s = 0.0 if self.runner.fork_safe else self.header.target.import_s or 0.0
-        if limit_s <= built_s or not self.config.num_workers:
+        if limit_s <= built_s:
             return
         weighing_s = min(2.0, limit_s - built_s)
         try:

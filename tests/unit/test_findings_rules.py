@@ -809,7 +809,8 @@ def test_a_random_order_over_blocks_is_named(cpu: float, io: float, code: str) -
     assert first.predicted_gain is not None
     assert first.predicted_gain.value > 5.0
     assert first.fix is not None
-    assert "sampler=InBlocks(len(dataset), size)" in first.fix.code
+    assert "sampler=InBlocks(len(dataset), size, batch_size, 2)" in first.fix.code
+    assert "a block that several share is read by each of them" in first.fix.text
     ast.parse(first.fix.code.partition("\n\nDataLoader")[0])
     assert first.evidence["far_sample_s"] == 0.01
     shared = find(dataclasses.replace(seen, ranks=2))[0].fix
