@@ -211,6 +211,7 @@ class _Profile(Measuring):
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
+        spent_s = self.deadline.elapsed_s
         if self.raw.trials and cut_s < least_s:
             return False
         request = self.request(
@@ -231,17 +232,16 @@ class _Profile(Measuring):
         trial, message = found
         cut = not self.raw.trials and trial.outcome == "timed_out"
         if cut and max(cut_s, least_s) < self.settings.timeout_s:
-            trial = dataclasses.replace(trial, failure=self._cut_short(trial.wall_s))
+            trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
         self._keep(experiment, trial, message)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
 
-    def _cut_short(self, took_s: float) -> Failure:
+    def _cut_short(self, spent_s: float, took_s: float) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.
 
         Another trial follows its batches.
         """
-        spent_s = self.deadline.elapsed_s - took_s
         enough_s = math.ceil(spent_s + 2 * 2 * took_s + self.deadline.ending_s)
         method, hint = self._evidence().start_method, f"Give --budget {enough_s}s: twice as long"
         hint += " for each of the two trials that it takes."

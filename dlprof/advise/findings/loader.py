@@ -606,6 +606,7 @@ _BLOCKS = """class InBlocks(torch.utils.data.Sampler):
 
     def __iter__(self):
         order = torch.randperm(-(-self.count // self.size)).tolist()
+        order.sort(key=(self.count // self.size).__eq__)  # one that is shorter comes last
         for begin in range(0, len(order), self.workers):
             blocks = [self._shuffled(each) for each in order[begin : begin + self.workers]]
             for at in range(0, self.size, self.batch):  # workers get batches in turns
@@ -1003,7 +1004,7 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
         many or costs.receive.io_s > costs.receive.cpu_s
     )
     # Workers take turns on the cores, and a batch may cost more CPU time in them than without.
-    there = view.costs_at(0) or costs
+    there = costs_for(view, alone) or costs
     faster = there.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
     if faster > at.WORTH_TRYING:  # sharing by name brings half as much again for small tensors
