@@ -370,11 +370,12 @@ def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
 
 def test_of_a_lock_that_workers_share_no_finding_promises_more_of_them() -> None:
     """Looks at the workers of a script show it as those at a trial's do."""
-    loader = dataclasses.replace(LOADER, config=dataclasses.replace(CONFIG, num_workers=4))
+    four = dataclasses.replace(CONFIG, num_workers=4)
+    loader = dataclasses.replace(LOADER, config=four)
     rest = tuple(each for each in TOLD.stages if each.name != "fetch")
     told = dataclasses.replace(
         TOLD,
-        config=loader.config,
+        config=four,
         stages=(stage("fetch", 0.15, 0.001), *rest),
         workers=tuple(dataclasses.replace(TOLD.workers[0], worker=each) for each in range(4)),
         costs=dataclasses.replace(TOLD.costs, io_s=(0.149,) * BATCHES),

@@ -609,7 +609,7 @@ _BLOCKS = """class InBlocks(torch.utils.data.Sampler):
         order.sort(key=(self.count // self.size).__eq__)  # one that is shorter comes last
         for begin in range(0, len(order), self.workers):
             blocks = [self._shuffled(each) for each in order[begin : begin + self.workers]]
-            for at in range(0, self.size, self.batch):  # workers get batches in turns
+            for at in range(0, self.size, self.batch):  # the next batch is the next worker's
                 for block in blocks:
                     yield from block[at : at + self.batch]"""
 
@@ -636,7 +636,7 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
     given = f"len(dataset), size, {batch}, {max(1, view.workers)}"
     apart = once = ""
     if view.workers > 1:  # each has its own copy of what it reads
-        apart = ", so that a block's batches, which go to workers in turns, all come to one"
+        apart = ", so that all batches of a block come to one worker"
         once = ", and by one worker: a block that several share is read by each of them"
     return Claim(
         "Random order reads a block for each sample",
