@@ -31,9 +31,11 @@ from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.calibrate import fit
 from dlprof.records import (
+    BY_COPY,
     Calibration,
     Config,
     DatasetWeight,
+    Failure,
     Purpose,
     Run,
     Timeline,
@@ -43,6 +45,7 @@ from dlprof.records import (
 from dlprof.records.run import EndReason
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
+from dlprof.trial.failures import SENT_SOONER
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import Message
 from dlprof.units import format_duration, with_hint
@@ -207,6 +210,7 @@ class _Profile(Measuring):
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
+        spent_s = self.deadline.elapsed_s
         if self.raw.trials and cut_s < least_s:
             return False
         request = self.request(
@@ -224,14 +228,36 @@ class _Profile(Measuring):
         )
         if found is None:
             return False
-        self._keep(experiment, *found)
+        trial, message = found
+        cut = not self.raw.trials and trial.outcome == "timed_out"
+        if cut and max(cut_s, least_s) < self.settings.timeout_s:
+            trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
+        self._keep(experiment, trial, message)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
+
+    def _cut_short(self, spent_s: float, took_s: float) -> Failure:
+        """Why the budget ended the first trial, and which is enough if it takes twice as long.
+
+        Another trial follows its batches.
+        """
+        enough_s = math.ceil(spent_s + 2 * 2 * took_s + self.deadline.ending_s)
+        method, hint = self._evidence().start_method, f"Give --budget {enough_s}s: twice as long"
+        hint += " for each of the two trials that it takes."
+        if self.config.num_workers and method in BY_COPY:
+            hint += f" Workers that are started by {method} import torch first, and are sent the "
+            hint += f"dataset. {SENT_SOONER}."
+        return Failure(
+            kind="timeout",
+            message=f"The first trial did not end within {format_duration(took_s)}, which is all "
+            f"that a budget of {format_duration(self.settings.budget_s)} left to it.",
+            hint=f"{hint} If batches are not that slow, the dataset hangs.",
+        )
 
     def _weigh(self, *, limit_s: float, starts: tuple[str, ...] = ()) -> None:
         """Weigh the dataset, as far as there is time; that it can't be weighed ends nothing."""
         built_s = 0.0 if self.runner.fork_safe else self.header.target.import_s or 0.0
-        if limit_s <= built_s or not self.config.num_workers:
+        if limit_s <= built_s:
             return
         weighing_s = min(2.0, limit_s - built_s)
         try:

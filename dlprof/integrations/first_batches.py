@@ -11,6 +11,7 @@ may not be shown that. It rests while processes are forked, which keep no other 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import random
@@ -223,5 +224,6 @@ class Follower:
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
         self.rest()
         self._glances.close()
-        explanation = explanation.with_gil(self._glances.shares(least=50))
+        waits = self._glances.shares(least=50)
+        explanation = dataclasses.replace(explanation.with_gil(waits), worker_waits=waits)
         return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

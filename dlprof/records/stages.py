@@ -153,6 +153,8 @@ class Explanation:
     rested_receive_s: float | None = None
     # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True
+    # What the workers of a script did, shares of the looks at them; of a trial: ``Usage``.
+    worker_waits: Mapping[str, float] = empty()
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field or stage
 
     def with_gil(self, waits: Mapping[str, float]) -> Explanation:

@@ -30,6 +30,7 @@ from dlprof.trial.supervisor import (
     ProbeTimeoutError,
     Supervisor,
 )
+from dlprof.units import format_duration
 
 _LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
 _IMPORT_S = 4.0  # of an interpreter that imports torch, on a busy core
@@ -184,7 +185,10 @@ class TrialRunner:
         """
         request = TrialRequest(config=config)
         stall_s, cut_s = self._stall_s(config), max(_IMPORT_S, left_s / 2)
-        more = "." if stall_s <= cut_s else ", or give a larger --budget."
+        more = "."
+        if stall_s > cut_s:
+            longer = format_duration(math.ceil(2 * stall_s - left_s))
+            more = f", or give a larger --budget: {longer} more are enough."
         stall_s = min(stall_s, cut_s)
         try:
             answer = self.look(request, limit_s=self._limits.wall_s, stall_s=stall_s)

@@ -54,6 +54,7 @@ def test_a_dataset_that_takes_minutes_to_be_pickled(make_bench: Make) -> None:
     assert known.kind == "timeout"
     assert known.message.startswith("A worker that is started by spawn isn't there after 5 s")
     assert "give a larger --budget" in known.hint
+    assert known.hint.endswith("s more are enough.")
     assert bench.run("none", config(1, "fork")).outcome == "completed"
 
 

@@ -241,3 +241,44 @@ def test_freed_memory_that_malloc_may_still_fill_up_with_is_no_growth() -> None:
     assert "memory.growth" in codes(find(_growing(loader, {"kept": 2.3e6}, batches=70)))
     more = Loader(fetch_cpu=0.019, rate=100.0, growth=24e6)  # in no time more than fills up
     assert "memory.growth" in codes(find(_growing(more, {FREED: 23e6}, batches=70)))
+
+
+def test_a_few_pieces_of_data_are_no_matter_of_the_split() -> None:
+    """Two workers, that were tried, had all: four need more pieces, and two do as well."""
+    stream = {"kind": "iterable", "length": None}
+    loader = Loader(config=config(4), fetch_io=0.02, busy=0.9, rate=50, idle_workers=2)
+    alone = Loader(config=config(2), fetch_io=0.02, busy=0.9, rate=50)
+    seen = evidence(loader, target_fields=stream, calibrations=[alone], noisy=True)
+    first = find(seen)[0]
+    assert first.fix is not None
+    assert "give worker w of n shards" in first.fix.text
+    assert "Or set num_workers=2, which may do as well as 4 now." in first.fix.text
+    fed = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, fed_workers=2))
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=fed))[0]
+    assert first.code == "workers.unfed"
+    assert "no more than 2 pieces" in first.explanation
+    assert first.fix is not None
+    assert first.fix.text.startswith("Cut the data into more shards")
+    assert "worker w" not in first.fix.text
+    assert not first.fix.code
+    assert "Or set num_workers=2, which does as well as 4 now." in first.fix.text
+
+
+@pytest.mark.parametrize(("advised", "named"), [(1.9, True), (1.0, False)])
+def test_a_dataset_is_heavy_for_the_workers_that_are_advised(
+    advised: float, *, named: bool
+) -> None:
+    seen = evidence(
+        Loader(config=config(0), fetch_cpu=0.02, rate=50),
+        calibrations=[Loader(config=config(2), fetch_cpu=0.02)],
+        variants={config(2): advised},
+    )
+    found = find(dataclasses.replace(seen, weight=_weight()))
+    heavy = [each for each in found if each.code == "dataset.heavy"]
+    assert bool(heavy) is named
+    if named:
+        assert found[0].code == "too_few_workers"
+        assert "for the advised 2 workers" in heavy[0].explanation

@@ -7,8 +7,9 @@ import dataclasses
 from typing import Any, get_args
 
 import pytest
-from builders import config, failed, machine, target, trial
-from finding_cases import QUIET, Loader, codes, evidence, failing
+import torch
+from builders import around, config, failed, machine, target, trial
+from finding_cases import QUIET, Loader, codes, evidence, failing, modeled
 
 from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE, find
@@ -809,7 +810,8 @@ def test_a_random_order_over_blocks_is_named(cpu: float, io: float, code: str) -
     assert first.predicted_gain is not None
     assert first.predicted_gain.value > 5.0
     assert first.fix is not None
-    assert "sampler=InBlocks(len(dataset), size)" in first.fix.code
+    assert "sampler=InBlocks(len(dataset), size, 32, 2)" in first.fix.code
+    assert "a block that several share is read by each of them" in first.fix.text
     ast.parse(first.fix.code.partition("\n\nDataLoader")[0])
     assert first.evidence["far_sample_s"] == 0.01
     shared = find(dataclasses.replace(seen, ranks=2))[0].fix
@@ -832,3 +834,91 @@ def test_samples_that_cost_the_same_in_any_order_raise_nothing(
     weight = DatasetWeight(far_sample_s=far_s, next_sample_s=next_s)
     sound, seen = evidence(CPU, usage=FULL), evidence(CPU, usage=FULL, weight=weight)
     assert find(seen) == find(sound)
+
+
+def test_blocks_come_to_one_worker_each() -> None:
+    weight = DatasetWeight(far_sample_s=0.01, next_sample_s=0.0005)
+    seen = evidence(Loader(fetch_cpu=0.019, rate=100.0), usage=FULL, weight=weight)
+    fix = find(seen)[0].fix
+    assert fix is not None
+    names: dict[str, Any] = {"torch": torch}
+    exec(fix.code.partition("\n\nloader")[0], names)
+    drawn = list(names["InBlocks"](1000, 128, 32, 2))
+    assert sorted(drawn) == list(range(1000))
+    batches = [drawn[at : at + 32] for at in range(0, 768, 32)]  # of six blocks of seven
+    assert all(len({sample // 128 for sample in batch}) == 1 for batch in batches)
+    readers: dict[int, set[int]] = {}
+    for number, batch in enumerate(batches):
+        for sample in batch:
+            readers.setdefault(sample // 128, set()).add(number % 2)
+    assert len(readers) == 6
+    assert all(len(workers) == 1 for workers in readers.values())
+
+
+def test_others_bring_no_more_than_what_threads_waited_for() -> None:
+    """A sampler that sleeps does so beside nobody, too."""
+    usage = Usage(
+        own_cpu_cores=0.24,
+        available_cpu_cores=0.24,
+        other_cpu_cores=1.76,
+        run_queue_wait_fraction=0.53,
+    )
+    loader = Loader(fetch_cpu=0.0007, starved=0.0002, dispatch=0.04, step=0.0067, busy=0.1, rate=19)
+    seen = evidence(
+        loader, usage=usage, noisy=True, predict=modeled(lambda _chosen, cores: around(10 * cores))
+    )
+    found = next(each for each in find(seen) if each.code == "cpu.neighbours")
+    assert found.predicted_gain is not None
+    assert found.predicted_gain.ends[1] < 1.4
+    free = dataclasses.replace(usage, run_queue_wait_fraction=0.9)  # more than one waited
+    seen = evidence(
+        loader, usage=free, noisy=True, predict=modeled(lambda _chosen, cores: around(10 * cores))
+    )
+    found = next(each for each in find(seen) if each.code == "cpu.neighbours")
+    assert found.predicted_gain is not None
+    assert found.predicted_gain.value > 4
+
+
+def test_what_others_take_is_known_by_a_batch_where_a_trial_was_too_short_for_it() -> None:
+    short = Usage(own_cpu_cores=0.0, available_cpu_cores=0.0, other_cpu_cores=2.0)
+    loader = Loader(config=config(0), fetch_cpu=0.006, starved=0.009, rate=60)
+    first, second = find(evidence(loader, usage=short, noisy=True))
+    assert (first.code, second.code) == ("cpu.neighbours", "fetch.cpu")
+    assert first.predicted_gain is not None
+    assert second.predicted_gain is not None
+    assert first.predicted_gain.value > second.predicted_gain.value > 1.1
+
+
+def test_others_come_behind_what_pays_where_their_cores_bring_nothing() -> None:
+    """It waits for cores, and its threads are hardly ever seen to."""
+    usage = Usage(
+        own_cpu_cores=0.05,
+        available_cpu_cores=0.05,
+        other_cpu_cores=1.95,
+        run_queue_wait_fraction=0.5,
+    )
+    loader = Loader(config=config(0), fetch_cpu=0.006, starved=0.009, rate=60)
+    found = find(evidence(loader, usage=usage, noisy=True))
+    assert codes(found) == ["fetch.cpu", "cpu.neighbours"]
+
+
+def test_no_workers_are_advised_where_a_batch_costs_far_less_without() -> None:
+    """Small tensors by the dozen: workers take turns on the cores, and each batch costs more."""
+    loader = Loader(
+        fetch_cpu=0.03,
+        starved=0.084,
+        receive=0.031,
+        hand_shake=0.01,
+        put_cpu=0.01,
+        rate=9,
+        busy=0.7,
+    )
+    alone = Loader(config=config(0), fetch_cpu=0.015, put_cpu=0.0, receive=0.0, rate=60)
+    fields = {"batch_tensors": 60}
+    seen = evidence(loader, target_fields=fields, calibrations=[alone], noisy=True)
+    first = find(seen)[0]
+    assert first.code == "main.receive"
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs == {"num_workers": 0}
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value > 2

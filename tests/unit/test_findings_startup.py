@@ -164,6 +164,10 @@ def test_what_an_iterable_fetches_before_it_yields_is_no_start(*, persists: bool
     found = _startup(_buffered(persists=persists))
     assert found.title == "Epochs begin with a wait for the dataset"
     assert "For 2.1 s of it __iter__ fetches before it yields" in found.explanation
+    # What a worker imports once would be no buffer, and nobody tried to keep workers.
+    assert ("imports and opens what it needs once" in found.explanation) is not persists
+    assert found.fix is not None
+    assert found.fix.text.startswith("Try persistent_workers=True") is not persists
     assert "no more than the other 214 ms" in found.explanation
     assert found.fix is not None
     assert "a smaller shuffle buffer" in found.fix.text
@@ -201,3 +205,6 @@ def test_what_workers_keep_is_a_start(seen: Evidence) -> None:
 def test_a_buffer_that_fills_again_though_workers_were_kept_is_none() -> None:
     found = _startup(_buffered(turns={KEPT: 2.2}))
     assert found.title == "Epochs begin with a wait for the dataset"
+    assert "imports" not in found.explanation
+    assert found.fix is not None
+    assert "persistent_workers=True doesn't help" in found.fix.text

@@ -366,3 +366,25 @@ def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
         raise OSError("none here")
 
     assert usage_from_now(begin=refuse)() is None
+
+
+def test_of_a_lock_that_workers_share_no_finding_promises_more_of_them() -> None:
+    """Looks at the workers of a script show it as those at a trial's do."""
+    four = dataclasses.replace(CONFIG, num_workers=4)
+    loader = dataclasses.replace(LOADER, config=four)
+    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
+    told = dataclasses.replace(
+        TOLD,
+        config=four,
+        stages=(stage("fetch", 0.15, 0.001), *rest),
+        workers=tuple(dataclasses.replace(TOLD.workers[0], worker=each) for each in range(4)),
+        costs=dataclasses.replace(TOLD.costs, io_s=(0.149,) * BATCHES),
+    )
+    free = diagnosed(loader, told)
+    held = diagnosed(loader, dataclasses.replace(told, worker_waits={"lock": 0.72, "sleep": 0.25}))
+    assert free is not None
+    assert held is not None
+    assert any("num_workers" in each.fix.dataloader_kwargs for each in free.findings if each.fix)
+    assert held.findings[0].code == "lock"
+    fixes = [each.fix for each in held.findings if each.fix]
+    assert not any("num_workers" in each.dataloader_kwargs for each in fixes)

@@ -219,7 +219,9 @@ def costs_for(view: Evidence, config: Config) -> Costs | None:
     Without workers nothing is known of putting and receiving: that is what the calibration with
     one or two is for.
     """
-    if view.workers or not config.num_workers:
+    if not config.num_workers:
+        return view.costs_at(0) or view.costs
+    if view.workers:
         return view.costs
     return view.costs_at(2) or view.costs_at(1)
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings import loader
-from dlprof.advise.findings.claims import Claim, Place, bound, gain_of, predicted_gain
+from dlprof.advise.findings.claims import (
+    Claim,
+    Place,
+    bound,
+    gain_of,
+    measured_gain,
+    predicted_gain,
+)
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import made_by_worker, starved_workers
 from dlprof.model.predict import first_batch_s
@@ -39,6 +46,9 @@ def __getitem__(self, index):
 def heavy(view: Evidence) -> Claim | None:
     """Pickling or copying the dataset costs time to first batch or memory."""
     weight, workers = view.weight, view.workers
+    if not workers:  # what those cost that are advised
+        few = loader.too_few_workers(view)
+        workers = few.config.num_workers if few is not None and few.config is not None else 0
     first = None if weight is None else weight.heaviest
     if weight is None or first is None or not workers:
         return None
@@ -50,10 +60,11 @@ def heavy(view: Evidence) -> Claim | None:
     if sent_s < (at.SENT_S if now else 2.0) and not (fills and not now):
         return None
     turn_s, share = loader.turn(view)  # of which sending the dataset is a part
-    share = share * min(1.0, sent_s / turn_s) if now and turn_s > 0 else 0.0
+    started = view.workers and turn_s > 0
+    share = share * min(1.0, sent_s / turn_s) if now and started else 0.0
     return Claim(
         f"The dataset is heavy: {first.name}",
-        _words(view, weight, first, sent_s),
+        _words(view, weight, first, workers),
         share,
         "num_workers start_method",
         {
@@ -68,7 +79,7 @@ def heavy(view: Evidence) -> Claim | None:
             "flat_bytes": weight.flat_bytes,
             "exactness": weight.how,
             "sending_s": sent_s,
-            "first_batch_s": first_batches(view),
+            "first_batch_s": first_batches(view, workers),
             "start_s": {
                 each.method: {part.name: part.wall_s for part in each.phases}
                 for each in weight.starts
@@ -80,18 +91,22 @@ def heavy(view: Evidence) -> Claim | None:
     )
 
 
-def first_batches(view: Evidence) -> Mapping[str, Mapping[str, float]]:
-    """Predicted seconds to the first batch, by start method and ``num_workers``."""
+def first_batches(view: Evidence, workers: int) -> Mapping[str, Mapping[str, float]]:
+    """Predicted seconds to the first batch, by start method and ``num_workers``.
+
+    ``workers`` are the present or advised ones, beside powers of two.
+    """
     weight = view.weight
     starts = () if weight is None else weight.starts
-    counts = sorted({1, 2, 4, 8, 16, 32, 64, view.workers} - {0})
+    counts = sorted({1, 2, 4, 8, 16, 32, 64, workers} - {0})
     return {
         each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
         for each in starts
     }
 
 
-def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
+def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, workers: int) -> str:
+    sent_s, advised = weight.sent_s * workers, "" if view.workers else "the advised "
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
     size = first.pickled_bytes or first.object_bytes
@@ -106,12 +121,12 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, sent_s
         f"By spawn or forkserver each worker is sent {about[weight.how]}"
         f"{format_bytes(weight.pickled_bytes)}: {format_duration(weight.pickle_s)} to pickle and "
         f"{format_duration(weight.unpickle_s)} to unpickle, {format_duration(sent_s)} for "
-        f"{counted(view.workers, 'worker')}. {heaviest}{objects}"
+        f"{advised}{counted(workers, 'worker')}. {heaviest}{objects}"
     )
-    predicted = first_batches(view)
+    predicted = first_batches(view, workers)
     if predicted:
         each = (
-            f"{format_duration(by_count[str(view.workers)])} by {method}"
+            f"{format_duration(by_count[str(workers)])} by {method}"
             for method, by_count in predicted.items()
         )
         text += f" Predicted time to first batch: {', '.join(each)}."
@@ -164,31 +179,26 @@ def unfed(view: Evidence) -> Claim | None:
     # fewer workers each has another share: the window doesn't say when these would end.
     own = (trial for trial in view.trials() if trial.config == view.config)
     ended = any(trial.fed_workers == workers for trial in own)
-    enough = not ended and (gain is None or gain.value >= NEAR)  # those that are fed, by themselves
-    instead = f" Or set num_workers={fed}, which does as well as {workers} now." if enough else ""
+    # Those that are fed, by themselves: as the model counts all that there are, it can't say.
+    tried = measured_gain(view, fewer)
+    enough = not ended and (tried is None or tried.value >= NEAR)
+    does = "does" if tried is not None or _all_fed(view, fed) else "may do"
+    instead = f" Or set num_workers={fed}, which {does} as well as {workers} now." if enough else ""
     made, count = made_by_worker(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)
-    why = "the dataset splits its data so that they get none"
-    if few:
-        ranks = f"{view.ranks} ranks of " if view.ranks > 1 else ""
-        why = f"the dataset has {counted(shards or 0, 'shard')} for {ranks}{workers} workers"
-    elif shards is not None:
-        why = f"the dataset has {shards} shards, but its split leaves these workers without"
+    why, more = _unfed_by(view, fed, shards, few=few)
     title = f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data"
-    more = "Cut the data into more shards, a multiple of ranks times workers"
     if ended:
         ends = "end" if starved[1:] else "ends"
         title = f"{len(starved)} of {workers} workers {ends} before the others"
         why = "their shares are smaller" if starved[1:] else "its share is smaller"
         more = "Split so that all workers get the same amount: samples w, w + n, w + 2n, …"
-    elif not few:
-        more = "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
     code = ""
     if ended:
         pass  # shards w, w + n, … may be what it has
     elif pays and view.target.dataset.startswith("datasets."):
         code = _HUGGING_FACE.format(shards=wanted)
-    elif pays and not few:
+    elif pays and not few and not _all_fed(view, fed):
         code = _STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
@@ -210,6 +220,30 @@ def unfed(view: Evidence) -> Claim | None:
         config=None if pays or not enough else fewer,
         gain=whole if pays else gain if enough else None,
     )
+
+
+def _unfed_by(view: Evidence, fed: int, shards: int | None, *, few: bool) -> tuple[str, str]:
+    """Why workers get no data, and what to do about it."""
+    why = "the dataset splits its data so that they get none"
+    more = "Cut the data into more shards, a multiple of ranks times workers"
+    if few:
+        ranks = f"{view.ranks} ranks of " if view.ranks > 1 else ""
+        return (
+            f"the dataset has {counted(shards or 0, 'shard')} for {ranks}{view.workers} workers",
+            more,
+        )
+    if shards is not None:
+        why = f"the dataset has {shards} shards, but its split leaves these workers without"
+        return why, "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
+    if _all_fed(view, fed):  # so many pieces, which it splits by worker
+        return f"the data seems to be in no more than {counted(fed, 'piece')}", more
+    return why, f"{more}, and give worker w of n shards w, w + n, w + 2n, …"
+
+
+def _all_fed(view: Evidence, workers: int) -> bool:
+    """Whether so many workers were tried, and each of them gave batches."""
+    tried = (trial for trial in view.trials() if trial.config.num_workers == workers)
+    return any(trial.fed_workers == workers for trial in tried)
 
 
 def _named(workers: Sequence[int]) -> str:

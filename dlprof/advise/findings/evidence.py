@@ -740,6 +740,8 @@ class Evidence:
     @property
     def worker_waits(self) -> Mapping[str, float]:
         """What the workers of the traced trial were seen at: shares of the looks at them."""
+        if self.explained is not None and self.explained.worker_waits:
+            return self.explained.worker_waits  # of a script
         traced_id = None if self.explained is None else self.explained.trial_id
         traced = (trial for trial in self.trials() if trial.id == traced_id)
         return next((trial.usage.worker_waits for trial in traced), {})

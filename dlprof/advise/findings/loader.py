@@ -363,11 +363,28 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
     gain = dataclasses.replace(gain, estimate=Estimate(value=buffered, low=ends[0], high=ends[1]))
     leads = starting_leads(view) and gain.value >= at.PAYS
     started = format_duration(turn_s - filled_s)
+    kept = kept_workers(view)
+    # Whether workers that persist would keep it shows only where they were tried.
+    tried = view.config.persistent_workers or kept is None or not kept.persistent_workers
+    tried = tried or any(trial.config == kept for trial in view.plain("variant"))
+    does = "__iter__ fetches before it yields, as to fill a shuffle buffer"
+    fix = (
+        "Let __iter__ yield sooner: from a smaller shuffle buffer, from one that yields while it "
+        "fills, or from one in each worker that is its share of the whole. "
+    )
+    if tried:
+        fix += "persistent_workers=True doesn't help with a buffer, which each epoch fills again."
+    else:
+        does += ", or imports and opens what it needs once"
+        fix = (
+            "Try persistent_workers=True, which keeps what a worker imports or opens once. A "
+            f"buffer is filled again in each epoch: then l{fix[1:].strip()}"
+        )
     return Claim(
         "Epochs begin with a wait for the dataset",
         f"The first batch of an epoch takes {format_duration(turn_s)}, {percent(share)} of the "
         f"time of an epoch of {view.epoch_batches or 0:,} batches. For {format_duration(filled_s)} "
-        "of it __iter__ fetches before it yields, as to fill a shuffle buffer. Starting "
+        f"of it {does}. Starting "
         f"{counted(view.workers, 'worker')} takes no more than the other {started}.",
         gain.saved,
         "epoch_turnover_s share_of_epoch batches_per_epoch first_fetch_s",
@@ -376,9 +393,7 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
             "share_of_epoch": share,
             "first_fetch_s": view.explained and view.explained.first_fetch_s,
         },
-        "Let __iter__ yield sooner: from a smaller shuffle buffer, from one that yields while it "
-        "fills, or from one in each worker that is its share of the whole. "
-        "persistent_workers=True doesn't help with a buffer, which each epoch fills again.",
+        fix,
         gain=gain,
         place=Place.FAULT if leads else Place.BEHIND,
     )
@@ -579,16 +594,24 @@ def fetch_cpu(view: Evidence) -> Claim | None:
 
 
 _BLOCKS = """class InBlocks(torch.utils.data.Sampler):
-    def __init__(self, count, size):  # size: samples of a row group, chunk or shard
-        self.count, self.size = count, size
+    def __init__(self, count, size, batch, workers):  # size: samples of a row group or chunk
+        self.count, self.size, self.batch, self.workers = count, size, batch, workers
 
     def __len__(self):
         return self.count
 
+    def _shuffled(self, block):
+        first = block * self.size
+        return (first + torch.randperm(min(self.size, self.count - first))).tolist()
+
     def __iter__(self):
-        for block in torch.randperm(-(-self.count // self.size)).tolist():
-            first = block * self.size
-            yield from (first + torch.randperm(min(self.size, self.count - first))).tolist()"""
+        order = torch.randperm(-(-self.count // self.size)).tolist()
+        order.sort(key=(self.count // self.size).__eq__)  # one that is shorter comes last
+        for begin in range(0, len(order), self.workers):
+            blocks = [self._shuffled(each) for each in order[begin : begin + self.workers]]
+            for at in range(0, self.size, self.batch):  # the next batch is the next worker's
+                for block in blocks:
+                    yield from block[at : at + self.batch]"""
 
 
 def _scattered(view: Evidence, costs: Costs) -> Claim | None:
@@ -609,6 +632,12 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
     if gain is None or not gain.pays:
         return None
     alone = view.ranks == 1  # each of several has its share of the samples by a sampler
+    batch = view.config.batch_size or view.target.batch_size or "batch_size"
+    given = f"len(dataset), size, {batch}, {max(1, view.workers)}"
+    apart = once = ""
+    if view.workers > 1:  # each has its own copy of what it reads
+        apart = ", so that all batches of a block come to one worker"
+        once = ", and by one worker: a block that several share is read by each of them"
     return Claim(
         "Random order reads a block for each sample",
         f"A sample takes {format_duration(far_s)}, and {format_duration(next_s)} where it follows "
@@ -618,10 +647,11 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
         "fetch_cpu_s fetch_waiting_s",
         {"far_sample_s": far_s, "next_sample_s": next_s},
         "Shuffle in blocks, by a sampler instead of shuffle=True: the blocks in random order, and "
-        "the samples within each. Or store the samples so that each can be read by itself, or in "
-        "smaller blocks. The gain assumes that all samples of a block are used once it is read.",
+        f"the samples within each{apart}. Or store the samples so that each can be read by itself, "
+        "or in smaller blocks. The gain assumes that all samples of a block are used once it is "
+        f"read{once}.",
         _BLOCKS if alone else "",
-        ("sampler", "InBlocks(len(dataset), size)") if alone else None,
+        ("sampler", f"InBlocks({given})") if alone else None,
         gain=gain,
         place=Place.FAULT,
     )
@@ -973,7 +1003,9 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
     named = view.config.sharing_strategy is None and (
         many or costs.receive.io_s > costs.receive.cpu_s
     )
-    faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
+    # Workers take turns on the cores, and a batch may cost more CPU time in them than without.
+    there = costs_for(view, alone) or costs
+    faster = there.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
     if faster > at.WORTH_TRYING:  # sharing by name brings half as much again for small tensors
         remedies.insert(0 if faster >= 1.5 else 1, alone)

@@ -12,6 +12,7 @@ from dlprof.advise.findings.claims import (
     Claim,
     Gain,
     Place,
+    bound,
     gain_of,
     measured_gain,
     predicted_gain,
@@ -188,7 +189,9 @@ def neighbours(view: Evidence) -> Claim | None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
         crowded = crowded and largest_s <= lost * costs.making.wall_s
-    had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
+    gain = _alone(view)
+    # What brings nothing to speak of is behind all that does.
+    crowded = crowded and (gain is None or gain.value >= at.PAYS)
     return Claim(
         "Other processes take the cores",
         f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy, and {waited}.",
@@ -197,9 +200,31 @@ def neighbours(view: Evidence) -> Claim | None:
         "starved_fraction",
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores.",
-        gain=predicted_gain(view, cores=max(view.cores, had), now=had),
+        gain=gain,
         place=Place.CROWD if lost >= 0.4 and crowded else Place.BEHIND,
     )
+
+
+def _alone(view: Evidence) -> Gain | None:
+    """What all cores would bring: no more than all that its threads waited for one.
+
+    Whoever sleeps, as main in a sampler or a step, does so beside nobody, too.
+    """
+    usage, costs = view.usage, view.costs
+    own, queued = usage.own_cpu_cores, usage.run_queue_wait_fraction
+    had, gain = usage.available_cpu_cores or own, None
+    if had:
+        gain = predicted_gain(view, cores=max(view.cores, had), now=had)
+    if costs is not None and (gain is None or gain.value < at.PAYS):
+        # What it had doesn't show in a short trial, nor in one of a loader that mostly waits: by
+        # what a batch took, and would take with a core at hand.
+        gain = bound(max(1.0, costs.rate(view.config, view.cores) * costs.period_s))
+    if gain is None or not own or queued is None:
+        return gain
+    waited = own * queued / max(0.01, 1 - queued)  # threads in the run queue, on average
+    most = 1 / max(0.02, 1 - waited)
+    capped = gain.estimate.through(lambda value: min(value, most))
+    return dataclasses.replace(gain, estimate=capped)
 
 
 def oversubscribed(view: Evidence) -> Claim | None:

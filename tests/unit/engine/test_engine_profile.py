@@ -17,7 +17,7 @@ from dlprof.engine.preparation import Outlook, trial_cost
 from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
-from dlprof.records import Config, Run, Trial, TrialCost
+from dlprof.records import Config, Failure, Run, Trial, TrialCost
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
@@ -185,3 +185,27 @@ def test_the_dataset_is_weighed_first_and_its_starts_only_where_it_is_heavy(
         assert kept.diagnosis.weight is not None
         assert kept.diagnosis.weight.far_sample_s == 0.01
         assert read_run(tmp_path / str(heavy)).diagnosis == kept.diagnosis
+
+
+class CutShort(PretendedBench):
+    """One of which the first trial takes longer than the budget leaves to it."""
+
+    def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
+        """A trial that was ended."""
+        found, said = super().explain(*request, **about)
+        known = dataclasses.replace(
+            found, outcome="timed_out", failure=Failure(kind="timeout", message="It didn't end.")
+        )
+        return dataclasses.replace(known, wall_s=about["wall_s"], batches_per_s=None), said
+
+
+def test_a_first_trial_that_the_budget_ends_says_which_budget_is_enough(tmp_path: Path) -> None:
+    run = profiled(tmp_path / "cut", CutShort(weight={"start_method": "spawn"}))
+    (trial,) = run.trials
+    assert trial.failure is not None
+    assert "which is all that a budget of" in trial.failure.message
+    hint = trial.failure.hint
+    enough_s = float(hint.removeprefix("Give --budget ").partition("s")[0])
+    assert enough_s > 4 * trial.wall_s
+    assert "started by spawn import torch first" in hint
+    assert "--start-method fork" in hint
