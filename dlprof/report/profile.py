@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from dlprof.advise.summary import ConfigSummary, summarize
@@ -38,6 +37,7 @@ from dlprof.report.labels import (
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
 from dlprof.report.sweep import first, title_of, what_failed
+from dlprof.stats.belief import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
@@ -81,8 +81,8 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     row, rate, unit = _rate(run, diagnosis, measured)
     said = "" if rate is None else f": {rate_text(rate, unit)}"
     given = sorted(t.samples_per_s.value for t in row.seen.trials if t.samples_per_s) if row else []
-    low = math.inf if rate is None or rate.low is None else rate.low
-    if given and rate is not None and low < (1 - USELESS) * rate.value:
+    wide = rate is not None and rate.low is not None and rate.low < (1 - USELESS) * rate.value
+    if rate is not None and wide and any(not NEAR < rate.value / each < 1 / NEAR for each in given):
         # An estimate without an interval may lie outside of all that its trials gave.
         said += f"; measured: {'-'.join(dict.fromkeys(map(format_rate, (given[0], given[-1]))))}"
     yield "Profiled", f"{diagnosis.config.text}{said}"

@@ -168,7 +168,7 @@ def test_a_traced_profile_without_findings_says_that_nothing_is_wrong() -> None:
 def test_a_rate_too_noisy_for_an_interval_has_what_was_measured_beside_it() -> None:
     diagnosis = dataclasses.replace(_diagnosis(), config=config(0))
     both = [trial(config(0), rate, noisy=True, spread=0.5) for rate in (100.0, 300.0)]
-    for trials, says in ((both, "; measured: 100-300"), (both[:1], "; measured: 100")):
+    for trials, says in ((both, "; measured: 100-300"), (both[:1], "for an interval)")):
         document = profile_report(dataclasses.replace(run(trials), diagnosis=diagnosis))
         (line,) = (each for each in drawn(document, 200).splitlines() if "Profiled" in each)
         assert "samples/s (too noisy for an interval)" in line
