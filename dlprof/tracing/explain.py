@@ -410,8 +410,10 @@ def timeline(
     began_at = trace.began_at + (began_ns - trace.began_ns) * 1e-9
 
     def column(name: str) -> tuple[float | None, ...]:
-        owners = (row.made if name in Made._fields else row for row in rows)
-        stamps = (getattr(owner, name, MISSING) for owner in owners)
+        if name in Made._fields:
+            stamps = [MISSING if row.made is None else getattr(row.made, name) for row in rows]
+        else:
+            stamps = [getattr(row, name) for row in rows]
         return tuple(None if each == MISSING else (each - began_ns) * 1e-9 for each in stamps)
 
     names = [field.name for field in dataclasses.fields(Timeline) if field.name.endswith("_s")]

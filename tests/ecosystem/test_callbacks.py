@@ -410,7 +410,7 @@ def test_a_loader_that_is_watched_in_place_copies_as_itself() -> None:
 def test_no_framework_is_loaded_before_it_is_asked_for() -> None:
     code = """
 import sys, dlprof
-from dlprof.integrations import callbacks, loggers, notebook, watch
+from dlprof.integrations import callbacks, loggers, watch
 dlprof.load_ipython_extension
 heavy = {"torch", "lightning", "transformers", "tensorboard", "wandb", "IPython"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)

@@ -607,11 +607,14 @@ _BLOCKS = """class InBlocks(torch.utils.data.Sampler):
     def __iter__(self):
         order = torch.randperm(-(-self.count // self.size)).tolist()
         order.sort(key=(self.count // self.size).__eq__)  # one that is shorter comes last
-        for begin in range(0, len(order), self.workers):
-            blocks = [self._shuffled(each) for each in order[begin : begin + self.workers]]
-            for at in range(0, self.size, self.batch):  # the next batch is the next worker's
-                for block in blocks:
-                    yield from block[at : at + self.batch]"""
+        shares = [order[worker :: self.workers] for worker in range(self.workers)]
+        own = [[each for block in blocks for each in self._shuffled(block)] for blocks in shares]
+        whole = min(map(len, own)) // self.batch * self.batch
+        for at in range(0, whole, self.batch):  # the next batch is the next worker's
+            for each in own:
+                yield from each[at : at + self.batch]
+        for each in own:
+            yield from each[whole:]"""
 
 
 def _scattered(view: Evidence, costs: Costs) -> Claim | None:
