@@ -63,6 +63,7 @@ _UNITS = {
     "_bytes": "bytes",
     "_cores": "cores",
     "_fraction": "0 to 1",
+    "_ghz": "GHz",
     "_hz": "Hz",
     "_w": "W",
 }
