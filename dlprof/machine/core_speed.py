@@ -20,9 +20,10 @@ from pathlib import Path
 from dlprof.machine.procfs import parse_cpu_ticks, read_text
 from dlprof.records import CoreSpeeds
 
-PERIOD_S = 0.01
-"""Between two pieces of work on whichever core: together they take 0.8 to 1 % of one core, however
-many cores there are."""
+PERIOD_S, SHARE = 0.01, 0.008
+"""Between two pieces of work on whichever core, at least; and what they may take of one core, all
+together, however many cores there are: where cores are slow, waking up for one takes 200 us, and
+they are fewer."""
 
 _STEPS = 400  # steps of a Python loop that are timed: 20 to 40 us
 
@@ -160,14 +161,19 @@ class SpeedProbe:
             pin(0, {cpu})  # of this thread alone
         except OSError:  # taken away from this process since
             return
-        due_s = time.monotonic() + PERIOD_S * place
+        ended_ns, due_s = self._clock(), time.monotonic() + PERIOD_S * place
         while not over.wait(max(0.0, due_s - time.monotonic())):
             # Before them, untimed: what the core's caches hold is another's.
             self._work(100)
             began_ns = self._clock()
             self._work(_STEPS)
-            visits.append(1e6 * _STEPS / max(1, self._clock() - began_ns))
-            due_s = max(due_s + period_s, time.monotonic())  # what was missed is not made up for
+            now_ns = self._clock()
+            visits.append(1e6 * _STEPS / max(1, now_ns - began_ns))
+            # From one visit to the next, waking up and waiting included.
+            rarer = max(1.0, (now_ns - ended_ns) / (1e9 * PERIOD_S * SHARE))
+            ended_ns = now_ns
+            # What was missed is not made up for.
+            due_s = max(due_s + rarer * period_s, time.monotonic())
 
     def _ticks(self) -> dict[int, float]:
         """Clock ticks that each core was busy since boot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -319,3 +320,12 @@ def test_its_own_work_is_timed_by_its_own_cpu_time(tmp_path: Path) -> None:
     assert probe.mean > 0
     assert probe.over_all is not None
     assert probe.over_all.median == pytest.approx(probe.mean)
+
+
+def test_slow_cores_are_visited_more_rarely(made: Made) -> None:
+    cores, probe = made({0: 8_000_000})  # of which a hundred would be most of a core
+    probe.start()
+    cores.await_visits(0)
+    time.sleep(0.2)
+    probe.stop()
+    assert len(cores.visited) <= 2
