@@ -103,8 +103,9 @@ def _base_ghz(cpu: Path, guest_mhz: float | None) -> float | None:
     """The clock of a CPU without boost, by its driver or its firmware; a guest's has no other."""
     kilohertz = parse_int((read_text(cpu / "cpufreq/base_frequency") or "").strip())
     megahertz = parse_int((read_text(cpu / "acpi_cppc/nominal_freq") or "").strip())
-    found = (kilohertz or 0) / 1e6 or (megahertz or 0) / 1e3 or (guest_mhz or 0.0) / 1e3
-    return round(found, 3) if 0 < found <= 100 else None  # as a profile may say
+    clocks = ((kilohertz or 0) / 1e6, (megahertz or 0) / 1e3, (guest_mhz or 0.0) / 1e3)
+    # as a profile may say
+    return next((round(clock, 3) for clock in clocks if 0.001 <= clock <= 100), None)
 
 
 def _count_affinity(

@@ -283,6 +283,8 @@ def _write(root: Path, family: Mapping[int, tuple[int, bytes, bytes]]) -> None:
         ({"cpufreq/base_frequency": "2400000\n", "acpi_cppc/nominal_freq": "2500\n"}, 2.4),
         ({"acpi_cppc/nominal_freq": "2450\n"}, 2.45),
         ({"cpufreq/base_frequency": "0\n"}, None),
+        ({"cpufreq/base_frequency": "300\n"}, None),  # 0.0 GHz, which no profile may say
+        ({"cpufreq/base_frequency": "-1\n", "acpi_cppc/nominal_freq": "2450\n"}, 2.45),
         ({}, None),
     ],
 )
