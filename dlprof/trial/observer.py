@@ -62,7 +62,12 @@ class MemoryGuard:
         return f"The trial held {format_bytes(held)} of memory, more than its limit of {limit}"
 
 
-LOOK_S = 0.2  # seconds between looks at a running trial's memory
+LOOK_S, PULSE_S = 0.2, 0.5
+"""Seconds between looks at a running trial's memory, and between samples of what it uses."""
+
+SHARE, RAREST = 0.004, 4
+"""What the ones and the others may take of one core each. Where they are expensive, as of many
+workers on slow cores, they are up to so many times as far apart; samples farther, above 2 %."""
 
 
 class EachRank:
@@ -99,10 +104,6 @@ class EachRank:
         }
 
 
-PULSE_S = 0.5
-"""Seconds between samples of a running trial; more where a sample is expensive (2 % of a core)."""
-
-
 class Observer:
     """Obeys ``watch``, ``start``, ``end``, ``memory`` and ``unwatch``.
 
@@ -124,6 +125,7 @@ class Observer:
         self._glances: dict[str, Glances] = {}  # by fields of the usage
         self._waits: dict[str, Any] = {}  # fields of the usage
         self._look_at_s = self._pulse_at_s = 0.0
+        self._rest_s = LOOK_S
 
     @property
     def pause_s(self) -> float:
@@ -131,7 +133,7 @@ class Observer:
         if self._sampler is None:
             return 60.0
         # Every 20 ms on average it glances at threads, where batches are traced.
-        return 0.02 * random.uniform(0.5, 1.5) if self._glances else LOOK_S
+        return 0.02 * random.uniform(0.5, 1.5) if self._glances else self._rest_s
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
@@ -211,15 +213,19 @@ class Observer:
             glances.look()
         if self._sampler is None or self._guard is None or time.monotonic() < self._look_at_s:
             return
-        self._look_at_s = time.monotonic() + (LOOK_S if self._glances else 0.0)
+        began_s = time.thread_time()
         self._sampler.look()
         reason = self._guard.exceeded()
+        cost_s = time.thread_time() - began_s
+        self._rest_s = min(RAREST * LOOK_S, max(LOOK_S, cost_s / SHARE))
+        self._look_at_s = time.monotonic() + (self._rest_s if self._glances else 0.0)
         if reason:
             self._say("memory", reason=reason)
             self._guard = None
         elif time.monotonic() >= self._pulse_at_s:
             self._pulse(self._sampler)
-            self._pulse_at_s = time.monotonic() + max(PULSE_S, self._sampler.rest_s())
+            rest_s = min(RAREST * PULSE_S, self._sampler.rest_s(SHARE))
+            self._pulse_at_s = time.monotonic() + max(PULSE_S, rest_s, self._sampler.rest_s())
 
     def _pulse(self, sampler: Sampler) -> None:
         now, last = sampler.take(), self._last
