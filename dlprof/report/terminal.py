@@ -345,13 +345,18 @@ def _is_apart(before: doc.Block, block: doc.Block) -> bool:
 def _shortened(label: str, most: int) -> str:
     """A label that leaves room for its bar; of a long one the end is shown, where places differ.
 
-    And the number that it begins with, as a bar's ``num_workers``.
+    And the number that it begins with, as a bar's ``num_workers``. Of a list whole entries go.
     """
     if cell_len(label) <= most:
         return label
     number, _, rest = label.partition(" ")
     if rest and number.isdecimal():
         return f"{number} {_shortened(rest, most - len(number) - 1)}"
+    entries = label.split(", ")
+    for first in range(1, len(entries)):
+        last = ", ".join(["...", *entries[first:]])
+        if cell_len(last) <= most:
+            return last
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 

@@ -73,6 +73,16 @@ def test_of_a_note_that_does_not_fit_what_is_said_last_goes() -> None:
     assert "perhaps as fast" in text
 
 
+def test_of_a_long_list_whole_entries_are_left_out() -> None:
+    bar = Bar(label="14 prefetch 2, not persistent, pinned", pieces=(Piece(1),), figure="9")
+    for width, says in (
+        (60, "14 ..., pinned"),
+        (76, "14 ..., pinned"),
+        (90, "14 ..., not persistent"),
+    ):
+        assert says in shown(Chart(bars=(bar,)), width=width)
+
+
 def test_of_a_long_label_its_number_and_its_end_are_shown() -> None:
     labels = ["16 prefetch 8, not persistent", "/a/very/long/way/to/a/place.py:12"]
     made = tuple(Bar(label=each, pieces=(Piece(1),)) for each in labels)
