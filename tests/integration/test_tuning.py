@@ -481,11 +481,11 @@ def test_ranks_that_train_together_grow_one_after_another_to_what_their_machine_
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    assert [each["off"] for each in told] == ["", ""]
+    reports = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert [each["off"] for each in reports] == ["", ""]
     moments = sorted(
         (at, rank, what, workers)
-        for rank, each in enumerate(told)
+        for rank, each in enumerate(reports)
         for at, what, workers in each["said"]
     )
     has, tries = [0, 0], None

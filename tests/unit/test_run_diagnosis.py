@@ -69,7 +69,7 @@ LOADER = WatchedLoader(
     wait=durations(0.030),
     step=durations(0.010),
 )
-TOLD = Explanation(
+TRACED = Explanation(
     trial_id="train.py:3",
     config=CONFIG,
     window_s=6.0,
@@ -98,7 +98,7 @@ TOLD = Explanation(
 
 def diagnosed(
     loader: WatchedLoader = LOADER,
-    told: Explanation = TOLD,
+    traced: Explanation = TRACED,
     wall_s: float = 10.0,
     *,
     cut_short: bool = False,
@@ -106,7 +106,7 @@ def diagnosed(
     quick = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.1)
     return diagnose_script(
         [quick, loader],
-        [told],
+        [traced],
         builders.machine(8),
         builders.target(),
         wall_s=wall_s,
@@ -204,10 +204,10 @@ def test_the_loop_of_a_script_that_was_cut_short_is_explained_however_small_a_pa
 
 
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
-    some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
+    some = diagnosed(traced=dataclasses.replace(TRACED, batches=20))
     assert some is not None
     assert "So few batches show little of their spread." in some.notes
-    fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
+    fewer = diagnosed(traced=dataclasses.replace(TRACED, batches=5))
     assert fewer is not None
     assert fewer.findings == ()
     only = "only 5 batches could be traced, and 10 are needed"
@@ -228,7 +228,7 @@ UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
 def test_what_could_not_be_followed_is_not_explained_but_said(
     change: dict[str, Any], why: str
 ) -> None:
-    found = diagnosed(told=dataclasses.replace(TOLD, **change))
+    found = diagnosed(traced=dataclasses.replace(TRACED, **change))
     assert found is not None
     assert found.findings == ()
     assert found.notes == (f"Not known why train.py:3 is waited for: {why}.",)
@@ -242,7 +242,7 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     foreign = dataclasses.replace(LOADER, name="own.py:1", waited_s=20.0)
     found = diagnose_script(
         [LOADER, foreign],
-        [TOLD],
+        [TRACED],
         builders.machine(8),
         builders.target(),
         wall_s=30.0,
@@ -263,13 +263,13 @@ def test_ranks_of_one_machine_share_its_cores(
     ranks: int, logical: int, all_may: int, *, told_so: bool
 ) -> None:
     """Where batches cost CPU alone, more workers give a rank no more than its own cores."""
-    costs = dataclasses.replace(TOLD.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
-    told = dataclasses.replace(
-        TOLD, costs=costs, stages=(stage("fetch", 0.039, 0.039), *TOLD.stages[1:])
+    costs = dataclasses.replace(TRACED.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
+    traced = dataclasses.replace(
+        TRACED, costs=costs, stages=(stage("fetch", 0.039, 0.039), *TRACED.stages[1:])
     )
     found = diagnose_script(
         [LOADER],
-        [told],
+        [traced],
         builders.machine(8, logical_cpus=logical),
         builders.target(),
         wall_s=10.0,
@@ -281,8 +281,8 @@ def test_ranks_of_one_machine_share_its_cores(
 
 
 def test_without_a_timed_step_there_is_no_outlook() -> None:
-    stages = tuple(each for each in TOLD.stages if each.name != "step")
-    found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))
+    stages = tuple(each for each in TRACED.stages if each.name != "step")
+    found = diagnosed(traced=dataclasses.replace(TRACED, stages=stages))
     assert found is not None
     assert not any("the model predicts" in note for note in found.notes)
 
@@ -291,15 +291,15 @@ def test_others_that_take_the_cores_are_told() -> None:
     busy = Usage(own_cpu_cores=0.4, available_cpu_cores=0.4, other_cpu_cores=1.6)
     fetch = dataclasses.replace(stage("fetch", 0.040, 0.010), run_queue_s=0.029, io_s=0.001)
     costs = dataclasses.replace(
-        TOLD.costs,
+        TRACED.costs,
         cpu_s=(0.011,) * BATCHES,
         io_s=(0.001,) * BATCHES,
         run_queue_s=(0.029,) * BATCHES,
     )
-    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
+    rest = tuple(each for each in TRACED.stages if each.name != "fetch")
     found = diagnose_script(
         [LOADER],
-        [dataclasses.replace(TOLD, stages=(fetch, *rest), costs=costs)],
+        [dataclasses.replace(TRACED, stages=(fetch, *rest), costs=costs)],
         builders.machine(2),
         builders.target(),
         wall_s=10.0,
@@ -372,16 +372,18 @@ def test_of_a_lock_that_workers_share_no_finding_promises_more_of_them() -> None
     """Looks at the workers of a script show it as those at a trial's do."""
     four = dataclasses.replace(CONFIG, num_workers=4)
     loader = dataclasses.replace(LOADER, config=four)
-    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
-    told = dataclasses.replace(
-        TOLD,
+    rest = tuple(each for each in TRACED.stages if each.name != "fetch")
+    traced = dataclasses.replace(
+        TRACED,
         config=four,
         stages=(stage("fetch", 0.15, 0.001), *rest),
-        workers=tuple(dataclasses.replace(TOLD.workers[0], worker=each) for each in range(4)),
-        costs=dataclasses.replace(TOLD.costs, io_s=(0.149,) * BATCHES),
+        workers=tuple(dataclasses.replace(TRACED.workers[0], worker=each) for each in range(4)),
+        costs=dataclasses.replace(TRACED.costs, io_s=(0.149,) * BATCHES),
     )
-    free = diagnosed(loader, told)
-    held = diagnosed(loader, dataclasses.replace(told, worker_waits={"lock": 0.72, "sleep": 0.25}))
+    free = diagnosed(loader, traced)
+    held = diagnosed(
+        loader, dataclasses.replace(traced, worker_waits={"lock": 0.72, "sleep": 0.25})
+    )
     assert free is not None
     assert held is not None
     assert any("num_workers" in each.fix.dataloader_kwargs for each in free.findings if each.fix)
