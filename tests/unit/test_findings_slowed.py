@@ -8,7 +8,7 @@ from typing import Any
 import builders
 import pytest
 from golden import drawn
-from test_run_diagnosis import BATCHES, LOADER, TOLD, durations, stage
+from test_run_diagnosis import BATCHES, LOADER, TRACED, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import (
@@ -71,7 +71,7 @@ def diagnosed(
     assert loader.wait is not None
     step_s, wait_s = loader.step.mean_s, loader.wait.mean_s
     shown = dataclasses.replace(
-        TOLD,
+        TRACED,
         config=config,
         stages=(
             stage("fetch", 0.080, 0.080),
@@ -81,7 +81,7 @@ def diagnosed(
             stage("step", step_s, step_s),
         ),
         workers=tuple(
-            dataclasses.replace(TOLD.workers[0], worker=number, cpu_cores=0.9)
+            dataclasses.replace(TRACED.workers[0], worker=number, cpu_cores=0.9)
             for number in range(2)
         ),
         wait_fraction=wait_s / 0.050,

@@ -8,7 +8,7 @@ from typing import Any
 
 import builders
 import pytest
-from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
+from test_run_diagnosis import BATCHES, CONFIG, LOADER, TRACED, durations, stage
 
 from dlprof.advise.thresholds import STARTS_CPU_S
 from dlprof.advise.wording import NO_LIMIT
@@ -29,7 +29,7 @@ from dlprof.records import (
 from dlprof.report.script import script_report
 from dlprof.report.terminal import plain_text
 
-WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
+WAITING = dataclasses.replace(TRACED, step_cpu_s=0.001)
 
 
 def diagnosed(
@@ -48,10 +48,10 @@ def diagnosed(
 
 def computing(cpu_s: float, *, step_cpu_s: float | None) -> Explanation:
     """Batches that cost CPU alone, and a step of 10 ms in the consumer's thread."""
-    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
-    costs = dataclasses.replace(TOLD.costs, cpu_s=(cpu_s,) * BATCHES, io_s=(0.0,) * BATCHES)
+    rest = tuple(each for each in TRACED.stages if each.name != "fetch")
+    costs = dataclasses.replace(TRACED.costs, cpu_s=(cpu_s,) * BATCHES, io_s=(0.0,) * BATCHES)
     return dataclasses.replace(
-        TOLD,
+        TRACED,
         stages=(stage("fetch", cpu_s, cpu_s), *rest),
         costs=costs,
         step_cpu_s=step_cpu_s,
@@ -176,7 +176,7 @@ def spawned(epochs: int, *, made: int = 1) -> Diagnosis:
         wait=durations(0.03, batches - epochs),
         step=durations(0.01, batches),
     )
-    shown = dataclasses.replace(WAITING, config=SPAWNED, workers=TOLD.workers * 2)
+    shown = dataclasses.replace(WAITING, config=SPAWNED, workers=TRACED.workers * 2)
     return diagnosed(loader, shown, wall_s=4.0 + 3.0 * made + 2.0 * epochs)
 
 
@@ -207,8 +207,8 @@ def test_workers_that_persist_pay_from_the_second_epoch_on(epochs: int) -> None:
         wait=durations(0.008, batches - epochs),
         step=durations(0.01, batches),
     )
-    told = dataclasses.replace(WAITING, config=loader.config)  # type: ignore[arg-type]  # it has one
-    found = diagnosed(loader, told, wall_s=3.0 * epochs).findings
+    traced = dataclasses.replace(WAITING, config=loader.config)  # type: ignore[arg-type]  # it has one
+    found = diagnosed(loader, traced, wall_s=3.0 * epochs).findings
     cause = next(each for each in found if each.code == "startup")
     assert cause.fix is not None
     assert bool(cause.fix.dataloader_kwargs) is (epochs > 1)
@@ -423,7 +423,7 @@ def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
 
 @pytest.mark.parametrize("step_cpu_s", [None, 0.018])
 def test_nothing_is_high_beside_a_step_that_takes_the_cores(step_cpu_s: float | None) -> None:
-    shown = dataclasses.replace(TOLD, step_cpu_s=step_cpu_s)
+    shown = dataclasses.replace(TRACED, step_cpu_s=step_cpu_s)
     findings = diagnosed(LOADER, shown).findings
     assert findings
     assert "high" not in {each.severity for each in findings}
@@ -591,9 +591,9 @@ def _refilled(first_s: float | None) -> Diagnosis:
     shown = dataclasses.replace(
         WAITING,
         config=loader.config,
-        workers=tuple(dataclasses.replace(TOLD.workers[0], worker=n) for n in range(2)),
-        stages=(stage("fetch", 0.078, 0.001), *TOLD.stages[1:]),
-        costs=dataclasses.replace(TOLD.costs, io_s=(0.077,) * BATCHES),
+        workers=tuple(dataclasses.replace(TRACED.workers[0], worker=n) for n in range(2)),
+        stages=(stage("fetch", 0.078, 0.001), *TRACED.stages[1:]),
+        costs=dataclasses.replace(TRACED.costs, io_s=(0.077,) * BATCHES),
         first_fetch_s=first_s,
     )
     return diagnosed(loader, shown, wall_s=20.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import builders
-from test_run_diagnosis import CONFIG, LOADER, TOLD, durations, stage
+from test_run_diagnosis import CONFIG, LOADER, TRACED, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import Copies, Diagnosis, WatchedLoader
@@ -28,9 +28,9 @@ FED = dataclasses.replace(
 
 
 def diagnosed(loader: WatchedLoader) -> Diagnosis | None:
-    stages = tuple(each for each in TOLD.stages if each.name not in {"wait", "step"})
+    stages = tuple(each for each in TRACED.stages if each.name not in {"wait", "step"})
     shown = dataclasses.replace(
-        TOLD,
+        TRACED,
         stages=(*stages, stage("wait", 0.0002), stage("copy", 0.004), stage("step", 0.006)),
         window_s=1.53,
         wait_fraction=0.02,
