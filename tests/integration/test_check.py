@@ -257,7 +257,7 @@ def test_a_cpuset_that_changes_in_the_middle_is_followed(repository: Path, worke
     own = sorted(os.sched_getaffinity(0))[:2]
     if len(own) < 2:
         pytest.skip("there is one core, so nothing to narrow")
-    (repository / "data.py").write_text(data(workers=workers))
+    (repository / "data.py").write_text(data(0.004, workers=workers))
     run_git(repository, "commit", "-qam", "two", "--allow-empty")
     limits = {"cpuset.mems": "0", "cpuset.cpus": f"{own[0]},{own[1]}"}
     changes = {3: f"{own[0]}", 5: f"{own[1]}", 7: limits["cpuset.cpus"]}
