@@ -32,6 +32,7 @@ from dlprof.stats.belief import (
     log_work,
     near_best,
     observe,
+    room_beside,
     room_of,
 )
 from dlprof.stats.intervals import t_quantile
@@ -441,6 +442,11 @@ def test_what_the_step_never_waited_for_nothing_can_save() -> None:
     endless = with_room(0.4, 1.0)
     assert endless is not None
     assert math.isfinite(endless.value)
+    halved, full = with_room(1.0, 0.03), with_room(1.9, 0.03)
+    assert halved is not None
+    assert halved.value == pytest.approx(room_beside(0.03))
+    assert full is not None
+    assert full.value == pytest.approx(math.log(2 / 1.9))  # fewer workers may leave it a core
 
 
 def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:

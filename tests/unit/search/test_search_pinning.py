@@ -18,7 +18,7 @@ _GIB = 1 << 30
 _TARGET = Target(spec="data.py:train", kind="map", dataset="data.Numbers", length=1 << 16)
 
 
-def _space(free_bytes: int, **settings: Any) -> Space:
+def _space(free_bytes: int, swapped_bytes: int = 0, **settings: Any) -> Space:
     machine = Machine(
         hostname="box",
         platform="Linux",
@@ -28,6 +28,7 @@ def _space(free_bytes: int, **settings: Any) -> Space:
         usable_cores=4.0,
         memory_bytes=64 * _GIB,
         memory_available_bytes=free_bytes,
+        swap_used_bytes=swapped_bytes,
         fingerprint="box",
     )
     return build_space(SweepSettings(**settings), _TARGET, machine, has_accelerator=True)
@@ -44,6 +45,16 @@ def test_pinning_is_left_out_with_the_reason_where_memory_is_short() -> None:
     assert {config.pin_memory for config in space.configs} == {False}
     (left,) = [each for each in space.left_out if each.setting == "pin_memory=True"]
     assert "can't be swapped out" in left.reason
+
+
+def test_pinning_is_left_out_where_the_machine_swaps_for_want_of_memory() -> None:
+    (left,) = [
+        each for each in _space(15 * _GIB, 2 * _GIB).left_out if "pin_memory" in each.setting
+    ]
+    assert "2.0 GiB swapped out" in left.reason
+    # Nobody asked again for what was swapped out once, or hardly anything was.
+    for once in (_space(16 * _GIB, 2 * _GIB), _space(15 * _GIB, _GIB)):
+        assert True in {config.pin_memory for config in once.configs}
 
 
 def test_who_names_pinning_gets_it() -> None:
