@@ -359,7 +359,8 @@ def run_tests(place: Path, tests: Sequence[str], limit_s: float | None) -> tuple
         text = output.read()
     if process.returncode == _NO_TESTS:
         raise RuntimeError(f"no tests: {text}")
-    noticed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, flags=re.MULTILINE)
+    # Without its parameters: a space may be among them, and its text could be cut off.
+    noticed = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", text, flags=re.MULTILINE)
     return ended, noticed[1] if noticed else ""
 
 
