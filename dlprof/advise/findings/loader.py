@@ -200,7 +200,10 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
     one, now, does = traced.get(1), traced.get(view.workers), ""
-    if one and now and one.batches and now.batches:
+    outside = view.workers * (1 - waits.get("queue", 0.0) - waits.get("lock", 0.0))
+    if one is None and waits and outside < 1.5:  # a worker does all that is done outside of it
+        does = "; until then num_workers=1 is as fast"
+    elif one and now and one.batches and now.batches:
         # Windows are short: batches that come by chance differ by the root of their number.
         chance = math.exp(1.96 * math.sqrt(1 / one.batches + 1 / now.batches))
         nearly = one.batches / one.window_s * now.window_s / now.batches / NEAR
