@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
-from dlprof.advise.wording import percent
+from dlprof.advise.wording import as_fast, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
@@ -730,7 +730,7 @@ def fetch_io(view: Evidence) -> Claim | None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
-        fix += "." if unknown else f": predicted {gains[threads].value:.2f}x."
+        fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
         blocked,
