@@ -51,7 +51,12 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     """
     left_s = allowance.budget_s - sum(trial.wall_s for trial in evidence.trials())
     if not evidence.observations:
-        return _affordable(_opening(evidence, allowance), allowance, left_s, sure=2)
+        opening = _opening(evidence, allowance)
+        if len(_affordable(opening, allowance, left_s)) < 2:
+            # A few slow batches that are traced show a cause, which their rate alone doesn't.
+            plain, traced, *more = opening
+            opening = [dataclasses.replace(traced, trial_s=0.1 * traced.trial_s), plain, *more]
+        return _affordable(opening, allowance, left_s, sure=2)
     if not evidence.plain("present"):
         return ()  # it failed, which its failure reports
     if longer := _longer(evidence, allowance):

@@ -25,13 +25,18 @@ def worker_threads_code(threads: int) -> str:
 
 
 def as_fast(ratio: Estimate) -> str:
-    """A ratio of two rates: ``2.31x as fast``."""
+    """A ratio of two rates: ``2.31x as fast``; in words where its interval is wide."""
+    if ratio.is_wide:
+        low, high = ratio.ends
+        if low <= 1 <= high:
+            return "faster or slower (too noisy to say)"
+        return f"{'faster' if low > 1 else 'slower'} (by how much is too noisy to say)"
     return f"{ratio.value:.2f}x as fast"
 
 
 def between(ratio: Estimate) -> str:
-    """The interval behind a ratio: `` (95% CI 2.10-2.54)``; empty where it has none."""
-    if ratio.low is None or ratio.high is None:
+    """The interval behind a ratio: `` (95% CI 2.10-2.54)``; empty for none, or a wide one."""
+    if ratio.low is None or ratio.high is None or ratio.is_wide:
         return ""
     return f" (95% CI {ratio.low:.2f}-{ratio.high:.2f})"
 

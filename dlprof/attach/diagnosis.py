@@ -351,7 +351,8 @@ def _diagnosed(
         return _broken(seen, config, machine, usage, target, _HANGS)
     explained = _explanation(seen, shares, config)
     found = diagnose(_evidence(seen, explained, machine, usage, target))
-    direct = list(_direct(seen, shares, config, explained))
+    locked = any("locked_fraction" in each.evidence for each in found.findings)
+    direct = list(_direct(seen, shares, config, explained, locked=locked))
     hidden: set[FindingCode] = {each.code for each in direct}
     if any(each.code == "cpu.neighbours" for each in found.findings):
         # Workers without a core answer late when main takes a tensor from them.
@@ -374,9 +375,7 @@ def _diagnosed(
         first = [*broken, *crowd, *direct]
     every = [*first, *(each for each in rest if each not in first)]
     # Of more, more may be without data, or wait for a lock that they share.
-    if any(
-        each.code == "workers.unfed" or (each.code == "lock" and each in direct) for each in every
-    ):
+    if locked or any(each.code == "workers.unfed" for each in every):
         every = [each for each in every if _asked(each) <= config.num_workers]
     findings = _by_gain(every, config.num_workers)
     # What then limits it rests on the step, which looks from outside know too roughly for that.
@@ -501,7 +500,15 @@ def _explanation(
             main_cpu_s=(dispatch_s,) * rows,
         ),
         wait_fraction=wait_s / period_s,
+        worker_waits=_mean_waits(seen),
     )
+
+
+def _mean_waits(seen: Seen) -> dict[str, float]:
+    """What workers were seen at, each of them for as much: shares of the looks."""
+    many = max(1, len(seen.workers))
+    names = {name for each in seen.workers for name in each.waits}
+    return {name: sum(each.share(name) for each in seen.workers) / many for name in sorted(names)}
 
 
 def _stage(
@@ -544,13 +551,15 @@ def _receive_s(seen: Seen) -> float:
 
 
 def _direct(
-    seen: Seen, shares: _Shares, config: Config, explained: Explanation
+    seen: Seen, shares: _Shares, config: Config, explained: Explanation, *, locked: bool
 ) -> Iterator[Finding]:
-    """Causes that the looks show by themselves, where no batch's own time has to be known."""
+    """Causes that the looks show by themselves, where no batch's own time has to be known.
+
+    ``locked``: workers wait for each other, which holds batches back and makes bursts of them.
+    """
     if (heavy := _heavy(seen, shares)) is not None:
         yield heavy
         return
-    making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
     most = max((look.alive for look in seen.looks), default=0)
     turning = sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
     if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
@@ -568,21 +577,8 @@ def _direct(
                 f"{EPOCH_SIGN} what that changes."
             ),
         )
-    elif making >= 0.3 and shares.wait >= _WAITS:
-        # Whether one worker, which waits for no other, does all that is done outside of the lock.
-        alone = round(len(seen.workers) * (1 - shares.idle - making)) <= 1
-        yield _finding(
-            "lock",
-            "Workers wait for each other",
-            f"Workers spend {percent(making)} of their time in a lock that processes share.",
-            making,
-            {"locked_fraction": making, "worker_busy_fraction": 1 - shares.idle},
-            Fix(
-                text="Give each worker its own file handle, connection or cache in "
-                "worker_init_fn, and hold no lock around slow work"
-                f"{'; until then num_workers=1 is as fast' if alone else ''}."
-            ),
-        )
+    elif locked:
+        return
     elif _is_ordered(seen, shares, explained):
         lost = shares.wait * shares.idle_meanwhile
         yield _finding(

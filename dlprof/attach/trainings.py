@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.internals import WORKER
-from dlprof.machine.launchers import launched_as, read_environ
+from dlprof.machine.launchers import is_parent, launched_as, read_environ
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.procfs import ProcessStat, parse_owner, read_text
 from dlprof.machine.tree import scan_processes
@@ -39,6 +39,7 @@ class Training:
     user: str = ""  # whose it is
     is_own: bool = True  # whether that is who looks
     ranks: int = 1  # of its job that share this machine, itself included
+    launcher: str = ""  # by whose id it was found, with its name; empty where by its own
 
     @property
     def script(self) -> str:
@@ -101,7 +102,9 @@ def find_trainings(
         key = pid, stat.start_ticks
         torch[key] = torch.get(key, False) or has_torch(pid, root)
         # A forked worker has its training's command, and for a moment its name.
-        if torch[key] and _command(pid, root) != _command(stat.parent, root):
+        if not torch[key] or _command(pid, root) == _command(stat.parent, root):
+            continue
+        if not _launches_ranks(pid, processes, root):
             found[pid] = _training(pid, processes, root)
     return tuple(sorted(found.values(), key=lambda each: each.pid))
 
@@ -125,27 +128,69 @@ def training_of(pid: int, root: Path = Path("/")) -> Training:
     if stat.name == WORKER and stat.parent in processes:
         pid = _main_of(stat.parent, root, processes)
     _check_access(pid, root)
-    launched = _below(pid, processes)
-    loading = _with_workers(processes, root)
-    own = [each for each in loading if each.pid == pid]
-    inner = [each for each in loading if each.pid in launched]
-    inner.sort(key=lambda each: each.pid)
-    if not own and len(inner) > 1:
-        listed = ", ".join(str(each.pid) for each in inner)
+    found = [each for each in _with_workers(processes, root) if each.pid == pid]
+    found = found or _launched(pid, processes, root)
+    if len(found) > 1:
+        scripts = {each.script for each in found}
+        listed = [str(e.pid) + (f" ({e.script})" if len(scripts) > 1 else "") for e in found]
+        known = any(each.workers or has_torch(each.pid, root) for each in found)
+        what = "trainings" if known else "Python programs"
         raise UsageError(
-            f"Process {pid} has started {len(inner)} trainings: {listed}",
-            hint=f"Give one of them: dlprof attach {inner[0].pid}",
+            f"Process {pid} has started {len(found)} {what}: {', '.join(listed)}",
+            hint=f"Give one of them: dlprof attach {found[0].pid}",
         )
-    if own or inner:
-        return (own or inner)[0]
-    program = (_command(pid, root) or ("",))[0]
-    with contextlib.suppress(OSError):
-        program = os.readlink(f"{root}/proc/{pid}/exe")  # /proc's links lead nowhere
-    if "python" not in Path(program).name and not has_torch(pid, root):
+    if not found and not _runs_python(pid, root):
         raise UsageError(
             f"Process {pid} ({processes[pid].name}) runs no Python", hint=_LOADS_NOTHING
         )
-    return _training(pid, processes, root)
+    training = found[0] if found else _training(pid, processes, root)
+    if training.pid == pid:
+        return training
+    _check_access(training.pid, root)
+    return dataclasses.replace(training, launcher=f"{pid} ({processes[pid].name})")
+
+
+def _launched(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> list[Training]:
+    """Trainings that a process has started, and that are in it no part of another's.
+
+    They are known by their workers. What has torch loaded itself, and so may train, has started no
+    others, unless it started ranks; of other launchers they may have no workers, and of one that
+    runs no Python at first no torch.
+    """
+    below = _below(pid, processes)
+    loading = [each for each in _with_workers(processes, root) if each.pid in below]
+    if not has_torch(pid, root) or _launches_ranks(pid, processes, root):
+        mains = {each.pid for each in loading}
+        inside = set[int]().union(*(_below(each, processes) for each in mains))
+        others = [
+            each
+            for each in sorted(below - mains - inside)
+            if processes[each].name != WORKER
+            and each != os.getpid()  # of whom a shell wants to know what it runs
+            and _runs_python(each, root)
+            # What is forked has its parent's, as workers do that have no name yet.
+            and _command(each, root) != _command(processes[each].parent, root)
+            and not _launches_ranks(each, processes, root)
+        ]
+        found = [each for each in others if has_torch(each, root)]
+        found = found or ([] if mains or _runs_python(pid, root) else others)
+        inside = set[int]().union(*(_below(each, processes) for each in found))
+        loading += [_training(each, processes, root) for each in found if each not in inside]
+    return sorted(loading, key=lambda each: each.pid)
+
+
+def _launches_ranks(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> bool:
+    """Whether a process has started ranks and is none, as torchrun, which has torch loaded, too."""
+    started = (child for child, stat in processes.items() if stat.parent == pid)
+    ranks = any(is_parent(read_environ(child, root)) for child in started)
+    return ranks and not is_parent(read_environ(pid, root))
+
+
+def _runs_python(pid: int, root: Path) -> bool:
+    program = (_command(pid, root) or ("",))[0]
+    with contextlib.suppress(OSError):
+        program = os.readlink(f"{root}/proc/{pid}/exe")  # /proc's links lead nowhere
+    return "python" in Path(program).name or has_torch(pid, root)
 
 
 def read_training(known: Training, root: Path = Path("/")) -> Training:
@@ -158,7 +203,7 @@ def read_training(known: Training, root: Path = Path("/")) -> Training:
     stat = processes.get(known.pid)
     if stat is None or stat.start_ticks != known.start_ticks or stat.state in ("Z", "X"):
         raise NothingMeasuredError(f"Process {known.pid} has ended")
-    return _training(known.pid, processes, root)
+    return dataclasses.replace(_training(known.pid, processes, root), launcher=known.launcher)
 
 
 def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Training]:

@@ -526,6 +526,8 @@ class _Pipes:
     process has both ends of all; a worker has its own, and by ``fork`` those made before. Which of
     two is the older, descriptors' numbers say only of one loader: those of an epoch that is over
     are given out again. Of two loaders it is the one that workers have which were started earlier.
+    A worker that is forked for the older one once both run, as by ``dlprof.tune``, has the pipes of
+    both and seems to be the newer one's.
     """
 
     def __init__(self, proc: str, pid: int) -> None:

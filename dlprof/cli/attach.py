@@ -17,7 +17,9 @@ from dlprof.units import quoted, watching_s
 def attach(
     asked: options.Asked,
     *,
-    pid: str = options.argument("The training's main process, or one of its workers.", "PID"),
+    pid: str = options.argument(
+        "The training's main process, one of its workers, or its launcher.", "PID"
+    ),
     seconds: float = options.option("How long to watch it. Default: 10.", "S", default=10.0),
 ) -> None:
     """Say why a running training waits.

@@ -13,8 +13,8 @@ def doctor(asked: options.Asked) -> None:
 
     Paste the result into an issue.
 
-    It looks at shared memory, limits, cores, versions, the GPU's driver and the clock, and loads no
-    data. It ends with 0 whatever it finds: scripts read "state" in --json.
+    It looks at shared memory, limits, cores, load, versions, the GPU's driver and the clock, and
+    loads no data. It ends with 0 whatever it finds: scripts read "state" in --json.
     """
     import dlprof
     from dlprof.machine.doctor import examine, look

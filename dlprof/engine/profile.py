@@ -35,6 +35,7 @@ from dlprof.records import (
     Calibration,
     Config,
     DatasetWeight,
+    Diagnosis,
     Failure,
     Purpose,
     Run,
@@ -48,7 +49,7 @@ from dlprof.store import RunWriter, check_output
 from dlprof.trial.failures import SENT_SOONER
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import Message
-from dlprof.units import format_duration, with_hint
+from dlprof.units import counted, format_duration, with_hint
 
 _TRIAL_S = 1.0
 
@@ -83,13 +84,17 @@ def refuse_spent(
     if deadline.cut_s >= cost.of(config, trial_s):
         return
     spent_s = deadline.elapsed_s
-    trials_s = 5 * cost.of(config, trial_s)  # those that a profile begins with
-    enough_s = math.ceil(spent_s + trials_s + deadline.ending_s)
+    enough_s = _enough_s(settings, config, cost, spent_s + deadline.ending_s)
     raise UsageError(
         f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: starting, "
         f"building and probing the target took {format_duration(spent_s)}",
         hint=f"Give a budget of {format_duration(enough_s)} or more.",
     )
+
+
+def _enough_s(settings: SweepSettings, config: Config, cost: TrialCost, beside_s: float) -> int:
+    """A budget that holds the trials that a profile begins with, and what comes beside them."""
+    return math.ceil(beside_s + 5 * cost.of(config, settings.trial_s or _TRIAL_S))
 
 
 def run_profile(
@@ -175,7 +180,9 @@ class _Profile(Measuring):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
         run = dataclasses.replace(self.so_far, calibration=evidence.calibration)
         gain = gains_over(run, self.config) if evidence.plain("present") else None
-        diagnosis = diagnose(dataclasses.replace(evidence, gain=gain), notes)
+        diagnosis = diagnose(dataclasses.replace(self._with_rate(evidence), gain=gain), notes)
+        if evidence.explained is not None and not evidence.plain("present"):
+            diagnosis = self._uncertain(diagnosis, evidence.explained.batches)
         end = self.end(reason)
         fault = self.writer.try_append(evidence.calibration, diagnosis, end)
         if fault is not None and reason != "failed":
@@ -235,6 +242,32 @@ class _Profile(Measuring):
         self._keep(experiment, trial, message)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
+
+    def _with_rate(self, evidence: Evidence) -> Evidence:
+        """With the rate of the traced trial where the budget held no other of slow batches."""
+        if evidence.explained is None or evidence.plain("present"):
+            return evidence
+        traced = (o for o in evidence.observations if o.explanation is evidence.explained)
+        plain = [
+            Observation(role="present", trial=dataclasses.replace(each.trial, purpose="measure"))
+            for each in traced
+        ]
+        return dataclasses.replace(evidence, observations=(*evidence.observations, *plain))
+
+    def _uncertain(self, diagnosis: Diagnosis, batches: int) -> Diagnosis:
+        """The same, with why it is uncertain: a few batches of one trial, and none untraced."""
+        tried_s = sum(trial.wall_s for trial in self.raw.trials)
+        beside_s = self.deadline.elapsed_s - tried_s + self.deadline.ending_s
+        enough_s = _enough_s(self.settings, self.config, self.cost, beside_s)
+        doubt = (
+            f"Certainty is low: it rests on {counted(batches, 'traced batch')}, as the budget held "
+            f"no more. Give --budget {enough_s}s."
+        )
+        findings = (
+            dataclasses.replace(each, doubtful=f"{each.doubtful} {doubt}".lstrip())
+            for each in diagnosis.findings
+        )
+        return dataclasses.replace(diagnosis, findings=tuple(findings))
 
     def _cut_short(self, spent_s: float, took_s: float) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.

@@ -22,11 +22,13 @@ from dlprof.files import is_there
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine, open_files_limit
 from dlprof.machine.memory import USUAL_SHM_BYTES
+from dlprof.machine.neighbours import Neighbours, watch
 from dlprof.machine.procfs import list_names, read_text
 from dlprof.records import Machine
 from dlprof.units import format_bytes
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
+_WATCHED_S = 0.5
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
@@ -38,7 +40,8 @@ class SystemFacts:
 
     The soft limit of open files can be raised to ``hard_open_files``; ``gpu_devices`` are device
     files, whether a driver answers or not; ``others`` are further programs on PATH that are called
-    dlprof; ``temporary`` is ``None`` where no such directory can be written to.
+    dlprof; ``temporary`` is ``None`` where no such directory can be written to. What others use was
+    watched while this process slept.
     """
 
     machine: Machine
@@ -53,6 +56,7 @@ class SystemFacts:
     others: tuple[str, ...] = ()
     temporary: str | None = None
     clock: str | None = None
+    others_use: Neighbours | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=temporary,
         clock=(read_text(root / _CLOCK) or "").strip() or None,
+        others_use=watch(_WATCHED_S) if root == Path("/") else None,
     )
 
 
@@ -160,6 +165,26 @@ def _cores(facts: SystemFacts) -> Iterator[Check]:
         yield Check("cores", "warning", text, advice)
     else:
         yield Check("cores", "ok", f"This process may use all {count} CPUs.")
+
+
+def _load(facts: SystemFacts) -> Iterator[Check]:
+    """Whether others use the cores, by how busy these were, and by how many threads want one."""
+    seen, cores = facts.others_use, facts.machine.logical_cpus
+    if seen is None or seen.busy_cores is None:
+        return
+    text = f"Other processes keep {seen.busy_cores:.1f} of {cores} cores busy"
+    # A quarter of them may be those that a loader's workers are then short of.
+    if seen.busy_cores < 0.25 * cores:
+        yield Check("load", "ok", f"{text}.")
+        return
+    if seen.load_1m is not None and seen.load_1m > cores:
+        text += f" and more wait for one (load {seen.load_1m:.1f})"
+    yield Check(
+        "load",
+        "warning",
+        f"{text}: rates are lower and noisier than without them.",
+        "Find them with dlprof machine. Measure when they are done, or for longer (--budget 5m).",
+    )
 
 
 def _memory(facts: SystemFacts) -> Iterator[Check]:
@@ -357,6 +382,7 @@ _RULES: tuple[Callable[[SystemFacts], Iterator[Check]], ...] = (
     _shared_memory,
     _open_files,
     _cores,
+    _load,
     _memory,
     _start_method,
     _python,

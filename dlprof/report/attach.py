@@ -98,7 +98,8 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
     training = seen.training
     whose = "" if training.is_own else f" of {training.user}"
     about = f"PID {training.pid}, {shortened(training.script, 40)}{whose}, {found.config.text}"
-    yield "Training", about + (f", one of {training.ranks} ranks" if training.ranks > 1 else "")
+    about += f", one of {training.ranks} ranks" if training.ranks > 1 else ""
+    yield "Training", about + (training.launcher and f", started by {training.launcher}")
     if found.finding is None and found.diagnosis.notes:
         yield "Bottleneck", found.diagnosis.notes[0]
     else:

@@ -85,6 +85,8 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     if rate is not None and wide and any(not NEAR < rate.value / each < 1 / NEAR for each in given):
         # An estimate without an interval may lie outside of all that its trials gave.
         said += f"; measured: {'-'.join(dict.fromkeys(map(format_rate, (given[0], given[-1]))))}"
+    if said and measured is not None and measured.purpose == "explain":
+        said += " (traced)"  # the budget held no trial without
     yield "Profiled", f"{diagnosis.config.text}{said}"
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction

@@ -560,6 +560,15 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     return list(held.items()) or None, ""  # a class written in C may hold more
 
 
+def split_by(dataset: Any) -> int | None:
+    """``shards_of`` where it is sure that more workers than these get nothing.
+
+    An attribute of another class may count what its ranks share.
+    """
+    known = type(dataset).__module__.partition(".")[0] in ("datasets", "webdataset")
+    return shards_of(dataset) if known else None
+
+
 def shards_of(dataset: Any) -> int | None:
     """Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
 

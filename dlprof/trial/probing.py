@@ -76,9 +76,13 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
+    shards = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
+        from dlprof.targets.weighing import split_by
+
+        shards = split_by(built.parts.dataset)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -113,6 +117,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
         "data_files": data_files,
+        "shards": shards,
         "moved_files": len(moving),
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),

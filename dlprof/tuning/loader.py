@@ -281,6 +281,8 @@ def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
         said = "-"
     elif speed.low is None or speed.high is None:
         said = f"{speed.value:.2f}x"
+    elif speed.is_wide:
+        said = "too noisy"
     else:
         said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
     return format_duration(tried.at_s), tried.setting, tried.why, said, tried.result

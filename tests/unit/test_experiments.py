@@ -189,6 +189,9 @@ def test_slow_batches_leave_out_what_the_budget_does_not_hold() -> None:
     slow = Allowance(budget_s=10.0, cost=TrialCost(overhead_s=0.4, batch_s=1.0))
     block = propose(_start(), slow)
     assert [each.role for each in block] == ["present", "present"]
+    # The first is all that there may be time for.
+    assert [each.explain for each in block] == [True, False]
+    assert block[0].trial_s < block[1].trial_s
 
 
 def _spent(trials: tuple[Trial, ...]) -> float:

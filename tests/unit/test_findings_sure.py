@@ -14,6 +14,7 @@ from dlprof.advise.findings import diagnosis
 from dlprof.advise.findings.claims import Claim, Place
 from dlprof.advise.findings.diagnosis import Cause, Placed, _graded, find
 from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.wording import as_fast, between
 from dlprof.records import Estimate, Finding, FindingCode, Fix
 from dlprof.report.findings import known_gain
 
@@ -33,6 +34,7 @@ FINDING = Finding(
     [
         (Estimate(value=2.0, low=1.5, high=2.7), "high"),
         (Estimate(value=0.94, low=0.58, high=1.54), "medium"),
+        (Estimate(value=0.94, low=0.8, high=1.1), "medium"),
         (Estimate(value=1.5, low=0.9, high=2.5), "medium"),
         (None, "medium"),
     ],
@@ -45,7 +47,26 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
     assert found.fix is not None
     loses = gain is not None and gain.value < 1
     assert bool(found.fix.dataloader_kwargs) is not loses
-    assert ("num_workers=4 shows no gain: 0.94x (95% CI 0.58-1.54)" in found.fix.text) is loses
+    # Of an interval wider than a factor of two no figure is shown.
+    noisy = gain is not None and gain.is_wide
+    shown = "faster or slower (too noisy to say)" if noisy else "0.94x (95% CI 0.80-1.10)"
+    assert (f"num_workers=4 shows no gain: {shown}" in found.fix.text) is loses
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Estimate(value=1.3, low=1.1, high=1.5), "1.30x as fast (95% CI 1.10-1.50)"),
+        (Estimate(value=7.03, low=1.04, high=47.0), "faster (by how much is too noisy to say)"),
+        (Estimate(value=0.4, low=0.2, high=0.9), "slower (by how much is too noisy to say)"),
+        (Estimate(value=1.0, low=0.4, high=2.5), "faster or slower (too noisy to say)"),
+        (Estimate(value=1.3), "1.30x as fast"),
+    ],
+)
+def test_a_ratio_that_is_known_to_no_factor_of_two_has_no_figure(
+    ratio: Estimate, said: str
+) -> None:
+    assert f"{as_fast(ratio)}{between(ratio)}" == said
 
 
 def test_what_costs_nothing_leaves_to_the_next_cause_what_was_left(

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.records import DatasetWeight
 from dlprof.targets import weighing
-from dlprof.targets.weighing import shards_of, weigh
+from dlprof.targets.weighing import shards_of, split_by, weigh
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -268,6 +268,10 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
             return iter(range(3))
 
     assert shards_of(Shards()) == 3
+    # Its ranks may share them out, and not its workers.
+    assert split_by(Shards()) is None
+    Shards.__module__ = "webdataset.compat"
+    assert split_by(Shards()) == 3
     assert shards_of(Held(num_shards=3)) is None
 
 

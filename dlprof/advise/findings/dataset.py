@@ -18,6 +18,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import made_by_worker, starved_workers
+from dlprof.advise.wording import as_fast
 from dlprof.model.predict import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.stats.belief import NEAR
@@ -201,7 +202,7 @@ def unfed(view: Evidence) -> Claim | None:
     elif pays and not few and not _all_fed(view, fed):
         code = _STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
-    brings = f" (predicted {whole.value:.2f}x)" if whole is not None and pays else ""
+    brings = f" (predicted {as_fast(whole.estimate)})" if whole is not None and pays else ""
     return Claim(
         title,
         f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "

@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
-from dlprof.advise.wording import percent
+from dlprof.advise.wording import as_fast, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
@@ -200,7 +200,10 @@ def _shared(view: Evidence) -> Claim | None:
         return None
     traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
     one, now, does = traced.get(1), traced.get(view.workers), ""
-    if one and now and one.batches and now.batches:
+    outside = view.workers * (1 - waits.get("queue", 0.0) - waits.get("lock", 0.0))
+    if one is None and waits and outside < 1.5:  # a worker does all that is done outside of it
+        does = "; until then num_workers=1 is as fast"
+    elif one and now and one.batches and now.batches:
         # Windows are short: batches that come by chance differ by the root of their number.
         chance = math.exp(1.96 * math.sqrt(1 / one.batches + 1 / now.batches))
         nearly = one.batches / one.window_s * now.window_s / now.batches / NEAR
@@ -727,7 +730,7 @@ def fetch_io(view: Evidence) -> Claim | None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
-        fix += "." if unknown else f": predicted {gains[threads].value:.2f}x."
+        fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
         blocked,

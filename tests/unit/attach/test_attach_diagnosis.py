@@ -297,6 +297,34 @@ def test_one_worker_does_for_a_lock_only_where_that_is_nearly_all(
     assert not any("num_workers" in each for each in fixes)
 
 
+def test_a_lock_counts_by_the_rule_of_profile_and_run() -> None:
+    """By its share of the time in which workers have a batch to make, and with what it is worth."""
+    seen = _seen(
+        _looks((190, WAITS._replace(idle=1)), (10, _look("running", idle=1))),
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        worker_waits={"lock": 50, "sleep": 50, "queue": 100},
+        main={"run_s": 0.3},
+    )
+    found = _diagnose(seen).finding
+    assert found is not None
+    assert found.code == "lock"
+    assert found.evidence["locked_fraction"] == pytest.approx(0.5)
+    assert found.predicted_gain is not None
+    assert 1.0 < found.predicted_gain.value < 2.1
+
+
+def test_workers_that_ask_another_process_are_warned_of_it() -> None:
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 0.5, "queued_s": 0.02},
+        worker_waits={"handover": 190, "running": 10},
+        main={"run_s": 0.5},
+    )
+    found = _diagnose(seen).finding
+    assert found is not None
+    assert (found.code, "Unix socket" in found.explanation) == ("fetch.io", True)
+
+
 def test_workers_that_share_the_cores_with_others_are_warned() -> None:
     crowd = Usage(
         own_cpu_cores=0.8, available_cpu_cores=0.8, other_cpu_cores=1.2, other_runnable=4.0

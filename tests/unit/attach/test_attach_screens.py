@@ -73,6 +73,13 @@ def test_the_answer_is_short_and_complete(name: str) -> None:
     assert "sampled" in details
 
 
+def test_a_training_that_its_launcher_led_to_says_so() -> None:
+    seen = _io()
+    training = dataclasses.replace(seen.training, launcher="17 (timeout)")
+    found = diagnose_training(dataclasses.replace(seen, training=training), HERE, QUIET)
+    assert ", started by 17 (timeout)" in " ".join(_lines(attach_report(found)))
+
+
 def _recorded() -> Attached:
     """What ``tools/record.py`` saw of the training of ``docs/how-to/attach.md``."""
     kept = json.loads(RECORDED.read_text(encoding="utf-8"))

@@ -104,6 +104,68 @@ def test_a_launcher_with_one_training_leads_to_it_and_one_with_two_lists_them(ro
     assert "dlprof attach 17100" in raised.value.hint
 
 
+def _process(root: Path, pid: int, parent: int, words: str, *, torch: bool = False) -> None:
+    """One more process: a copy of the training's main one, without its torch."""
+    shutil.copytree(root / f"proc/{MAIN}", root / f"proc/{pid}")
+    _rename(root, pid, Path(words.split("\0", maxsplit=1)[0]).name)
+    _reparent(root, pid, parent)
+    (root / f"proc/{pid}/cmdline").write_text(f"{words}\0", encoding="ascii")
+    if not torch:
+        (root / f"proc/{pid}/maps").write_bytes(b"")
+
+
+def _without_workers(root: Path) -> None:
+    for pid in (*WORKERS, 17672, 17680, 17695, 17700):
+        shutil.rmtree(root / f"proc/{pid}")
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_a_launcher_leads_to_a_training_that_has_no_workers(root: Path, *, torch: bool) -> None:
+    """Nor torch, where it has just begun; what compiles for it is a part of it."""
+    _without_workers(root)
+    _process(root, 17000, 1, "timeout\x00100\0bash\0train.sh")
+    _process(root, 17001, 17000, "bash\0train.sh")
+    _reparent(root, MAIN, 17001)
+    _process(root, 17200, MAIN, "python\0-m\0compile_worker", torch=torch)
+    if not torch:
+        (root / f"proc/{MAIN}/maps").write_bytes(b"")
+    found = training_of(17000, root)
+    assert (found.pid, found.launcher) == (MAIN, "17000 (timeout)")
+    assert read_training(found, root).launcher == found.launcher
+    assert training_of(MAIN, root).launcher == ""
+
+
+def test_of_several_without_workers_each_is_named_with_its_script(root: Path) -> None:
+    _without_workers(root)
+    _process(root, 17000, 1, "bash\0all.sh")
+    _reparent(root, MAIN, 17000)
+    _process(root, 17200, 17000, "python\0evaluate.py", torch=True)
+    _process(root, 17300, 17000, "python\0serve.py")  # has no torch
+    named = r"2 trainings: 17191 \(train.py\), 17200 \(evaluate.py\)"
+    with pytest.raises(UsageError, match=named) as raised:
+        training_of(17000, root)
+    assert "dlprof attach 17191" in raised.value.hint
+    (root / f"proc/{MAIN}/maps").write_bytes(b"")
+    assert training_of(17000, root).pid == 17200
+    (root / "proc/17200/maps").write_bytes(b"")
+    with pytest.raises(UsageError, match="3 Python programs: 17191 "):
+        training_of(17000, root)
+
+
+def test_what_launches_ranks_has_torch_and_is_no_training(root: Path) -> None:
+    _without_workers(root)
+    _process(root, 17000, 1, "timeout\x00100\0torchrun\0train.py")
+    _process(root, 17001, 17000, "python\0torchrun\0train.py", torch=True)
+    _reparent(root, MAIN, 17001)
+    (root / f"proc/{MAIN}/environ").write_bytes(b"RANK=0\0TORCHELASTIC_RUN_ID=x\0")
+    assert [each.pid for each in find_trainings(root)] == [MAIN]
+    assert [training_of(each, root).pid for each in (17000, 17001, MAIN)] == 3 * [MAIN]
+    # What a rank starts is no rank.
+    _process(root, 17200, MAIN, "python\0-m\0compile_worker", torch=True)
+    shutil.copy(root / f"proc/{MAIN}/environ", root / "proc/17200/environ")
+    assert training_of(17000, root).pid == MAIN
+
+
 def _cores(root: Path) -> float:
     watcher = _watched(root)
     try:

@@ -11,9 +11,17 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preparation import Outlook, Preflight, _refuse_small, plan_sweep, trial_cost
+from dlprof.engine.preparation import (
+    Outlook,
+    Preflight,
+    _named_shards,
+    _refuse_small,
+    _within_shards,
+    plan_sweep,
+    trial_cost,
+)
 from dlprof.errors import TargetError
-from dlprof.records import Config, Failure
+from dlprof.records import Config, Failure, LeftOut
 from dlprof.search.space import Space
 from dlprof.settings import SweepSettings
 
@@ -257,3 +265,33 @@ def test_slow_batches_are_calibrated_by_two_workers_alone(
     plan, _ = plan_sweep(settings, machine(2), outlook, FORKS, spent_s=10.0)
     assert plan.search == search
     assert [each.num_workers for each in plan.calibration] == workers
+
+
+@pytest.mark.parametrize(
+    ("shards", "own", "named", "limit", "most"),
+    [
+        (3, None, None, None, 3),
+        (3, None, None, 2, 2),
+        (3, 4, None, None, 4),  # as it is now is measured
+        (3, None, (8,), None, None),
+        (None, None, None, None, None),
+    ],
+)
+def test_no_more_workers_are_tried_than_there_are_shards(
+    shards: int | None,
+    own: int | None,
+    named: tuple[int, ...] | None,
+    limit: int | None,
+    most: int | None,
+) -> None:
+    about = target(own_config=None if own is None else Config(num_workers=own))
+    settings = SweepSettings(num_workers=named, max_workers=limit)
+    assert _within_shards(settings, about, shards).max_workers == most
+
+
+def test_that_shards_allow_no_more_workers_is_said() -> None:
+    other = LeftOut(setting="pin_memory=True", reason="there is no accelerator")
+    space = Space(configs=(), left_out=(LeftOut(setting="4", reason="max_workers is 3"), other))
+    named, kept = _named_shards(space, 3).left_out
+    assert named.reason == "more workers than the dataset's 3 shards get no data"
+    assert kept == other

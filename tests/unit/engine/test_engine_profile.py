@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from builders import config, header, machine, target
-from finding_cases import Loader, evidence
+from finding_cases import Loader, evidence, stage
 from led_sweeps import PretendedBench, Quiet
 
 from dlprof.engine.preparation import Outlook, trial_cost
@@ -18,6 +18,7 @@ from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Failure, Run, Trial, TrialCost
+from dlprof.records.codec import to_json
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
@@ -69,14 +70,16 @@ class DeadForkServer(PretendedBench):
         return super().explain(*request, **about)
 
 
-def profiled(path: Path, bench: PretendedBench, listener: Quiet | None = None) -> Run:
+def profiled(
+    path: Path, bench: PretendedBench, listener: Quiet | None = None, *, batch_s: float = 0.0
+) -> Run:
     about = header()
     with RunWriter.create(path, about) as writer:
         return _Profile(
             header=about,
             settings=SweepSettings(budget_s=60.0),
             config=Config(num_workers=1),
-            cost=TrialCost(overhead_s=0.1),
+            cost=TrialCost(overhead_s=0.1, batch_s=batch_s),
             runner=cast(TrialRunner, bench),
             writer=writer,
             listener=listener or Quiet(),
@@ -209,3 +212,33 @@ def test_a_first_trial_that_the_budget_ends_says_which_budget_is_enough(tmp_path
     assert enough_s > 4 * trial.wall_s
     assert "started by spawn import torch first" in hint
     assert "--start-method fork" in hint
+
+
+class OnlyTraced(CutShort):
+    """One of which the budget holds the traced trial and none more."""
+
+    def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
+        """A trial, which was ended unless it is traced: then a batch computes for a second."""
+        if not request[0].explain:
+            return super().explain(*request, **about)
+        found, said = PretendedBench.explain(self, *request, **about)
+        shown = {**said["explanation"], "window_s": 2.0, "batches": 2}
+        shown["stages"] = [to_json(stage("fetch", 1.0)), to_json(stage("wait", 1.0))]
+        shown["workers"] = [{"worker": 0, "batches": 2, "busy_fraction": 1.0}]
+        return found, {"explanation": shown}
+
+
+def test_slow_batches_are_traced_first_and_so_have_a_cause_of_low_certainty(tmp_path: Path) -> None:
+    run = profiled(tmp_path / "slow", OnlyTraced(lasts_s=40.0, cost_s=1.0), batch_s=10.0)
+    assert [trial.purpose for trial in run.trials] == ["explain"]
+    assert run.end is not None
+    assert run.end.reason == "budget"
+    assert run.findings
+    for each in run.findings:
+        assert "Certainty is low: it rests on " in each.doubtful
+        enough_s = float(each.doubtful.rpartition("--budget ")[2].rstrip("s."))
+        assert enough_s > 5 * 40
+    # What the run measured is what it keeps; and where both are there, nothing is doubted for it.
+    roomy = profiled(tmp_path / "quick", PretendedBench())
+    assert roomy.trials[0].purpose == "measure"
+    assert not any("Certainty" in each.doubtful for each in roomy.findings)

@@ -17,6 +17,7 @@ from golden import drawn
 from dlprof.cli.entry import run
 from dlprof.machine import doctor
 from dlprof.machine.doctor import Check, SystemFacts, examine, look
+from dlprof.machine.neighbours import Neighbours
 from dlprof.machine.nvidia import GpuReader
 from dlprof.records import GpuInfo, Machine
 from dlprof.report.documents import json_document
@@ -246,3 +247,26 @@ def test_the_program_ends_with_0_whatever_it_finds(
     assert "problem" in states
     assert run(["doctor"], {}) == 0
     assert "1 problem found." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("busy", "load", "state", "said"),
+    [
+        (0.3, 0.2, "ok", "keep 0.3 of 16 cores busy."),
+        (8.0, 9.0, "warning", "keep 8.0 of 16 cores busy: rates"),
+        (16.0, 104.0, "warning", "16.0 of 16 cores busy and more wait for one (load 104.0): rates"),
+    ],
+)
+def test_the_load_of_other_processes_is_said(
+    busy: float, load: float, state: str, said: str
+) -> None:
+    seen = Neighbours(watched_s=0.5, busy_cores=busy, load_1m=load)
+    (check,) = (each for each in examine(facts(others_use=seen)) if each.name == "load")
+    assert check.state == state
+    assert said in check.finding
+    assert ("dlprof machine" in check.advice) is (state == "warning")
+
+
+def test_where_the_load_cannot_be_seen_nothing_is_said_of_it() -> None:
+    for seen in (None, Neighbours(watched_s=0.5)):
+        assert "load" not in [each.name for each in examine(facts(others_use=seen))]
