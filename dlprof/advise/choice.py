@@ -16,8 +16,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
@@ -38,6 +37,7 @@ from dlprof.records import (
     Run,
     Trial,
     broken_sample,
+    undisturbed,
 )
 from dlprof.records.record import record
 from dlprof.stats.belief import (
@@ -117,8 +117,8 @@ class Candidate:
 
     @property
     def startup_s(self) -> float | None:
-        """Median of ``iter`` plus first ``next``."""
-        seen = typical(trial.startup_s for trial in self.trials)
+        """Median of ``iter`` plus first ``next``, of undisturbed trials."""
+        seen = typical(trial.startup_s for trial in undisturbed(self.trials))
         return self.prediction.startup_s if seen is None and self.prediction else seen
 
     @property
@@ -341,7 +341,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         expected = None if stored is None else ExpectedRates.of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
-    timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
+    timed = _timed(trials)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
         # Turnovers that would leave less are nonsense, but must not overflow.
@@ -350,7 +350,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     epochs = {} if expected is None else _epoch_factors(expected)
     for config, found in logs.items():
         log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
-        error = at.TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
+        error = at.TURNOVER_SPREAD / math.sqrt(timed.get(config.turnover_group, 1))
         epochs[config.key] = Gap(log, (1 - math.exp(log)) * error, math.inf)
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
@@ -374,6 +374,15 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         return speeds
     level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
+
+
+def _timed(trials: Iterable[Trial]) -> dict[Config, int]:
+    """How many restarts say what one takes, by ``Config.turnover_group``."""
+    found: dict[Config, list[Trial]] = {}
+    for trial in trials:
+        if trial.epoch_turnover_s is not None:
+            found.setdefault(trial.config.turnover_group, []).append(trial)
+    return {group: len(undisturbed(some)) for group, some in found.items()}
 
 
 def _shown_over(configs: Collection[Config], situation: Situation) -> list[str]:

@@ -360,13 +360,16 @@ class Sweep(Measuring):
     ) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         config = proposal.config
-        timed = any(
-            trial.epoch_turnover_s is not None
-            and trial.config.turnover_group == config.turnover_group
+        timed = [
+            trial
             for trial in self.so_far.trials
-        )
+            if trial.epoch_turnover_s is not None
+            and trial.config.turnover_group == config.turnover_group
+        ]
+        # A single time that others disturbed may be several times too long: the median of three.
+        known = len(timed) >= 3 or not all(trial.noisy for trial in timed)
         request = self.request(
-            config, proposal.trial_s, turnover=not timed, explain=purpose == "explain", cpus=cpus
+            config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )
         found = self.measured(
             request,

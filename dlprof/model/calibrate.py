@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.model.work import DEFAULT, fetch_s
-from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
+from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage, undisturbed
 
 MIN_BATCHES = 10  # fewer batches than this say nothing of their spread
 
@@ -455,17 +455,20 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
 def startups_of(trials: Iterable[Trial]) -> dict[str, tuple[float, ...]]:
     """Seconds to start, by start method: the first worker, and each further one.
 
-    The line through medians over ``num_workers``; with a single value of it, only the first where
-    that is one worker. ``main`` is without workers.
+    The line through medians over ``num_workers``, of undisturbed trials where there are such; with
+    a single value of it, only the first where that is one worker. ``main`` is without workers.
     """
-    groups: dict[str, dict[int, list[float]]] = {}
+    groups: dict[str, dict[int, list[Trial]]] = {}
     for trial in trials:
         if trial.outcome == "completed" and trial.startup_s is not None:
             by_workers = groups.setdefault(_method(trial), {})
-            by_workers.setdefault(trial.config.num_workers, []).append(trial.startup_s)
+            by_workers.setdefault(trial.config.num_workers, []).append(trial)
     lines: dict[str, tuple[float, ...]] = {}
     for name, by_workers in groups.items():
-        points = [(float(w), statistics.median(each)) for w, each in sorted(by_workers.items())]
+        points = [
+            (float(workers), statistics.median(t.startup_s or 0.0 for t in undisturbed(some)))
+            for workers, some in sorted(by_workers.items())
+        ]
         if len(points) > 1 and points[0][0]:
             first, slope = _rising(points)
             lines[name] = (max(0.0, first + slope), slope)
@@ -475,16 +478,19 @@ def startups_of(trials: Iterable[Trial]) -> dict[str, tuple[float, ...]]:
 
 
 def turnovers_of(trials: Iterable[Trial]) -> dict[str, float]:
-    """Seconds from an epoch's last batch to the next one's first: medians.
+    """Seconds from an epoch's last batch to the next one's first: medians, of undisturbed trials.
 
     By ``persistent`` and by start method; ``main`` is without workers.
     """
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.epoch_turnover_s is not None:
             name = "persistent" if trial.config.persistent_workers else _method(trial)
-            groups.setdefault(name, []).append(trial.epoch_turnover_s)
-    return {name: statistics.median(values) for name, values in groups.items()}
+            groups.setdefault(name, []).append(trial)
+    return {
+        name: statistics.median(trial.epoch_turnover_s or 0.0 for trial in undisturbed(some))
+        for name, some in groups.items()
+    }
 
 
 def _method(trial: Trial) -> str:

@@ -92,6 +92,7 @@ from dlprof.records.trial import RankFigures as RankFigures
 from dlprof.records.trial import Trial as Trial
 from dlprof.records.trial import Usage as Usage
 from dlprof.records.trial import UsageSample as UsageSample
+from dlprof.records.trial import undisturbed as undisturbed
 from dlprof.records.watched import SCRIPT_SPEC as SCRIPT_SPEC
 from dlprof.records.watched import Durations as Durations
 from dlprof.records.watched import Headroom as Headroom

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
@@ -301,6 +301,12 @@ class Trial:
         """What all ranks give together where each waits for the slowest."""
         rate = self.samples_per_s
         return None if rate is None else rate.times(max(1, len(self.ranks)))
+
+
+def undisturbed(trials: Iterable[Trial]) -> list[Trial]:
+    """Those of some trials that nothing disturbed; all of them where none is such."""
+    some = [*trials]
+    return [trial for trial in some if not trial.noisy] or some
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from dlprof.records import Config, Estimate, Trial
+from dlprof.records import Config, Estimate, Trial, undisturbed
 
 
 @functools.cache
@@ -156,15 +156,20 @@ def typical(values: Iterable[float | None]) -> float | None:
 def turnovers(trials: Iterable[Trial]) -> dict[Config, float]:
     """Seconds from an epoch to the next, by ``Config.turnover_group``: the median of its trials.
 
-    Workers that don't persist start again at each epoch: where no turnover was timed, starting
-    them stands for it.
+    Of undisturbed ones, if any: beside others a restart takes several times as long. Workers that
+    don't persist start again at each epoch: where no turnover was timed, starting them stands for
+    it.
     """
-    timed: dict[Config, list[float]] = {}
-    started: dict[Config, list[float]] = {}
+    timed: dict[Config, list[Trial]] = {}
+    started: dict[Config, list[Trial]] = {}
     for trial in trials:
         group = trial.config.turnover_group
         if trial.epoch_turnover_s is not None:
-            timed.setdefault(group, []).append(trial.epoch_turnover_s)
+            timed.setdefault(group, []).append(trial)
         elif trial.startup_s is not None and not trial.config.persistent_workers:
-            started.setdefault(group, []).append(trial.startup_s)
-    return {group: statistics.median(values) for group, values in (started | timed).items()}
+            started.setdefault(group, []).append(trial)
+    found: dict[Config, float] = {}
+    for group, some in (started | timed).items():
+        ends = (each.epoch_turnover_s or each.startup_s or 0.0 for each in undisturbed(some))
+        found[group] = statistics.median(ends)
+    return found

@@ -335,14 +335,31 @@ class Control:
 
     def _may_try(self, candidate: Setting, seen: Window) -> bool:
         """Whether a first turn is no risk, and it isn't known by now that it brings nothing."""
-        fewer = max(0.0, 1 - candidate.workers / max(1, self.kept.workers))
         batches = self.kept.in_flight + 3 * candidate.workers
-        risked_s = fewer * batches * seen.took_s / seen.batches
+        each_s = seen.took_s / (seen.batches + seen.skipped)
+        risked_s = self._given_up(candidate.workers, seen) * batches * each_s
         if not self._may_lose(max(_ALLOWED_S / 2, risked_s)):
             return False
         gains = self._of(candidate)
         known = mean_interval(gains).high if gains else None
         return known is None or known > _EQUAL or candidate.in_flight < self.kept.in_flight
+
+    def _given_up(self, workers: int, seen: Window) -> float:
+        """Share of the rate that so many workers may cost, 0 where they are no fewer.
+
+        All that fewer of them would do, but for what cores leave undone: of these, as many threads
+        of others as it looks like by now have their share, and only what is then left is lost.
+        """
+        had = self.kept.workers
+        if workers >= had:
+            return 0.0
+        wanted = (1 - seen.idle_s / seen.fetch_s) * had if seen.fetch_s else 0.0
+        if not wanted or not seen.cpu_s:
+            return 1 - workers / had
+        others = max(0.0, wanted * (self._cores / seen.busy_cores - 1))
+        least = wanted * workers / had
+        get, keep = (min(each, self._cores * each / (each + others)) for each in (wanted, least))
+        return max(0.0, 1 - min(1.0, keep / get))
 
     def _ladder(self, seen: Window, slope: float = 1.0) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first.

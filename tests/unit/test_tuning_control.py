@@ -186,6 +186,33 @@ def test_more_workers_are_not_kept_where_they_bring_nothing() -> None:
     assert control.kept.in_flight <= START.in_flight
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "delay_s", "tried"),
+    [
+        pytest.param(0.1, 0.7, True, id="two cores, all of them its own"),
+        pytest.param(0.08, 0.72, True, id="four others"),
+        pytest.param(0.01, 0.0, False, id="storage"),
+        pytest.param(0.8, 0.0, False, id="a core each"),
+    ],
+)
+def test_fewer_workers_are_tried_where_cores_lose_little_by_it_however_slow_batches_are(
+    cpu_s: float, delay_s: float, *, tried: bool
+) -> None:
+    """A turn of 12 of 16 workers is 68 batches, 5 s: a quarter, if all waited for storage."""
+    control = Control(Setting(16, 2), 16, cores=2 if delay_s else 32)
+    waited_s = {True: 0.07, False: 0.05}  # of 16, and of fewer
+    asked = fed(
+        control,
+        lambda setting: waited_s[setting.workers == 16],
+        200,
+        fetch_s=0.8,
+        cpu_s=cpu_s,
+        delay_s=delay_s,
+    )
+    assert (min(each.workers for each in asked) < 16) is tried
+    assert (control.kept.workers < 16) is tried
+
+
 def epochs(
     control: Control, waited_s: Any, count: int, windows: int = 12, **figures: Any
 ) -> list[Setting]:

@@ -99,6 +99,19 @@ def test_deeper_queues_share_a_turnover() -> None:
     assert turns[kept.config.turnover_group] == 0.1
 
 
+def test_turnovers_and_starts_are_those_of_undisturbed_trials() -> None:
+    times = {"disturbed": [0.9, 0.8], "quiet": [0.1, 0.12, 0.11]}
+    trials = {
+        how: [trial(W4, 3200, noisy=how != "quiet", startup_s=s, epoch_turnover_s=s) for s in each]
+        for how, each in times.items()
+    }
+    both = [*trials["disturbed"], *trials["quiet"]]
+    (found,) = gather(run(both))
+    assert (found.startup_s, found.epoch_turnover_s) == (0.11, 0.11)
+    (found,) = gather(run(trials["disturbed"]))
+    assert found.startup_s == found.epoch_turnover_s == pytest.approx(0.85)
+
+
 # --- names
 
 

@@ -100,6 +100,28 @@ def test_an_interrupted_one_keeps_what_it_has(tmp_path: Path, trials: int) -> No
     assert (kept.calibration is not None) is (trials > 0)  # dlprof predict has what it needs
 
 
+@pytest.mark.parametrize(("noisy", "times"), [(False, 1), (True, 3)])
+def test_a_restart_that_others_disturbed_is_timed_again(
+    tmp_path: Path, noisy: bool, times: int
+) -> None:
+    asked = list[tuple[Config, bool]]()
+
+    class Restarting(PretendedBench):
+        """One whose trials time a restart where they are to."""
+
+        def explain(self, request: Any, **about: Any) -> Told:
+            done, message = super().explain(request, **about)
+            asked.append((request.config.turnover_group, request.turnover))
+            turn_s = 0.1 if request.turnover else None
+            return dataclasses.replace(done, noisy=noisy, epoch_turnover_s=turn_s), message
+
+    swept(tmp_path / "run", Restarting())
+    groups = {group: [timed for each, timed in asked if each == group] for group, _ in asked}
+    assert max(map(len, groups.values())) > 1
+    for turns in groups.values():
+        assert turns == [number < times for number in range(len(turns))]
+
+
 class FullDisk(PretendedBench):
     """One on which nothing can be written after some trials."""
 

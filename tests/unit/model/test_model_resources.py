@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from builders import trial
 
-from dlprof.model.calibrate import memory_of, startups_of
+from dlprof.model.calibrate import memory_of, startups_of, turnovers_of
 from dlprof.model.predict import needs
 from dlprof.records import Calibration, Config, Usage
 
@@ -94,6 +94,20 @@ def test_workers_that_seem_to_take_less_than_nothing_take_nothing() -> None:
         for w, size in sizes.items()
     ]
     assert memory_of(whole) == pytest.approx((250, 0))
+
+
+def test_starts_and_restarts_are_those_of_undisturbed_trials() -> None:
+    """One beside other processes takes several times as long."""
+    took = [(1, 0.9, True), (1, 0.1, False), (2, 1.9, True), (2, 0.2, False), (2, 0.22, False)]
+    trials = [
+        trial(Config(num_workers=w), startup_s=s, epoch_turnover_s=2 * s, noisy=noisy)
+        for w, s, noisy in took
+    ]
+    assert startups_of(trials)["default"] == pytest.approx((0.1, 0.11))
+    assert turnovers_of(trials)["default"] == pytest.approx(0.4)
+    noisy = [each for each in trials if each.noisy]
+    assert startups_of(noisy)["default"] == pytest.approx((0.9, 1.0))
+    assert turnovers_of(noisy)["default"] == pytest.approx(2.8)
 
 
 def test_queues_that_were_not_full_take_no_more_off_than_they_held() -> None:
