@@ -245,10 +245,7 @@ class _Kept:
         found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
         bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
         self._slow = self._numpy is not None and bits is None
-        self._views = [
-            memoryview((ctypes.c_char * size).from_address(at)).cast("B")
-            for at, size in (*places, *of_numpy)
-        ]
+        self._arrays = [(ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)]
 
     def keep(self) -> None:
         """Those that are in force are kept."""
@@ -260,7 +257,7 @@ class _Kept:
             self._owners = owners
         self._rest: Any = python.gauss_next if self._known else random.getstate()
         self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
-        self._bytes = [view.tobytes() for view in self._views]
+        self._bytes = [array.raw for array in self._arrays]
         self.are_bytes = self._known and not self._slow
 
     def back(self) -> None:
@@ -275,8 +272,8 @@ class _Kept:
             self._numpy.random.set_bit_generator(of_numpy)  # the dataset took another
         if self._state is not None:
             self._numpy.random.set_state(self._state)
-        for view, kept in zip(self._views, self._bytes, strict=True):
-            view[:] = kept
+        for array, kept in zip(self._arrays, self._bytes, strict=True):
+            array.raw = kept
 
 
 @functools.cache
@@ -326,6 +323,7 @@ def _half_of() -> int:
     return at if at > 0 and found and after.count(half) == 1 else 0
 
 
+@functools.cache
 def _numpy() -> Any:
     """Numpy's module; ``None`` where it isn't installed. Torch loads it in each worker, too."""
     try:
