@@ -245,7 +245,9 @@ class _Kept:
         found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
         bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
         self._slow = self._numpy is not None and bits is None
-        self._arrays = [(ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)]
+        self._arrays = [
+            (ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)
+        ]
 
     def keep(self) -> None:
         """Those that are in force are kept."""
