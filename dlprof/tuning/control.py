@@ -457,7 +457,10 @@ class Control:
         """Whether it is known by now if a setting is to be kept; then it is noted."""
         if not stays.are_enough(stays.now):
             return False
-        if not stays.are_enough(self.kept):  # all else has changed, too
+        before = self.kept
+        if stays.are_enough(before) and _are_faster(stays.lately(before), stays.lately(stays.now)):
+            stays.seen[before] = []
+        if not stays.are_enough(before):  # all else has changed, too
             self._note(stays.now, why, kept=False)
             return True
         gain, error = stays.gain(self.kept, stays.now)
@@ -838,6 +841,18 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
     futile = hopeless or high < _EQUAL
     return False if futile else mean > _EQUAL if last else None
+
+
+def _are_faster(before: Window, after: Window) -> bool:
+    """Whether fewer workers would do by now, as fast as they fetch, and didn't before.
+
+    With the first epoch data comes to be cached: that is no merit of more workers in the second.
+    """
+    need, needs = (
+        _HEADROOM * each.fetch_s / max(1e-9, each.stepped_s / each.batches + each.receive_s)
+        for each in (before, after)
+    )
+    return needs <= before.setting.workers < min(need, after.setting.workers)
 
 
 def _whole(windows: Sequence[Window]) -> Window:
