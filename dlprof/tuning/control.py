@@ -368,7 +368,7 @@ class Control:
             least = workers + 1 if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
-            found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
+            found += [(Setting(up, ahead), share)] if up > workers else []
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
@@ -613,9 +613,7 @@ class Control:
     def _give_back(self, share: float) -> _Plan:
         """Park workers that are not missed; queues that are full hide a trial."""
         while self.kept.workers > self._floor + 1 and self._may_lose():
-            fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
-            if fewer.workers == self.kept.workers:
-                return
+            fewer = Setting((self.kept.workers + self._floor) // 2, self.kept.ahead)
             why, before = "the loader keeps up; fewer workers may do", self.kept
             try:
                 enough = yield from self._is_enough(fewer, share)

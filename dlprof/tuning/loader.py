@@ -872,8 +872,7 @@ class _Tap:
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ready = 0  # batches that wait to be asked for, when the last window ended
-        self._ask = Ask(setting, 0, 1, 0.0)
-        self.begin(self._ask)
+        self.begin(Ask(setting, 0, 1, 0.0))
 
     def _restart(self, batches: int, until_ns: int) -> None:
         self._count = self._left = batches

@@ -242,8 +242,7 @@ class _Kept:
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
-        found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
-        bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
+        bits, of_numpy = _places_of(self._numpy)
         self._slow = self._numpy is not None and bits is None
         self._arrays = [
             (ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)
@@ -289,7 +288,7 @@ def _python_is_known() -> bool:
 def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
     """Numpy's global Mersenne Twister, which has to live on, and its bytes: place and number.
 
-    ``None`` where it is another generator, or a numpy that doesn't say.
+    ``None`` where there is none, it is another generator, or a numpy that doesn't say.
     """
     bits, state = _owners_of(numpy)
     if type(bits).__name__ != "MT19937" or type(state) is not numpy.random.RandomState:
