@@ -4,9 +4,10 @@ A training is held where its next sample begins, its workers too, and its clock 
 it goes on: so it takes no notice of the others, nor does ``dlprof.tune``, which reads that clock. A
 sample that has begun is finished meanwhile, the same for each of them.
 
-First a small grid of settings that stay is tried, and the fastest goes on. Then the tuned training
-has the machine until it tries nothing any more, and takes turns with its two twins. Then something
-happens, and all of this comes once more.
+First a small grid of settings that stay is tried. The fastest goes on in a process of its own that
+is as fresh as the others': it was the luckiest of its grid, by how its memory lay, too. Then the
+tuned training has the machine until it tries nothing any more, and takes turns with its two twins.
+Then something happens, and all of this comes once more.
 """
 
 from __future__ import annotations
@@ -797,8 +798,8 @@ class _Grid:
         self.rates: dict[Setting, float] = {}
         self.step_s = 0.0
 
-    def best(self, event: str) -> Arm:
-        """The fastest, with the step as it will be; the others are ended."""
+    def best(self, event: str) -> Setting:
+        """The fastest, with the step as it will be; all of them are ended."""
         for arm in self._arms:
             arm.wait_until_ready()
         for arm in self._arms:
@@ -825,9 +826,8 @@ class _Grid:
                 turn, _ = self._stage.go_on(arm, self._design.slice_s)
                 seen[arm].append(arm.gate.counted(turn))
         best = max(self._arms, key=lambda arm: _rate_of(seen[arm]))
-        self._keep([best.setting])
-        best.gate.set_step(self.step_s)
-        return best
+        self._keep([])
+        return best.setting
 
     def _rate(self, arm: Arm, least: int) -> float:
         seen: list[tuple[float, float]] = []
@@ -873,7 +873,7 @@ def live(world: World, design: Design, seconds: float) -> Lived:
         batches = max(16, round(EPOCH_S * slow))
         arms: dict[Name, Arm] = {
             "tuned": stage.start(start, batches),
-            "best": best,
+            "best": stage.start(best),
             "untuned": stage.start(start),
         }
         for arm in arms.values():
@@ -895,7 +895,7 @@ def live(world: World, design: Design, seconds: float) -> Lived:
         world=world.name,
         event=event,
         start=key(start),
-        best=key(best.setting),
+        best=key(best),
         step_s=grid.step_s,
         turns=turns,
         rested=rested,

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -254,6 +255,8 @@ _NO_TUNING = "torch {version} has no {name}, by which workers are added and park
 _HELD_S = 5.0  # as long as torch waits for a worker's end; else its locks are held for microseconds
 _LIVE, _TAP, _EPOCH, _DRAWN = "_dlprof_live", "_dlprof_tap", "_dlprof_epoch", "_dlprof_drawn"
 _SEEDED, _ASKED_ONCE = "_dlprof_seeded", "_dlprof_asked_once"
+LATEST = 16
+"""Batches that can be made again, at most."""
 
 
 def untunable(loader: Any) -> str:
@@ -291,8 +294,8 @@ class _Live:
     Where queues are shallower than the loader's own it comes as many batches later.
 
     To no workers none are handed out. As soon as those have come that were, batches are made here
-    by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those that were
-    drawn last.
+    by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those of the
+    batches that were drawn last.
     """
 
     __slots__ = ("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "workers")
@@ -304,7 +307,7 @@ class _Live:
         self.own, self.freely = own, freely
         self.fetcher: Any = None
         self.held: list[Any] = []
-        self.latest: Any = None
+        self.latest: deque[Any] = deque(maxlen=LATEST)
         self.restart()
 
     def restart(self) -> None:
@@ -454,7 +457,7 @@ def _tuned_class(kind: Any) -> Any:
         number = getattr(self, _DRAWN)  # torch counts only what it sent, or what it yielded
         setattr(self, _DRAWN, number + 1)
         live = getattr(self, _LIVE)
-        live.latest = index
+        live.latest.append(index)
         if getattr(self, _SEEDED) or not (live.workers or live.fetcher is None):
             return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
         return index
@@ -579,20 +582,24 @@ def _fetcher_maker(iterator: Any) -> Callable[[], Any]:
 
 
 def made_again(iterator: Any) -> Callable[[], None]:
-    """What makes the batch that was drawn last in the process that calls it; it keeps no iterator.
+    """What makes one of the batches that were drawn last in the process that calls it.
 
-    Of an iterable dataset it is the first one.
+    Each call makes another, and the first calls those that workers make last, of which nothing is
+    cached yet; after all of them comes ``StopIteration``. Of an iterable dataset these are its
+    first ones. It keeps no iterator.
     """
-    live, make = getattr(iterator, _LIVE), _fetcher_maker(iterator)
+    live, fetcher = getattr(iterator, _LIVE), _LateFetcher(_fetcher_maker(iterator))
 
     def again() -> None:
-        make().fetch(live.latest)
+        if not live.latest:
+            raise StopIteration
+        fetcher.fetch(live.latest.pop())
 
     return again
 
 
 def made_first(loader: Any) -> Callable[[], None] | None:
-    """What makes a batch of a loader's first samples in the process that calls it.
+    """What makes one batch after another of a loader's first samples in the process that calls it.
 
     It asks no sampler, which may count epochs, or speak to other processes. ``None`` where one that
     isn't torch's own says what samples there are.
@@ -601,14 +608,19 @@ def made_first(loader: Any) -> Callable[[], None] | None:
     order = [batches, getattr(batches, "sampler", batches)]
     if not iterable and not all(type(e).__module__.startswith("torch.utils.data") for e in order):
         return None
+    create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
+    parts = loader._dataset_kind, loader.dataset, loader._auto_collation, loader.collate_fn
+    fetcher = _LateFetcher(functools.partial(create, *parts, loader.drop_last))
     size = getattr(batches, "batch_size", None)
+    starts = itertools.count(0, size or 1)
 
     def again() -> None:
-        create: Any = _find("torch.utils.data", "_DatasetKind.create_fetcher")
-        parts = loader._auto_collation, loader.collate_fn, loader.drop_last
-        fetcher = create(loader._dataset_kind, loader.dataset, *parts)
-        count = size if iterable or size is None else min(size, len(loader.dataset))
-        fetcher.fetch(0 if count is None else [*range(count)])
+        start = next(starts)
+        end = start + (size or 1)
+        indices = range(start, end if iterable else min(end, len(loader.dataset)))
+        if not indices:
+            raise StopIteration
+        fetcher.fetch(start if size is None else [*indices])
 
     return again
 

@@ -100,13 +100,10 @@ class Budget:
 
     def weigh(self, pids: Sequence[int]) -> None:
         """Look how large running workers are: those of later epochs are taken to be, too."""
-        proportional = (parse_pss(self._read(f"proc/{pid}/smaps_rollup")) for pid in pids[:2])
-        self._worker_bytes = (
-            max((each or 0 for each in proportional), default=0) or self._worker_bytes
+        texts = (read_text(self._root / f"proc/{pid}/smaps_rollup") or "" for pid in pids[:2])
+        self._worker_bytes = max((parse_pss(each) or 0 for each in texts), default=0) or (
+            self._worker_bytes
         )
-
-    def _read(self, path: str) -> str:
-        return read_text(self._root / path) or ""
 
 
 def _files(setting: Setting, batch_tensors: int) -> int:

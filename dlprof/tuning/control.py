@@ -385,7 +385,7 @@ class Control:
             least = workers + 1 if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
-            found += [(Setting(each, ahead), share) for each in (up,) if each > workers]
+            found += [(Setting(up, ahead), share)] if up > workers else []
         deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
@@ -474,7 +474,10 @@ class Control:
         """Whether it is known by now if a setting is to be kept; then it is noted."""
         if not stays.are_enough(stays.now):
             return False
-        if not stays.are_enough(self.kept):  # all else has changed, too
+        before = self.kept
+        if stays.are_enough(before) and _are_faster(stays.lately(before), stays.lately(stays.now)):
+            stays.seen[before] = []
+        if not stays.are_enough(before):  # all else has changed, too
             self._note(stays.now, why, kept=False)
             return True
         gain, error = stays.gain(self.kept, stays.now)
@@ -627,9 +630,7 @@ class Control:
     def _give_back(self, share: float) -> _Plan:
         """Park workers that are not missed; queues that are full hide a trial."""
         while self.kept.workers > self._floor + 1 and self._may_lose():
-            fewer = Setting((self.kept.workers + self._floor) // 2 or 1, self.kept.ahead)
-            if fewer.workers == self.kept.workers:
-                return
+            fewer = Setting((self.kept.workers + self._floor) // 2, self.kept.ahead)
             why, before = "the loader keeps up; fewer workers may do", self.kept
             try:
                 enough = yield from self._is_enough(fewer, share)
@@ -855,6 +856,18 @@ def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool
     hopeless = len(gains) >= _FEWEST and mean < _EQUAL and high < 0.15
     futile = hopeless or high < _EQUAL
     return False if futile else mean > _EQUAL if last else None
+
+
+def _are_faster(before: Window, after: Window) -> bool:
+    """Whether fewer workers would do by now, as fast as they fetch, and didn't before.
+
+    With the first epoch data comes to be cached: that is no merit of more workers in the second.
+    """
+    need, needs = (
+        _HEADROOM * each.fetch_s / max(1e-9, each.stepped_s / each.batches + each.receive_s)
+        for each in (before, after)
+    )
+    return needs <= before.setting.workers < min(need, after.setting.workers)
 
 
 def _whole(windows: Sequence[Window]) -> Window:

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -65,7 +66,7 @@ from dlprof.units import NS, counted, format_duration, parse_bytes
 
 _Loader = TypeVar("_Loader")
 _LOG = logging.getLogger("dlprof.tune")
-_ATTEMPTS, _ATTEMPTS_S = 16, 1.0  # at most: the first pay for what is opened late
+_ATTEMPTS_S = 1.0  # at most
 _ATTEMPT_S = 60  # whole ones, until it is given up to make a batch without workers
 # Forked workers begin each epoch with what it was at first: this one would go on.
 _NO_COPY = "its iterable dataset can't be copied, so each epoch would change it"
@@ -873,8 +874,7 @@ class _Tap:
         self.over = self.ended = self.counting = self.begun = self._fresh = False
         self._last_ns = time.perf_counter_ns()
         self._ready = 0  # batches that wait to be asked for, when the last window ended
-        self._ask = Ask(setting, 0, 1, 0.0)
-        self.begin(self._ask)
+        self.begin(Ask(setting, 0, 1, 0.0))
 
     def _restart(self, batches: int, until_ns: int) -> None:
         self._count = self._left = batches
@@ -1080,23 +1080,28 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # without the training's ways
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(_ATTEMPT_S)  # its parent may be gone
-    said, least_s = "", math.inf
+    said, took_s = "", list[float]()
     try:
         torch.set_num_threads(1)  # others were not forked
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
         cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
         until_s = time.monotonic() + _ATTEMPTS_S
-        for _ in range(_ATTEMPTS):
+        while len(took_s) < internals.LATEST and time.monotonic() < until_s:
             began_s = time.process_time()
-            again()
-            least_s = min(least_s, time.process_time() - began_s)
-            if time.monotonic() > until_s:
-                break
+            try:
+                again()
+            except StopIteration:  # there are no more
+                if took_s:
+                    break
+                raise
+            took_s.append(time.process_time() - began_s)
     except BaseException as error:  # whatever a dataset of the user's raises
         said = one_line(error)[:200]
     with contextlib.suppress(OSError):
-        results.send((said.encode(errors="replace").decode(), 0.0 if said else least_s))
+        # Most are no dearer. The first pay for what is opened late, and a cache has some of them.
+        cpu_s = 0.0 if said else statistics.median_low(took_s)
+        results.send((said.encode(errors="replace").decode(), cpu_s))
     os._exit(0)
 
 

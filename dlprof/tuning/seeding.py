@@ -242,12 +242,10 @@ class _Kept:
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
             places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
-        found: tuple[Any, tuple[tuple[int, int], ...]] = (None, ())
-        bits, of_numpy = found if self._numpy is None else _places_of(self._numpy)
+        bits, of_numpy = _places_of(self._numpy)
         self._slow = self._numpy is not None and bits is None
-        self._views = [
-            memoryview((ctypes.c_char * size).from_address(at)).cast("B")
-            for at, size in (*places, *of_numpy)
+        self._arrays = [
+            (ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)
         ]
 
     def keep(self) -> None:
@@ -260,7 +258,7 @@ class _Kept:
             self._owners = owners
         self._rest: Any = python.gauss_next if self._known else random.getstate()
         self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
-        self._bytes = [view.tobytes() for view in self._views]
+        self._bytes = [array.raw for array in self._arrays]
         self.are_bytes = self._known and not self._slow
 
     def back(self) -> None:
@@ -275,8 +273,8 @@ class _Kept:
             self._numpy.random.set_bit_generator(of_numpy)  # the dataset took another
         if self._state is not None:
             self._numpy.random.set_state(self._state)
-        for view, kept in zip(self._views, self._bytes, strict=True):
-            view[:] = kept
+        for array, kept in zip(self._arrays, self._bytes, strict=True):
+            array.raw = kept
 
 
 @functools.cache
@@ -290,7 +288,7 @@ def _python_is_known() -> bool:
 def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
     """Numpy's global Mersenne Twister, which has to live on, and its bytes: place and number.
 
-    ``None`` where it is another generator, or a numpy that doesn't say.
+    ``None`` where there is none, it is another generator, or a numpy that doesn't say.
     """
     bits, state = _owners_of(numpy)
     if type(bits).__name__ != "MT19937" or type(state) is not numpy.random.RandomState:
@@ -326,6 +324,7 @@ def _half_of() -> int:
     return at if at > 0 and found and after.count(half) == 1 else 0
 
 
+@functools.cache
 def _numpy() -> Any:
     """Numpy's module; ``None`` where it isn't installed. Torch loads it in each worker, too."""
     try:

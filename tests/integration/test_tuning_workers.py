@@ -738,7 +738,7 @@ def test_an_attempt_without_workers_takes_nothing_that_others_would_miss() -> No
     context = multiprocessing.get_context("fork")
     queue, (here, there) = context.SimpleQueue(), socket.socketpair()
     here.settimeout(10)
-    for number in range(tuned._ATTEMPTS + 1):
+    for number in range(internals.LATEST + 1):
         queue.put(number)
         there.sendall(bytes([number]))
     takes: list[Any] = [queue.get, functools.partial(here.recv, 1)]

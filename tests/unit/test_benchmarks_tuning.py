@@ -353,6 +353,71 @@ def test_all_trainings_are_ended_where_one_is_interrupted(live: Any) -> None:
     assert (len(ended), stage.arms) == (2, [])
 
 
+class Arm:
+    """A training without a process, as fast as its setting says."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.ended, self.gate = setting, False, self
+        self.rate = 10.0 * (1 + setting.workers)
+
+    def wait_until_ready(self) -> None:
+        assert not self.ended
+
+    def set_step(self, _seconds: float) -> None:
+        assert not self.ended
+
+    def counted(self, _turn: int) -> tuple[float, float]:
+        return self.rate, 1.0
+
+
+class Stage:
+    """What lets such trainings go on."""
+
+    def __init__(self, *_: object) -> None:
+        self.arms: list[Arm] = []
+
+    def start(self, setting: Setting, *_: object) -> Arm:
+        self.arms.append(Arm(setting))
+        return self.arms[-1]
+
+    def go_on(self, arm: Arm, _seconds: float) -> tuple[int, None]:
+        assert not arm.ended
+        return 1, None
+
+    def drop(self, arm: Arm) -> Any:
+        arm.ended = True
+        return SimpleNamespace(disordered=0, most_workers=1, kept="w1-p2", changes=[])
+
+    def turns(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_best_goes_on_in_a_process_as_fresh_as_the_others(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest of a grid was so by its process's luck, too."""
+    seen: dict[str, Any] = {}
+
+    def phase(stage: Stage, _design: Any, arms: dict[str, Any], *_: object, **__: object) -> bool:
+        seen.update(arms)
+        assert [arm for arm in stage.arms if not arm.ended] == [*arms.values()]
+        return False
+
+    monkeypatch.setattr(live, "_Stage", Stage)
+    monkeypatch.setattr(live, "_phase", phase)
+    monkeypatch.setattr(live.Source, "of", lambda _: None)
+    monkeypatch.setattr(live, "event_of", lambda _: EVENT)
+    found = live.live(SimpleNamespace(name="any"), live.QUICK, 1.0)
+    start = seen["tuned"].setting
+    fastest = max(*live.QUICK.grid, start)
+    assert (seen["untuned"].setting, seen["best"].setting) == (start, fastest)
+    assert found.best == live.key(fastest)
+    assert found.step_s == 1 / Arm(fastest).rate
+
+
 def test_samples_in_another_order_are_noticed(live: Any) -> None:
     class Otherwise(live.Source):  # type: ignore[misc]
         def due(self, *_: object) -> Callable[[], Iterator[list[int]]]:

@@ -242,6 +242,26 @@ def test_the_next_epoch_has_the_workers_that_the_wait_calls_for() -> None:
     assert control.resting
 
 
+@pytest.mark.parametrize("cached_s", [0.01, 0.08])
+def test_what_a_cache_brings_from_the_second_epoch_on_is_no_merit_of_more_workers(
+    worlds: Any, cached_s: float
+) -> None:
+    """For a step of 20 ms two workers do where batches of 160 ms come to take 10, and not 80."""
+
+    class Cached(worlds.World):  # type: ignore[misc] # a module that is found late
+        def changed(self, phase: str) -> Any:
+            return dataclasses.replace(self, io_s=cached_s)
+
+    world = Cached(cpu_s=0.002, io_s=0.16, step_s=0.02)
+    training = worlds.Training(world=world, phase="cache", at_s=60, whole_s=300, epoch_s=60)
+    control = Control(START, 16, live=False, cores=4)
+    training.run(START, control)
+    more = [each for each in control.changes if each.after.workers > START.workers]
+    assert [each.kept for each in more] == [cached_s == 0.08]
+    assert (control.kept.workers > START.workers) is (cached_s == 0.08)
+    assert control.resting
+
+
 def test_queues_get_deeper_while_more_workers_wait_for_the_next_epoch() -> None:
     control = Control(START, 16, live=False)
     had = epochs(control, lambda setting, _: 0.08 / setting.workers + 0.08 / setting.ahead, 2)
