@@ -117,8 +117,6 @@ logarithms stay finite, and so do their exponentials."""
 _UNKNOWN_LOG_SD = LARGEST_LOG / 2
 """Of what nothing was predicted of: two to each side are all that there is."""
 
-_WIDEST_LOG = 10 * LARGEST_LOG  # to each side, what an interval holds at most
-
 _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 """Nothing is surer than this, and none says less, whatever a file claims."""
 
@@ -347,10 +345,10 @@ class Gap(NamedTuple):
 
     def factor(self) -> Estimate:
         """``exp`` of it, with its interval."""
-        low, high = self.quantile(0.025), self.quantile(0.975)
-        ends = (max(self.value - _WIDEST_LOG, low), min(self.value + _WIDEST_LOG, high))
-        low, high = map(math.exp, ends)
-        return Estimate(value=math.exp(self.value), low=low, high=high)
+        most = 10 * LARGEST_LOG
+        low = self.value - min(most, self.value - self.quantile(0.025))
+        high = self.value + min(most, self.quantile(0.975) - self.value)
+        return Estimate(value=math.exp(self.value), low=math.exp(low), high=math.exp(high))
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -670,10 +668,10 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     found = _likeliest(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
         return found.belief()
-    bounded, odds, told = plateau
+    bounded, told = plateau
     other = _likeliest(observations, groups, bounded)
     # How much likelier the first is, as a logarithm.
-    over = max(other.cost - found.cost, -math.inf if told else 0.0) + math.log(odds)
+    over = max(other.cost - found.cost, -math.inf if told else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
     return one.belief().unless(two.belief(), 1 / (1 + math.exp(abs(over))))
 
@@ -1014,14 +1012,13 @@ def _at(level: _Level, common: Sequence[float]) -> float:
 
 def _bounded(
     observations: Iterable[ObservedRate], expected: ExpectedRates
-) -> tuple[ExpectedRates, float, bool] | None:
+) -> tuple[ExpectedRates, bool] | None:
     """Predictions as they would be if workers got no more served than the most that was measured.
 
-    And the odds against that before any rate is held against it: even ones where more workers gave
-    no more than fewer that were measured, too. And whether the rates may speak for it: not if all
-    that should exceed it gained at least half of what was predicted, as a logarithm, over fewer,
-    measured or calibrated. Such may be workers that only gain more slowly, and go on to gain, which
-    explains them as well: then it remains as likely as it was.
+    And whether the rates may speak for it: not if all that should exceed it gained at least half of
+    what was predicted, as a logarithm, over fewer, measured or calibrated. Such may be workers that
+    only gain more slowly, and go on to gain, which explains them as well: then it remains as likely
+    as it was.
 
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
@@ -1040,19 +1037,18 @@ def _bounded(
     means = {key: statistics.fmean(each) for key, each in seen.items()}
     bound = max([*few.values(), *means.values()], default=math.inf)
     gains = [
-        (mean - log, logs[key] - logs[other], other in means)
+        (mean - log, logs[key] - logs[other])
         for key, mean in means.items()
         for other, log in {**few, **means}.items()
         if families[other] < families[key] and logs[key] > max(bound, logs[other]) + expected.log_sd
     ]
-    if not few or not any(gain < most for gain, most, _ in gains):
+    if not few or not any(gain < most for gain, most in gains):
         return None
-    told = any(gain <= max(expected.log_sd, most / 2) for gain, most, _ in gains)
-    shown = any(measured and gain <= expected.log_sd for gain, _, measured in gains)
+    told = any(gain <= most / 2 for gain, most in gains)
     rates = {key: min(log, bound) if families.get(key) else log for key, log in logs.items()}
     epochs = {key: rates[key] + log for key, log in over.items()}
     bounded = dataclasses.replace(expected, log_rates=rates, epoch_log_rates=epochs)
-    return bounded, 1.0 if shown else _PLATEAU_ODDS, told
+    return bounded, told
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates) -> dict[str, str]:
