@@ -15,8 +15,8 @@ others; how far off predictions are is learned from those that were measured, as
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
 rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted least squares,
 the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989). Where more workers gave
-hardly more than fewer and the model predicts that they do, it is done once more with the ``m_i``
-bounded by what was measured, and each of the two counts by how likely it is.
+less than the model predicts, they may have met a limit: it is done once more with the ``m_i``
+bounded by what was measured, and what is believed is a mixture of the two, each as likely as it is.
 """
 
 from __future__ import annotations
@@ -297,31 +297,58 @@ class Carried:
 class Gap(NamedTuple):
     """A logarithm, as that of a ratio of rates, and how surely it is known."""
 
-    value: float  # it
-    error: float  # its standard error
+    value: float  # it; of two explanations, the mean
+    error: float  # its standard error, which of these is right in it
     df: float  # degrees of freedom of that
+    apart: float = 0.0  # by how much more it is by the second explanation than by the first
+    second: float = 0.0  # how likely the second is
+
+    @property
+    def _within(self) -> float:
+        """Its standard error by either explanation."""
+        between = self.second * (1 - self.second) * self.apart**2
+        return math.sqrt(max(0.0, self.error**2 - between))
+
+    @property
+    def _either(self) -> list[tuple[float, float]]:
+        """How likely each explanation is, and what it is by that."""
+        first = self.value - self.second * self.apart
+        both = [(1 - self.second, first), (self.second, first + self.apart)]
+        return both if self.second and self.apart else [(1.0, self.value)]
 
     def chance(self, bound: float) -> float:
         """Probability that it is above a bound."""
-        if self.error <= 0:
-            return float(self.value > bound)
-        return t_tail((bound - self.value) / self.error, self.df)
+        if (within := self._within) <= 0:
+            return math.fsum(likely for likely, value in self._either if value > bound)
+        tails = [(likely, t_tail((bound - v) / within, self.df)) for likely, v in self._either]
+        return math.fsum(likely * tail for likely, tail in tails)
+
+    def quantile(self, probability: float) -> float:
+        """What it is not above, with a probability: between what it isn't by either explanation."""
+        reach = t_quantile(probability, self.df) * self._within
+        ends = [value + reach for _, value in self._either]
+        low, high = min(ends), max(ends)
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.chance(middle) > 1 - probability else (low, middle)
+        return high
 
     @property
     def most(self) -> float:
         """What it is not above, with ``PROBABILITY``."""
-        return self.value + t_quantile(PROBABILITY, self.df) * self.error
+        return self.quantile(PROBABILITY)
 
     def minus(self, other: Gap) -> Gap:
         """The difference of it and another one that has nothing to do with it."""
-        error = math.hypot(self.error, other.error)
-        return Gap(self.value - other.value, error, min(self.df, other.df))
+        error, df = math.hypot(self.error, other.error), min(self.df, other.df)
+        return self._replace(value=self.value - other.value, error=error, df=df)
 
     def factor(self) -> Estimate:
-        """``exp`` of it, with its t interval."""
-        half = min(t_quantile(0.975, self.df) * self.error, 10 * LARGEST_LOG)
-        middle, low, high = (math.exp(self.value + part) for part in (0.0, -half, half))
-        return Estimate(value=middle, low=low, high=high)
+        """``exp`` of it, with its interval."""
+        most = 10 * LARGEST_LOG
+        low = self.value - min(most, self.value - self.quantile(0.025))
+        high = self.value + min(most, self.quantile(0.975) - self.value)
+        return Estimate(value=math.exp(self.value), low=math.exp(low), high=math.exp(high))
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -337,6 +364,9 @@ class Belief:
     predicted_df: float
     _levels: Mapping[str, _Level]
     _common: Sequence[Sequence[float]]
+    # Where in the common it is which of two explanations is right, if there are two, and how likely
+    # the second is.
+    _either: tuple[int, float] = (-1, 0.0)
 
     def rate(self, key: str) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
@@ -346,7 +376,7 @@ class Belief:
         """The logarithm of that."""
         level = self._levels[self.groups[key]]
         error = math.sqrt(_variance(level.slopes, self._common) + level.variance)
-        return Gap(self.log_rates[key], error, self._df_of(key))
+        return Gap(self.log_rates[key], error, self._df_of(key), *self._second(key))
 
     def ratio(self, key: str, other: str) -> Estimate:
         """Rate of one configuration over that of another."""
@@ -363,8 +393,14 @@ class Belief:
     def gap(self, key: str, other: str) -> Gap:
         """By how much one log rate is above another."""
         value = self.log_rates[key] - self.log_rates[other]
-        df = min(self._df_of(key), self._df_of(other))
-        return Gap(value, self.error(key, other), df)
+        df, (mine, second) = min(self._df_of(key), self._df_of(other)), self._second(key)
+        apart = mine - self._second(other)[0]
+        return Gap(value, self.error(key, other), df, apart, second)
+
+    def _second(self, key: str) -> tuple[float, float]:
+        """By how much more one is by the second explanation, and how likely that is."""
+        place, second = self._either
+        return self._levels[self.groups[key]].slopes.get(place, 0.0), second
 
     def too_little(self, key: str, rest: Belief) -> float:
         """By how much all else has one faster than its own trials, as a logarithm.
@@ -375,7 +411,7 @@ class Belief:
         if key not in rest.log_rates:
             return 0.0
         own, else_ = self.log_rate(key), rest.log_rate(key)
-        apart = Gap(else_.value - own.value, math.hypot(else_.error, own.error), else_.df)
+        apart = else_.minus(own)._replace(df=else_.df)
         return apart.value if apart.chance(NEAR_LOG) > PROBABILITY else 0.0
 
     def opened(self, key: str, reach: float) -> Belief:
@@ -402,7 +438,9 @@ class Belief:
             room: By how much any loader can be above it (``room_of``), if that is known.
         """
         rest = 1 - PROBABILITY
-        low = max([0.0, *(gap.most for gap in gaps.values())])
+        low = 0.0
+        for gap in gaps.values():
+            low = gap.most if gap.chance(low) > rest else low
         most = math.inf if room is None else max(0.0, room.most)
         if low >= most or not gaps:
             return min(low, most)
@@ -433,13 +471,17 @@ class Belief:
         places = {group: first + n for n, group in enumerate(self._levels)}
         beside = {each: first + len(places) + n for n, each in enumerate(self.log_rates)}
         normals = [_normals(place) for place in range(first)]
+        place, second = self._either
+        edge = statistics.NormalDist().inv_cdf(second) if second else -math.inf
+        which = [float(each < edge) - second for each in _normals(place)]
         common = [_mixed(zip(row, normals, strict=False)) for row in _cholesky(self._common)]
 
         @functools.cache
         def off(group: str) -> list[float]:
             level = self._levels[group]
             own = math.sqrt(level.variance), _normals(places[group])
-            return _mixed([own, *((slope, common[i]) for i, slope in level.slopes.items())])
+            shared = ((slope, common[i]) for i, slope in level.slopes.items() if i != place)
+            return _mixed([own, *shared])
 
         for other, gap in gaps.items():
             group = self.groups[other]
@@ -449,8 +491,8 @@ class Belief:
             rest = math.sqrt(max(0.0, gap.error**2 - self.error(other, key) ** 2))
             if rest:
                 parts.append((rest, _normals(beside[other])))
-            drawn = zip(best, _mixed(parts), _spreads(gap.df), strict=True)
-            best = [max(known, gap.value + spread * error) for known, error, spread in drawn]
+            drawn = zip(best, _mixed(parts), _spreads(gap.df), which, strict=True)
+            best = [max(b, gap.value + gap.apart * w + t * error) for b, error, t, w in drawn]
         return sorted(best)
 
     def _df_of(self, key: str) -> float:
@@ -459,8 +501,8 @@ class Belief:
     def unless(self, other: Belief, chance: float) -> Belief:
         """The same where another one of the same rates is right with some probability.
 
-        Which of them is right is one error that all rates share: it has the mean and the variance
-        of the two together.
+        Which of them is right is one error that all rates share, of two values: the mean and the
+        variance are those of the two together, and an interval holds what either has.
         """
         apart = {g: other.log_rates[k] - self.log_rates[k] for k, g in self.groups.items()}
         place, logs = len(self._common), self.log_rates
@@ -474,6 +516,7 @@ class Belief:
             log_rates={key: log + chance * apart[self.groups[key]] for key, log in logs.items()},
             _levels=levels,
             _common=[*([*row, 0.0] for row in self._common), [*beside, chance * (1 - chance)]],
+            _either=(place, chance),
         )
 
     def carried(self, there: Mapping[str, Carried], log_speed_sd: float) -> Belief:
@@ -625,10 +668,10 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     found = _likeliest(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
         return found.belief()
-    bounded, odds = plateau
+    bounded, told = plateau
     other = _likeliest(observations, groups, bounded)
     # How much likelier the first is, as a logarithm.
-    over = other.cost - found.cost + math.log(odds)
+    over = max(other.cost - found.cost, -math.inf if told else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
     return one.belief().unless(two.belief(), 1 / (1 + math.exp(abs(over))))
 
@@ -969,19 +1012,19 @@ def _at(level: _Level, common: Sequence[float]) -> float:
 
 def _bounded(
     observations: Iterable[ObservedRate], expected: ExpectedRates
-) -> tuple[ExpectedRates, float] | None:
+) -> tuple[ExpectedRates, bool] | None:
     """Predictions as they would be if workers got no more served than the most that was measured.
 
-    And the odds against that before any rate is held against it: even ones where more workers gave
-    no more than fewer that were measured, too.
+    And whether the rates may speak for it: not if all that should exceed it gained at least half of
+    what was predicted, as a logarithm, over fewer, measured or calibrated. Such may be workers that
+    only gain more slowly, and go on to gain, which explains them as well: then it remains as likely
+    as it was.
 
     Where what batches wait for serves only so many at once, its rate bounds that of any number of
     workers (asymptotic bounds, Denning & Buzen 1978), and the few of a calibration, who never meet
     there, don't show it. It isn't below what was predicted of those. ``None`` where no measured
-    ones that should exceed it gained, over fewer of them, measured or calibrated, less than half of
-    what was predicted, as a logarithm: such as only gain more slowly go on to gain. Those that
-    compute half of the time say nothing of it: cores may be what holds these back, and others may
-    leave more of them.
+    ones that should exceed it gained less than was predicted. Those that compute half of the time
+    say nothing of it: cores may be what holds these back, and others may leave more of them.
     """
     logs, families, epochs = expected.log_rates, expected.families, expected.epoch_log_rates
     over = {key: epochs[key] - log for key, log in logs.items() if key in epochs}
@@ -994,18 +1037,18 @@ def _bounded(
     means = {key: statistics.fmean(each) for key, each in seen.items()}
     bound = max([*few.values(), *means.values()], default=math.inf)
     gains = [
-        (mean - log, logs[key] - logs[other], other in means)
+        (mean - log, logs[key] - logs[other])
         for key, mean in means.items()
         for other, log in {**few, **means}.items()
         if families[other] < families[key] and logs[key] > max(bound, logs[other]) + expected.log_sd
     ]
-    if not few or not any(gain <= max(expected.log_sd, most / 2) for gain, most, _ in gains):
+    if not few or not any(gain < most for gain, most in gains):
         return None
-    shown = any(measured and gain <= expected.log_sd for gain, _, measured in gains)
+    told = any(gain <= most / 2 for gain, most in gains)
     rates = {key: min(log, bound) if families.get(key) else log for key, log in logs.items()}
     epochs = {key: rates[key] + log for key, log in over.items()}
     bounded = dataclasses.replace(expected, log_rates=rates, epoch_log_rates=epochs)
-    return bounded, 1.0 if shown else _PLATEAU_ODDS
+    return bounded, told
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates) -> dict[str, str]:

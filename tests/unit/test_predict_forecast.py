@@ -17,7 +17,7 @@ from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.candidates import wanted_configs
-from dlprof.advise.choice import predictions
+from dlprof.advise.choice import predictions, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
@@ -192,6 +192,32 @@ def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -
     assert unsure.confidence == "low"
     assert unsure.confidence_reason.startswith("no more than 7 workers measured: more may share")
     assert "share" not in sure.confidence_reason
+
+
+@pytest.mark.parametrize(("four", "chosen"), [(2160.0, 4), (2800.0, 14)])
+def test_a_limit_that_four_workers_may_have_met_is_not_passed_untried(
+    four: float, chosen: int
+) -> None:
+    """Three slots give 2160, and so do workers that gain less each: only more of them would tell.
+
+    Of what they gained as predicted, more are likely to gain as well.
+    """
+    rates = ((1, 720.0), (2, 1440.0), (4, four))
+    run = calibrated(trials=[trial(config(n), r, spread=0.02, usage=WAITING) for n, r in rates])
+    cells = cells_of(predictions(asked(run), [config(n) for n in (0, 1, 2, 4, 14)]))
+    led = SweepPrediction(
+        cells=cells, race=(), pick=config(14), cores=8.0, neighbours=0.0, log_sd=0.08
+    )
+    answer = recommend(dataclasses.replace(run, prediction=led))
+    assert answer.config.num_workers == chosen
+    # The belief has it open: both what a limit gives and what the model does.
+    ratio = speeds_of(asked(dataclasses.replace(run, prediction=led))).ratio(
+        config(14).key, config(4).key
+    )
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert (ratio.low < 1.05) is (chosen == 4)
+    assert ratio.high > 3
 
 
 def test_no_more_workers_seem_faster_than_those_that_met_a_limit() -> None:

@@ -583,6 +583,62 @@ def test_whether_a_limit_was_met_is_as_open_as_the_trials_leave_it() -> None:
     assert high > 2
 
 
+@pytest.mark.parametrize("measured", [{"w8": [6 * 180]}, {"w4": [3 * 180]}, {"w12": [6 * 180]}])
+def test_of_a_gain_that_a_limit_explains_as_well_an_interval_holds_that_too(
+    measured: Table,
+) -> None:
+    """Six, three and six are served at once, or 8, 4 and 12 workers are worth less than predicted.
+
+    Nothing tells the one from the other, of which a limit is as likely as it was: one in nine.
+    """
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
+    belief = believe(rows, waits(1, 2, 4, 8, 12, 16, 32))
+    (most,), gained = measured, int(next(iter(measured))[1:])
+    for count in (16, 32):
+        low, high = ends(belief.ratio(f"w{count}", most))
+        assert low < 1.02
+        assert count / gained < high < 2 * count / gained
+    gap = belief.gap("w32", most)
+    assert gap.second == pytest.approx(1 / 9)
+    # What lies halfway between is as unlikely as both have it.
+    assert gap.chance(math.log(32 / gained) / 2) == pytest.approx(8 / 9, abs=0.03)
+
+
+def test_of_two_explanations_an_interval_and_chances_are_those_of_the_mixture() -> None:
+    rng = random.Random(1)
+    apart, second, within = 1.2, 0.2, 0.1
+    total = math.sqrt(within**2 + second * (1 - second) * apart**2)
+    gap = Gap(0.3, total, math.inf, apart, second)
+    drawn = sorted(
+        0.3 + apart * ((rng.random() < second) - second) + rng.gauss(0, within)
+        for _ in range(20_000)
+    )
+    for bound in (-0.1, 0.06, 0.5, 1.2):
+        above = statistics.fmean(each > bound for each in drawn)
+        assert gap.chance(bound) == pytest.approx(above, abs=0.015)
+    for part in (0.025, 0.5, 0.95, 0.975):
+        assert gap.quantile(part) == pytest.approx(drawn[int(part * len(drawn))], abs=0.03)
+    low, high = ends(gap.factor())
+    assert math.log(low) == pytest.approx(gap.quantile(0.025), abs=1e-6)
+    assert math.log(high) == pytest.approx(gap.quantile(0.975), abs=1e-6)
+    assert gap.factor().value == pytest.approx(math.exp(0.3))
+    # Of what has nothing to do with it, it keeps that it is one of two.
+    less = gap.minus(Gap(0.1, 0.05, 9.0))
+    assert tuple(less) == pytest.approx((0.2, math.hypot(total, 0.05), 9.0, 1.2, 0.2))
+    # A single explanation has the interval of Student's t.
+    assert Gap(0.1, 0.2, 5.0).quantile(0.975) == 0.1 + t_quantile(0.975, 5.0) * 0.2
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2, 0.4])
+def test_a_certificate_has_the_second_explanation_as_likely_as_it_is(noise: float) -> None:
+    rows = [dataclasses.replace(each, cpu_share=0.1) for each in seen({"w12": [640]}, noise)]
+    belief = believe(rows, waits(1, 2, 4, 12, 24))
+    gap = belief.gap("w24", "w12")
+    assert 0 < gap.second < 1
+    alone = belief.shortfall("w12", {"w24": gap})
+    assert alone == pytest.approx(max(0.0, gap.most), abs=0.1)
+
+
 def test_an_interval_holds_what_its_own_trial_gave() -> None:
     """A disturbed one, 40 % below what the model and all else say, is outvoted and not hidden."""
     rows = [
@@ -1121,7 +1177,7 @@ def test_one_case_of_everything_keeps_its_figures() -> None:
             assert figures(belief.rate(key)) == close(each), key
     (_, belief), (_, off) = steady
     assert set(belief.log_rates) == set(AS_PREDICTED)
-    assert tuple(belief.gap("w16", "w8")) == close((0.1028185, 0.05788723, 4.55656))
+    assert belief.gap("w16", "w8")[:3] == close((0.1028185, 0.05788723, 4.55656))
     assert (belief.df, belief.predicted_df) == close((7, 4.55656))
     assert shortfall_of(belief, "w2") == pytest.approx(1.09, abs=0.02)
     assert shortfall_of(off, "w8") == pytest.approx(1.10, abs=0.02)
