@@ -912,7 +912,6 @@ def decide(
 
 
 def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice, list[Reason]]:
-    """The choice among all that is worth predicting, or among some configurations."""
     wanted = {*(cells or candidate_configs(situation))}
     by_rules = [each for each in rule_configs(situation).values() if each is not None]
     # At once, so that what they have in common is computed once.

@@ -432,7 +432,6 @@ def _whole_scripts(a: Chosen, b: Chosen) -> str:
 def _findings(
     parts: Sequence[Part], slow: SideInfo, fast: SideInfo, run: Run
 ) -> tuple[Finding, ...]:
-    """What slows the slower side, of which the run is."""
     fixes = (each.fix.dataloader_kwargs for each in run.findings if each.fix is not None)
     own = next(filter(None, fixes), dict[str, Any]())
     sign = 1 if sum(part.log_ratio.value for part in parts) > 0 else -1

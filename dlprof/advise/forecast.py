@@ -881,13 +881,11 @@ class _Search:
         return changed.canonical()
 
     def cell(self, config: Config, cores: float, ranks: int) -> Cell:
-        """One configuration there."""
         where = dataclasses.replace(self._conditions, cores=cores, ranks=ranks)
         work = self._works[config.num_workers > 0]
         return cell_of(self._calibration, config, where, work=work)
 
     def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
-        """Share of time that the step waits."""
         key = (workers, prefetch, cores, ranks or self._conditions.ranks)
         if key not in self._known:
             cell = self.cell(self.config(workers, prefetch), *key[2:])

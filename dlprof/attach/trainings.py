@@ -166,7 +166,6 @@ def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Trai
 
 
 def _mains(processes: Mapping[int, ProcessStat], root: Path) -> list[int]:
-    """The main processes of all workers."""
     parents = dict.fromkeys(s.parent for s in processes.values() if s.name == WORKER)
     mains = dict.fromkeys(
         _main_of(parent, root, processes) for parent in parents if parent in processes

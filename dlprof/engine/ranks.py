@@ -214,7 +214,6 @@ def _run_on(cpus: frozenset[int]) -> None:
 def _leading(
     me: LaunchedRank, local: tuple[LocalRank, ...], said: Mapping[str, object]
 ) -> Iterator[Ranks]:
-    """The ranks of all nodes, of which this one leads."""
     address, ports = cast(tuple[str, range], me.leader)
     port = _free_port("")
     with contextlib.closing(

@@ -128,7 +128,6 @@ class Checker:
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
     def _end(self, report: CheckReport) -> None:
-        """End the test as the verdict has it."""
         __tracebackhide__ = True
         if report.state == "pass":
             return
