@@ -357,7 +357,9 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
-    belief = _believed_over(_shown_over(logs, situation), seen, expected)
+    # What a gain is shown over: the user's settings, and PyTorch's default at any batch size.
+    plain = [c.key for c in logs if c in {situation.present, Config(batch_size=c.batch_size)}]
+    belief = _believed_over(plain, seen, expected)
     # Without those that only the calibration was with: they bound others, and nobody asked.
     asked = {config.key for config in (*models, *logs)}
     all_, stored = belief.log_rates, situation.run.prediction
@@ -374,15 +376,6 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         return speeds
     level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
-
-
-def _shown_over(configs: Collection[Config], situation: Situation) -> list[str]:
-    """What a gain is shown over: the user's settings, and PyTorch's default at any batch size."""
-    return [
-        each.key
-        for each in configs
-        if each in {situation.present, Config(batch_size=each.batch_size)}
-    ]
 
 
 def _believed_over(
