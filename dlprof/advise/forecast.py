@@ -605,9 +605,6 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
 
     As sure as the rate at which one rank loads without a step: where that is twice as high, it is
     as if the step took twice as long.
-
-    Raises:
-        UsageError: There is no step or no calibration.
     """
     _step_of(situation)
     run, limits, allowed = situation.run, situation.constraints, 1 - au

@@ -267,11 +267,7 @@ def is_readable(pid: int, root: Path) -> bool:
 
 
 def _check_access(pid: int, root: Path) -> None:
-    """Refuse a process whose figures the kernel keeps from this user.
-
-    Raises:
-        UsageError: It does.
-    """
+    """Refuse a process whose figures the kernel keeps from this user."""
     if is_readable(pid, root):
         return
     owner = _owner(pid, root)
