@@ -303,11 +303,7 @@ def _by_ranks(
     *,
     progress: bool,
 ) -> Run:
-    """Measure with all ranks that a launcher started; the later ones get the run of the first.
-
-    Raises:
-        DlprofError: Nothing could be measured, or the first one's run isn't here.
-    """
+    """Measure with all ranks that a launcher started; the later ones get the run of the first."""
     from dlprof.engine.ranks import gather_ranks
     from dlprof.report.live import open_listener
 

@@ -311,7 +311,6 @@ class _Live:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with the first worker."""
         self.cycle = itertools.cycle(range(self.workers))
 
 
@@ -568,7 +567,6 @@ class _LateFetcher:
         self._make, self._fetcher = make, cast(Any, None)
 
     def fetch(self, indices: Any) -> Any:
-        """Fetch a batch."""
         if self._fetcher is None:
             self._fetcher = self._make()
         return self._fetcher.fetch(indices)

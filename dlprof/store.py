@@ -203,7 +203,6 @@ class _Reader:
         )
 
     def no_run(self, fault: str) -> FileError:
-        """Why this is no run file."""
         return FileError(f"{self.path} is not a run file: {fault}", hint=_GIVE_RUN_FILE)
 
     def record(self, data: dict[str, Any], record_type: type[_Record], version: int) -> _Record:

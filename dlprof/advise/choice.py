@@ -357,7 +357,9 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
             if Situation.of(run, advice.constraints).as_measured:
                 pick, kept = advice.config.key, advice.rates
-    belief = _believed_over(_shown_over(logs, situation), seen, expected)
+    # What a gain is shown over: the user's settings, and PyTorch's default at any batch size.
+    plain = [c.key for c in logs if c in {situation.present, Config(batch_size=c.batch_size)}]
+    belief = _believed_over(plain, seen, expected)
     # Without those that only the calibration was with: they bound others, and nobody asked.
     asked = {config.key for config in (*models, *logs)}
     all_, stored = belief.log_rates, situation.run.prediction
@@ -383,15 +385,6 @@ def _timed(trials: Iterable[Trial]) -> dict[Config, int]:
         if trial.epoch_turnover_s is not None:
             found.setdefault(trial.config.turnover_group, []).append(trial)
     return {group: len(undisturbed(some)) for group, some in found.items()}
-
-
-def _shown_over(configs: Collection[Config], situation: Situation) -> list[str]:
-    """What a gain is shown over: the user's settings, and PyTorch's default at any batch size."""
-    return [
-        each.key
-        for each in configs
-        if each in {situation.present, Config(batch_size=each.batch_size)}
-    ]
 
 
 def _believed_over(
@@ -921,7 +914,6 @@ def decide(
 
 
 def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice, list[Reason]]:
-    """The choice among all that is worth predicting, or among some configurations."""
     wanted = {*(cells or candidate_configs(situation))}
     by_rules = [each for each in rule_configs(situation).values() if each is not None]
     # At once, so that what they have in common is computed once.

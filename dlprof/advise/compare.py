@@ -292,7 +292,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     shares = split(one, two)
     # Parts of which rounding is all that is left are not shown; the rest adds up without them.
     parts = [
-        _part(code, log_ratio, one, two, by_form=code != "settings" or not bridges(one, two))
+        _part(code, log_ratio, one, two)
         for code, log_ratio in shares.items()
         if code == "remainder" or abs(log_ratio.value) > 1e-9
     ]
@@ -304,16 +304,15 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     close = abs(math.log(ratio.value)) < at.SAME_RATE
     alike = _is_alike(ratio)
     unclear = alike or close
-    whole = [_whole_scripts(one, two)] if a.watched and not unclear else []
+    whole = _whole_scripts(one, two) if a.watched and not unclear else ""
+    verdict = _verdict(ratio, parts, (info_a, info_b), alike=alike)
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
         a=info_a,
         b=info_b,
         pairing=how,
         ratio=ratio,
-        verdict=" ".join(
-            [*wrong, *filter(None, whole), _verdict(ratio, parts, (info_a, info_b), alike=alike)]
-        ),
+        verdict=" ".join(filter(None, [*wrong, whole, verdict])),
         parts=tuple(parts),
         unknown={  # with the first reason of either side
             KINDS[code].title: f"{name} has no record of it: {why}."
@@ -347,11 +346,10 @@ def _info(chosen: Chosen) -> SideInfo:
     )
 
 
-def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen, *, by_form: bool) -> Part:
-    kind = KINDS[code]
-    known = comparable(a, b)
-    alone = None
-    if by_form and known is not None and code != "remainder":
+def _part(code: PartCode, log_ratio: Estimate, a: Chosen, b: Chosen) -> Part:
+    kind, known, alone = KINDS[code], comparable(a, b), None
+    measured = code == "settings" and bridges(a, b)
+    if known is not None and code != "remainder" and not measured:
         slow, fast = known if a.log_rate < b.log_rate else known[::-1]
         rate = exchanging(slow, fast)
         alone = _exp(rate(frozenset({code})) - rate(frozenset()))
@@ -371,7 +369,7 @@ def _verdict(
     ratio: Estimate, parts: Sequence[Part], sides: tuple[SideInfo, SideInfo], *, alike: bool
 ) -> str:
     text = _difference(ratio, sides, alike=alike)
-    if {part.code for part in parts} & {"wait"} and not alike:
+    if any(part.code == "wait" for part in parts) and not alike:
         text = f"In the loop, {text}"
     total = math.log(ratio.value)
     towards = [part for part in parts if part.log_ratio.value * total > 0]
@@ -432,7 +430,6 @@ def _whole_scripts(a: Chosen, b: Chosen) -> str:
 def _findings(
     parts: Sequence[Part], slow: SideInfo, fast: SideInfo, run: Run
 ) -> tuple[Finding, ...]:
-    """What slows the slower side, of which the run is."""
     fixes = (each.fix.dataloader_kwargs for each in run.findings if each.fix is not None)
     own = next(filter(None, fixes), dict[str, Any]())
     sign = 1 if sum(part.log_ratio.value for part in parts) > 0 else -1
@@ -864,11 +861,8 @@ def _watched(run: Run, num_workers: int | None) -> dict[str, WatchedLoader]:
         )
     if num_workers is None:
         return found
-    fitting = {
-        name: each
-        for name, each in found.items()
-        if each.config is not None and each.config.num_workers == num_workers
-    }
+    configs = {name: each.config for name, each in found.items()}
+    fitting = {n: found[n] for n, c in configs.items() if c and c.num_workers == num_workers}
     if not fitting:
         raise UsageError(f"{run.path} has no loader of num_workers={num_workers}")
     return fitting

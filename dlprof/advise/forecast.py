@@ -605,9 +605,6 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
 
     As sure as the rate at which one rank loads without a step: where that is twice as high, it is
     as if the step took twice as long.
-
-    Raises:
-        UsageError: There is no step or no calibration.
     """
     _step_of(situation)
     run, limits, allowed = situation.run, situation.constraints, 1 - au
@@ -881,13 +878,11 @@ class _Search:
         return changed.canonical()
 
     def cell(self, config: Config, cores: float, ranks: int) -> Cell:
-        """One configuration there."""
         where = dataclasses.replace(self._conditions, cores=cores, ranks=ranks)
         work = self._works[config.num_workers > 0]
         return cell_of(self._calibration, config, where, work=work)
 
     def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
-        """Share of time that the step waits."""
         key = (workers, prefetch, cores, ranks or self._conditions.ranks)
         if key not in self._known:
             cell = self.cell(self.config(workers, prefetch), *key[2:])

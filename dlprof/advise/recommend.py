@@ -328,9 +328,6 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
     return "".join(words)
 
 
-_NO_GPU = "this machine has no GPU, so the rule says nothing"
-
-
 def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
     """What each rule says for the machine, with the rate that is believed of it.
 
@@ -342,7 +339,7 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
     for name, config in rule_configs(situation).items():
         fault = None if config is None else found.fault(config)
         if config is None or fault is not None:
-            why = _NO_GPU if fault is None else fault.message
+            why = fault.message if fault else "this machine has no GPU, so the rule says nothing"
             yield RuleOfThumb(name=name, config=config or Config(), unavailable=why)
             continue
         same = [each for each in seen if each.config.num_workers == config.num_workers]

@@ -211,7 +211,6 @@ def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Trai
 
 
 def _mains(processes: Mapping[int, ProcessStat], root: Path) -> list[int]:
-    """The main processes of all workers."""
     parents = dict.fromkeys(s.parent for s in processes.values() if s.name == WORKER)
     mains = dict.fromkeys(
         _main_of(parent, root, processes) for parent in parents if parent in processes
@@ -313,11 +312,7 @@ def is_readable(pid: int, root: Path) -> bool:
 
 
 def _check_access(pid: int, root: Path) -> None:
-    """Refuse a process whose figures the kernel keeps from this user.
-
-    Raises:
-        UsageError: It does.
-    """
+    """Refuse a process whose figures the kernel keeps from this user."""
     if is_readable(pid, root):
         return
     owner = _owner(pid, root)

@@ -486,7 +486,6 @@ class _Process:
                     self._fed.pop(name, None)
 
     def weigh(self) -> None:
-        """Note its private memory."""
         pages = parse_statm(read_text(f"{self._folder}/statm") or "")
         if pages is not None:
             self._pages.append(pages[0] - pages[1])

@@ -23,7 +23,6 @@ class _Program(Group):
     """Loads a command when it is meant: to load all takes longer than most of them run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands' names."""
         del ctx
         return list(COMMANDS)
 

@@ -124,11 +124,7 @@ def run_self_test(
 
 
 def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
-    """What the base takes for a batch, in seconds of service time.
-
-    Raises:
-        NothingMeasuredError: No block was measured.
-    """
+    """What the base takes for a batch, in seconds of service time."""
     blocks = (block for quad in quads for block in quad.blocks if block.side == "base")
     costs = [sum(block.service_s) / sides.batches for block in blocks if block.service_s]
     batch_s = statistics.median(costs) if costs else 0.0

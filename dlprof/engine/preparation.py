@@ -243,11 +243,7 @@ def _probed(
 
 
 def _device(asked: str, found: str | None) -> str | None:
-    """The accelerator that batches go to, by torch's name; ``None`` for the CPU.
-
-    Raises:
-        UsageError: The user named a device that isn't there.
-    """
+    """The accelerator that batches go to, by torch's name; ``None`` for the CPU."""
     if asked == "auto":
         return found
     kind = asked.partition(":")[0]

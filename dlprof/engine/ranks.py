@@ -116,9 +116,6 @@ def _leader(environ: Mapping[str, str], world: int) -> tuple[str, range]:
     Of torch's own store only torch knows how to ask, and a second port would have to be sent to
     every node; the next ones to the first are known to all, and free of torch. srun names the
     nodes, and the job's number makes the port.
-
-    Raises:
-        UsageError: The launcher doesn't say.
     """
     address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     if not address:  # the first of rack[1-2]-n[3-4],login
@@ -214,7 +211,6 @@ def _run_on(cpus: frozenset[int]) -> None:
 def _leading(
     me: LaunchedRank, local: tuple[LocalRank, ...], said: Mapping[str, object]
 ) -> Iterator[Ranks]:
-    """The ranks of all nodes, of which this one leads."""
     address, ports = cast(tuple[str, range], me.leader)
     port = _free_port("")
     with contextlib.closing(
@@ -328,11 +324,7 @@ class _Silent:
 
 
 def _first_reach(me: LaunchedRank, hello: Message) -> tuple[socket.socket, Channel, Message]:
-    """Come to the node that leads, which may come later.
-
-    Raises:
-        UsageError: It can't be reached.
-    """
+    """Come to the node that leads, which may come later."""
     address, ports = cast(tuple[str, range], me.leader)
     ends_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < ends_s:

@@ -156,11 +156,7 @@ def _transfers(
     cut: str,
     log: str,
 ) -> Transfers:
-    """All that the process has reported.
-
-    Raises:
-        NothingMeasuredError: There is nothing.
-    """
+    """All that the process has reported."""
     done: Message = next(iter(heard["done"]), {})
     devices = [from_json(DeviceTransfer, each["device"]) for each in heard["device"]]
     if not devices:

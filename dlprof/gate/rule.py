@@ -206,7 +206,6 @@ class _Walk:
             self.have_all_count()
 
     def have_all_count(self) -> None:
-        """Leave nothing out any more."""
         self.usable, self.left_out = [*self.usable, *self.left_out], []
         self.all_count = True
 

@@ -100,7 +100,6 @@ class _DataWait:
             each._dlprof_flush()
 
     def undo(self) -> None:
-        """Leave the loaders as they were."""
         while self._undo:  # one loader may be in two places
             self._undo.popitem()[1]()
 
@@ -152,7 +151,6 @@ class _Lightning:
         self._undo = undo
 
     def on_train_batch_end(self, trainer: Any, *_rest: Any) -> None:
-        """Log what is due."""
         self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, *_rest: Any) -> None:
@@ -172,7 +170,6 @@ class _Lightning:
             self._end()
 
     def on_exception(self, _trainer: Any, _module: Any, _error: BaseException) -> None:
-        """The same where training fails."""
         self._end()
 
     def _end(self) -> None:
@@ -203,11 +200,9 @@ class _Transformers:
             self._waits.watch(given["train_dataloader"], every)
 
     def on_step_end(self, *_given: Any, **_more: Any) -> None:
-        """Log what is due."""
         self._log()
 
     def on_epoch_end(self, *_given: Any, **_more: Any) -> None:
-        """Log the rest of the epoch."""
         self._waits.flush()
         self._log()
 

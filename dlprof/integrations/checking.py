@@ -128,7 +128,6 @@ class Checker:
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
     def _end(self, report: CheckReport) -> None:
-        """End the test as the verdict has it."""
         __tracebackhide__ = True
         if report.state == "pass":
             return
@@ -145,11 +144,7 @@ class Checker:
 
 
 def _refuse_options(given: Mapping[str, object]) -> None:
-    """Refuse what pytest's own options say, and arguments that are no pairs.
-
-    Raises:
-        UsageError: Says which.
-    """
+    """Refuse what pytest's own options say, and arguments that are no pairs."""
     for name in ("against", "baseline", "directory", "progress", "allow_regression"):
         if name in given:
             raise UsageError(

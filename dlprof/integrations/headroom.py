@@ -410,7 +410,6 @@ class LoopHeadroom:
         return torch.accelerator.synchronize if kind is not None and used() else None
 
     def _refuse(self, why: str = "") -> None:
-        """Measure nothing more."""
         self._refused = self._refused or why
         if self._phase == "replaying":
             self.break_off()

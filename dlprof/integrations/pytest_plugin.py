@@ -148,7 +148,6 @@ class _TurnsOfController:
         node.workerinput[_TURNS_KEY] = self._folder
 
     def pytest_unconfigure(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -288,7 +288,6 @@ class LoaderRecorder:
         return ""
 
     def _seen_as(self, loader: Any) -> _Seen:
-        """What a loader counts as in the report."""
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))

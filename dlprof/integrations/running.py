@@ -235,7 +235,6 @@ class ScriptRun:
             _end_as_interrupted()
 
     def _changed(self, records: Iterable[WatchedLoader]) -> list[WatchedLoader]:
-        """Those that differ from what the file has."""
         fresh = [each for each in records if self._written.get(each.name) != each]
         self._written.update((each.name, each) for each in fresh)
         return fresh

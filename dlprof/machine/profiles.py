@@ -45,7 +45,6 @@ _SPEEDS: Mapping[str, Rule] = {
 
 
 def _key(rule: Rule, default: Any = None) -> Any:
-    """A key that may be left out."""
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 

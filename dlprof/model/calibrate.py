@@ -181,7 +181,6 @@ def _doubts(
     error: float | None,
     run_queue: float | None,
 ) -> Iterable[str]:
-    """What makes a calibration unreliable."""
     whole, batches = (sum(len(each.costs.cpu_s) for each in some) for some in (traced, usable))
     if lost := whole - batches:
         yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"

@@ -237,7 +237,6 @@ def fault_of(record: Any) -> tuple[str, str] | None:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in a JSON value, however deep."""
     if isinstance(value, int | float):
         yield value
     several = value.values() if isinstance(value, dict) else value

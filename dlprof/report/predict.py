@@ -146,7 +146,6 @@ def _speed_up(forecast: Forecast, picked: ForecastRow) -> str:
 
 
 def _limit(forecast: Forecast, picked: ForecastRow) -> str:
-    """What limits the rate, without the word."""
     bound, wait = picked.prediction.bound, _wait(picked)
     waits = bound == "step" and wait is not None and wait > FED_WAIT_FRACTION
     if not picked.config.num_workers and (waits or bound == "main"):

@@ -380,11 +380,7 @@ def _wanted(
 def _attainable(
     wanted: Sequence[Config], settings: SweepSettings, target: Target, *, has_accelerator: bool
 ) -> tuple[list[Config], list[LeftOut]]:
-    """What can be set of what is wanted, and for each reason which settings stay as they are.
-
-    Raises:
-        UsageError: The user named values of a setting, none of which the target can have.
-    """
+    """What can be set of what is wanted, and for each reason which settings stay as they are."""
     kept = [target.attainable(each, has_accelerator=has_accelerator) for each in wanted]
     names: dict[str, list[str]] = {}
     for name, reason in target.fixed.items():

@@ -288,11 +288,7 @@ def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
-    """Arguments that a subclass adds, by attributes of their names; ``None`` where one has none.
-
-    Raises:
-        TargetError: The class takes no workers.
-    """
+    """Arguments that a subclass adds, by attributes of their names; ``None`` where one has none."""
     cls = type(loader)
     if cls is DataLoader:
         return {}

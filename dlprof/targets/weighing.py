@@ -227,7 +227,6 @@ class _Weigher:
         self._unpickler: Any = None
 
     def look(self, name: str, value: Any, depth: int) -> None:
-        """Weigh all that one object holds."""
         too_long = {"attributes": "weighing all of them takes too long"}
         if len(self.weights) >= 2_000 or _now_s() > self._until_s:
             self.unavailable |= too_long

@@ -321,7 +321,6 @@ def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
 
 
 def _by_worker(rows: Sequence[Row]) -> dict[int, list[Made]]:
-    """The batches of each worker, in the order in which it made them."""
     found: dict[int, list[Made]] = defaultdict(list)
     for row in rows:
         if row.made is not None and row.made.worker >= 0:

@@ -114,11 +114,7 @@ def _names(request: TransferRequest) -> tuple[str, ...]:
 
 
 def _loading(request: TransferRequest, target: BuildRequest) -> Callable[[bool], Any]:
-    """Builds the target; the function then loads the same first batch again and again.
-
-    Raises:
-        DlprofError: The target can't be built or loaded from.
-    """
+    """Builds the target; the function then loads the same first batch again and again."""
     from dlprof.targets.loader import make_loader  # torch.utils.data with it
 
     try:

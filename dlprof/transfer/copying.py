@@ -272,11 +272,7 @@ def _send(runtime: Runtime, buffers: Buffers, copies: int) -> EventTimer:
 
 
 def _large(runtime: Runtime, most_bytes: int) -> Buffers:
-    """Buffers for large copies.
-
-    Raises:
-        UnavailableError: Nothing can be pinned here.
-    """
+    """Buffers for large copies."""
     buffers = Buffers(runtime, min(64 << 20, most_bytes))
     if "pinned" in buffers.unavailable:
         raise UnavailableError(buffers.unavailable["pinned"])
@@ -548,11 +544,7 @@ def _pin(part: Any, runtime: Runtime) -> Any:
 
 
 def _pinned_by_loader(load: _Make) -> Any:
-    """The same batch from a loader that pins.
-
-    Raises:
-        UnavailableError: It came unpinned, or not at all.
-    """
+    """The same batch from a loader that pins."""
     try:
         batch = load(True)
     except DlprofError as error:  # not the target's fault: without pinning it loaded

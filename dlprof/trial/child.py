@@ -180,11 +180,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
 
 
 def _bind(request: TrialRequest) -> None:
-    """Bind this process to the CPUs of its rank, and so all threads and workers to come.
-
-    Raises:
-        TargetError: It may not run on any of them.
-    """
+    """Bind this process to the CPUs of its rank, and so all threads and workers to come."""
     if request.cpus:
         cpus = request.cpus[request.rank]
         try:
@@ -310,9 +306,6 @@ def _least_of_all(rank: int, ranks: int, group: RankGroup) -> Callable[[list[int
     """What has ranks on several nodes pass a step together, as the exchange of gradients does.
 
     By gloo and a store of their own: those of the target's are its own, or the fork server's.
-
-    Raises:
-        TargetError: They don't reach each other.
     """
     import torch.distributed
 

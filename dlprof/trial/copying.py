@@ -80,7 +80,6 @@ class _Flight:
         return 0.0 if self.timer is None else self.timer.seconds()
 
     def is_done(self) -> bool:
-        """Whether the batch has come and was worked on."""
         return self.used and self.timer is not None and self.timer.is_over()
 
     def exposed(self) -> float:

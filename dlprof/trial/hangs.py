@@ -185,7 +185,6 @@ def _standstill(state: TrialState, silent_s: float, log: TrialLog) -> Standstill
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and its descendants."""
     try:
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:

@@ -358,10 +358,6 @@ class TrialRunner:
         """Try once more, if the process that starts the trials dies, or a signal ends the probe.
 
         An attempt is called with the seconds that are left; both together have ``limit_s``.
-
-        Raises:
-            DlprofError: It died again, or there was no time for another attempt, or the target
-                can't be built any more.
         """
         deadline_s = self._clock() + limit_s
         for last in (True,) if self._nodes.links else (False, True):  # others would not be there

@@ -136,7 +136,6 @@ def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
 
 
 def _blocking(pid: int) -> set[str]:
-    """The threads of a process that block the signal."""
     with contextlib.suppress(OSError):  # it has ended
         threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
         return {each for each in threads if _has_signal(f"{pid}/task/{each}/status", "SigBlk")}

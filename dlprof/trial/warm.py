@@ -128,7 +128,6 @@ class Warm:
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
     def _workers(self) -> list[int]:
-        """The processes of workers that live on between blocks."""
         return [each.pid for each in workers_of(kept_iterator(self._core))]
 
     def _rows(self, batches: int, beyond: int) -> tuple[Sequence[Row], Sequence[str]]:

@@ -286,8 +286,9 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
     if config is None:
         return Fix(text=claim.fix, code=code)
     settings = _changes(now, config)
-    reasons = view.why_fixed(config) or _not_taken(now, config, call)
-    if reasons:
+    needed = [*settings, *(["worker_init_fn"] * (config.worker_threads != now.worker_threads))]
+    by_call = dict.fromkeys(call.fixed[name] for name in needed if name in call.fixed)
+    if reasons := view.why_fixed(config) or by_call:
         text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
     text = claim.fix + _left_out(view, config)
@@ -299,13 +300,6 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
         code = f"{worker_threads_code(threads)}\n\n{given}"
     other = call.written(settings) if settings and call != LoaderCall() else ""
     return Fix(text=text, dataloader_kwargs=settings, code=code, call=other)
-
-
-def _not_taken(now: Config, config: Config, call: LoaderCall) -> tuple[str, ...]:
-    """Why the user's call can't be given a configuration, a reason each; empty where it can."""
-    needed = [*_changes(now, config)]
-    needed += ["worker_init_fn"] if config.worker_threads != now.worker_threads else []
-    return tuple(dict.fromkeys(call.fixed[name] for name in needed if name in call.fixed))
 
 
 def _left_out(view: Evidence, config: Config) -> str:
@@ -448,14 +442,6 @@ def competes(view: Evidence, config: Config) -> bool:
     after = min(config.num_workers * busy, view.cores)
     now = min(view.demand, view.cores) if view.workers else 0.0
     return config.num_workers != view.workers and after - now > at.CROWDS_STEP * view.cores
-
-
-def crowds(view: Evidence) -> bool:
-    """Whether a script's step computes on more than half of the cores, or nobody knows."""
-    script = view.script
-    if script is None:
-        return False
-    return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
 
 
 def starts_s(view: Evidence, script: Script, config: Config, starting: float = 1.0) -> float:

@@ -18,7 +18,6 @@ from dlprof.advise.findings.claims import (
     bound,
     changed,
     competes,
-    crowds,
     fix_of,
     predicted_gain,
     script_gain,
@@ -390,7 +389,10 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     if unseen and fix is not None and fix.dataloader_kwargs:
         fix = dataclasses.replace(fix, text=f"{fix.text} {REPEATED.format(unseen)}")
     lows = [each.ends[0] for each in (gain, script) if each]
-    sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowds(view))
+    # Workers crowd a script whose step computes on more than half of the cores, or may do so.
+    cores = 0.0 if view.script is None else view.script.step_cores
+    crowded = cores is None or cores > max(view.cores / 2, 1) * 1.05
+    sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowded)
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
     if watched and config is not None and gain is not None:

@@ -918,7 +918,6 @@ def _most_advised(view: Evidence) -> int:
 
 
 def _making_costs(view: Evidence) -> Costs | None:
-    """The costs, where making batches is or may be the limit."""
     limit = view.limit
     least = at.HALF_BUSY if view.has_step else 0.35
     idle = limit == "waiting" and (view.busy or 0.0) < least

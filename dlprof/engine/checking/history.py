@@ -174,11 +174,7 @@ def data_fingerprint(target: Target) -> str:
 
 
 def _figures(sides: Sides, elapsed_s: Callable[[], float]) -> dict[str, float]:
-    """The figures of a run: starts first, then as many blocks as there is time for.
-
-    Raises:
-        NothingMeasuredError: Blocks fail, or there is no time for as many as are needed.
-    """
+    """The figures of a run: starts first, then as many blocks as there is time for."""
     budget_s = sides.settings.sweep.budget_s
     blocks: list[Block] = []
     # Of the budget: starts that take more are left out, since nothing is judged by them.

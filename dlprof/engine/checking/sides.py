@@ -180,11 +180,7 @@ class Sides:
         self._try_all("load")
 
     def _on_all(self, act: Callable[[Side], None]) -> None:
-        """Have all sides do something, whatever fails on one of them.
-
-        Raises:
-            DlprofError: That of one side by its name; one that all have is the target's.
-        """
+        """Have all sides do something, whatever fails on one of them."""
         errors: dict[Side, DlprofError] = {}
         for side in self._plans:
             try:
