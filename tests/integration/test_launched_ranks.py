@@ -283,7 +283,7 @@ def test_a_sweep_launches_ranks_and_shows_how_they_scale(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_what_is_kept_for_scaling_leaves_a_single_configuration_its_trial(tmp_path: Path) -> None:
     command = ["-m", "dlprof", "sweep", f"{TARGETS}:even", "--num-workers", "0"]
-    done = sweep(tmp_path, *command, "--launch-ranks", "2", "--budget", "15s", "-o", "one.jsonl")
+    done = sweep(tmp_path, *command, "--launch-ranks", "2", "--budget", "30s", "-o", "one.jsonl")
     assert done.returncode == 0, done.stderr
     assert "measure" in {each.purpose for each in read_run(tmp_path / "one.jsonl").completed}
 
