@@ -29,6 +29,7 @@ from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
 from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
+from dlprof.units import format_duration
 
 
 class ObserverProcess:
@@ -163,7 +164,7 @@ class Supervisor:
         ranks, lost = self._undisturbed(dataclasses.replace(request, probe=True))
         result = ranks[0].result
         if lost is not None or result is None:
-            raise _no_batch(self._failure_of(lost or ranks[0], request.ranks))
+            raise _no_batch(self._failure_of(lost or ranks[0], request))
         probe: Message = result["probe"]
         return probe
 
@@ -194,15 +195,19 @@ class Supervisor:
             return trial, {
                 name: result[name] for name in ("explanation", "timeline") if name in result
             }
-        failure = self._failure_of(lost, request.ranks)
+        failure = self._failure_of(lost, request)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
         return state.failed(blank, failure), {}
 
-    def _failure_of(self, lost: _Rank, ranks: int) -> Failure:
+    def _failure_of(self, lost: _Rank, request: TrialRequest) -> Failure:
         if self._elsewhere is not None:
             return self._elsewhere
-        failure = state.failure_of(lost, self.limits, lost.printed)
+        failure, ranks = state.failure_of(lost, self.limits, lost.printed), request.ranks
+        if failure.kind == "timeout" and 10 * request.step_s > self.limits.wall_s:
+            step = f"Each step takes {format_duration(request.step_s)}, as --step-time has it"
+            why = f"{step}; a number without a unit is seconds. {failure.hint}"
+            failure = dataclasses.replace(failure, hint=why)
         # The memory that the observer saw is that of all of them.
         whole = ranks == 1 or (failure.kind == "out_of_memory" and not self.together.nodes.links)
         return failure if whole else state.of_rank(failure, lost.number, ranks)
@@ -336,7 +341,7 @@ class Supervisor:
             self._elsewhere = self.together.nodes.exchange(group)
         else:
             lost.printed = lost.log.text()
-            self.together.nodes.lose(self._failure_of(lost, request.ranks))
+            self.together.nodes.lose(self._failure_of(lost, request))
 
     def _next_event(self, ranks: Sequence[_Rank], look_s: float) -> Received | None:
         """What is said next, if anything is until the next look."""

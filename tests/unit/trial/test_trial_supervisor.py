@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from collections.abc import Sequence
@@ -192,6 +193,15 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
     assert trial.outcome == "timed_out"
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
+    assert "--step-time" not in trial.failure.hint
+
+
+def test_steps_that_are_too_long_for_a_trial_are_to_blame_for_its_end(tmp_path: Path) -> None:
+    """``--step-time 12`` is 12 s."""
+    slow = dataclasses.replace(REQUEST, step_s=12.0)
+    trial = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)]).run(slow)
+    assert trial.failure is not None
+    assert "Each step takes 12 s, as --step-time has it; a number without" in trial.failure.hint
 
 
 @pytest.mark.parametrize("begun", [False, True])
