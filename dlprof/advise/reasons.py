@@ -630,7 +630,8 @@ def _untried(choice: Choice) -> str:
     named = run.header.settings.get("num_workers")
     numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
     most_named = max(numbers, default=limits.max_workers or math.inf)
-    words = f"; more than {pick.num_workers} workers were not tried, and may be faster"
+    workers, were = counted(pick.num_workers, "worker"), "was" if pick.num_workers == 1 else "were"
+    words = f"; more than {workers} {were} not tried, and may be faster"
     target = run.header.target
     unknown = target.kind == "iterable" or "num_workers" in target.fixed
     if unknown or choice.fed or not situation.as_measured or pick.num_workers >= most_named:

@@ -49,7 +49,7 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
 
 
 def leave_interrupted(run: Run, message: str, *, as_json: bool, hint: str = "") -> None:
-    """End the command where the run was interrupted; a document has said why.
+    """End the command where the run was interrupted; a document has said so.
 
     Raises:
         InterruptedSweepError: With the message and the hint, if the document has none.

@@ -75,6 +75,6 @@ def sweep(
     asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
     leave_interrupted(
         run,
-        f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
+        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}",
         as_json=asked.as_json,
     )

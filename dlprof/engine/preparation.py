@@ -281,8 +281,8 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
     if target.length is not None and sizes and target.length < min(sizes):
         smaller = " or less" if target.length > 1 else ""
         raise TargetError(
-            f"The dataset has {counted(target.length, 'sample')}, fewer than one batch of "
-            f"{min(sizes)}.",
+            f"The dataset has {counted(target.length, 'sample')}, too few for a full batch of "
+            f"{min(sizes)}: what that size gives can't be measured.",
             hint=f"Give --batch-size {target.length}{smaller}, or more data.",
         )
 

@@ -328,7 +328,7 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         if script is not None and _is_rarely_waited_for(loaders, script):
             who, wait = "the script", percent_text(script.wait_fraction)
         return f"No DataLoader bottleneck: {who} spends {wait} waiting for data."
-    sentence = f"{name}'s loop spends {percent_text(share)} of its time waiting for data"
+    sentence = f"The loop over {name} spends {percent_text(share)} of its time waiting for data"
     begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     whole_s = slowest.waited_s + slowest.stepped_s
     begun = begun_s / whole_s if whole_s > 0 else 0.0

@@ -110,7 +110,7 @@ def test_lightning_logs_the_wait_and_says_what_to_run(
     if not workers:  # nothing loads during the step: all of it is waited for
         assert float([each for each in waits if each][-1]) >= 2 * SAMPLES * WAIT_S
     said = capsys.readouterr().err
-    assert "dlprof: train_dataloader's loop spends" in said
+    assert "dlprof: The loop over train_dataloader spends" in said
     assert "dlprof run train.py ARGS\n" in said
 
 
@@ -133,7 +133,7 @@ def test_lightning_with_loaders_that_are_made_each_epoch(
     rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     at = rows[0].split(",").index("dlprof/batches")
     assert [float(row.split(",")[at]) for row in rows[1:]] == [2.0, 4.0, 6.0]
-    assert "dlprof: train_dataloader's loop spends" in capsys.readouterr().err
+    assert "dlprof: The loop over train_dataloader spends" in capsys.readouterr().err
 
 
 def test_two_loaders_of_lightning_are_logged_apart(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_the_hugging_face_trainer_logs_the_wait_and_says_what_to_run(
     assert [each["step"] for each in logged] == [4, 6, 10, 12]
     assert all(0.0 < each["dlprof/wait_fraction"] <= 1.0 for each in logged)
     said = capsys.readouterr().err
-    assert "dlprof: train_dataloader's loop spends" in said
+    assert "dlprof: The loop over train_dataloader spends" in said
     assert "dlprof run train.py ARGS\n" in said
     assert any("dlprof/wait_fraction" in tag for tag in _board(tmp_path))
 

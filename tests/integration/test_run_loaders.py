@@ -156,7 +156,7 @@ def test_a_script_that_waits_is_shown_why(tmp_path: Path) -> None:
     assert "train.py:10" in run.diagnosis.notes[0]
     assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
     said = " ".join(done.stderr.split())
-    assert "train.py:10's loop spends" in said
+    assert "The loop over train.py:10 spends" in said
     assert f"Bottleneck {run.diagnosis.findings[0].title}" in said
     run_file_conforms(tmp_path / "run.dlprof.jsonl")
     document = json.loads((tmp_path / "run.json").read_text())

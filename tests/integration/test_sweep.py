@@ -129,6 +129,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(swept: Swept) -> None
 
     assert swept.code == 130, swept.errors
     assert "--resume" in swept.screen
+    assert (swept.screen + swept.errors).count("was interrupted") == 1
+    assert "What it measured is kept: " in swept.errors
     assert interrupted.end is not None
     assert interrupted.end.reason == "interrupted"
     assert swept.resumed.returncode == 0, swept.resumed.stderr

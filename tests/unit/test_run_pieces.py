@@ -423,7 +423,10 @@ def watched_run(*loaders: WatchedLoader, **more: Any) -> Run:
 
 def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
-    assert verdict([quick, slow]) == "train.py:31's loop spends 38% of its time waiting for data."
+    assert (
+        verdict([quick, slow])
+        == "The loop over train.py:31 spends 38% of its time waiting for data."
+    )
     late = dataclasses.replace(slow, startup_s=8.4)  # and 2.6 s of restarts, of 100 s
     starting = " data: 27% in epochs, 11% at epoch starts"
     assert verdict([quick, late]).endswith(
@@ -442,7 +445,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert verdict([slow], rarely).startswith("No DataLoader bottleneck: the script spends 1%")
     for ending in ("interrupted", "running", "exception"):  # of which the loop was to go on
         cut = dataclasses.replace(rarely, ending=ending)
-        assert verdict([slow], cut).startswith("train.py:31's loop spends 38% of its time")
+        assert verdict([slow], cut).startswith("The loop over train.py:31 spends 38% of its time")
 
 
 @pytest.mark.parametrize("ending", ["returned", "interrupted"])
@@ -512,7 +515,7 @@ def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
 def test_a_loop_that_waits_less_than_its_rounds_waits_as_they_do(wait: float, said: str) -> None:
     report = script_report(watched_run(loader("train.py:3", wait, headroom=HEADROOM)))
     text = drawn(report, 80)
-    assert f"train.py:3's loop spends {said}% of its time waiting for data." in text
+    assert f"The loop over train.py:3 spends {said}% of its time waiting for data." in text
     assert f"  train.py:3  {said}% wait  " in text
     why = "38% of the time is waiting, without the pauses, which fill queues"
     assert why in " ".join(drawn(report, 80, verbose=True).split())

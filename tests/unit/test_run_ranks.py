@@ -291,7 +291,7 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
     late = rank_run(0, came(0.5), io_s=0.4, diagnosis=found)
     _, text = shown({0: late, 1: rank_run(1, came(0.1))})
-    assert "train.py:7's loop spends 50% of its time waiting for data." in text
+    assert "The loop over train.py:7 spends 50% of its time waiting for data." in text
     assert "rank 0's batches come last" in text
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.

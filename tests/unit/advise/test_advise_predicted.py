@@ -122,6 +122,12 @@ def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> Non
     assert said not in recommend(_of_waiting(target=fixed)).confidence_reason
 
 
+def test_one_worker_is_not_called_workers() -> None:
+    found = run(blocks({NONE: [33.0] * 3, config(1): [66.0] * 3}, usage=WAITING))
+    said = "; more than 1 worker was not tried, and may be faster"
+    assert recommend(found).confidence_reason.endswith(said)
+
+
 def test_of_what_was_measured_alone_more_workers_may_be_faster_where_each_brought_more() -> None:
     """A budget that held two configurations, or a list that the user gave."""
     said = "; more than 2 workers were not tried, and may be faster"

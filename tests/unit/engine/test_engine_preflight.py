@@ -224,6 +224,8 @@ def test_a_dataset_smaller_than_a_batch_is_refused(length: int, samples: str, si
     with pytest.raises(TargetError, match=samples) as caught:
         _refuse_small(small, SweepSettings())
     assert f"--batch-size {sizes}" in caught.value.hint
+    # Without drop_last its epoch is one batch, if not a full one.
+    assert "too few for a full batch of 32" in caught.value.message
 
 
 def test_what_needs_a_worker_is_skipped_without_one_only() -> None:

@@ -61,7 +61,7 @@ def test_the_answer_of_a_script_fits_into_16_lines_and_says_how_sure_it_is(name:
     assert len(text.splitlines()) <= 16
     sure = "low" if name == "training-after" else "medium"
     assert f"Certainty   {sure}: the script ran once; " in text
-    assert ("train.py:17's loop spends 31% of its time" in text) is (name == "headroom")
+    assert ("The loop over train.py:17 spends 31% of its time" in text) is (name == "headroom")
 
 
 def test_a_headroom_is_shown_of_the_loader_that_is_waited_for_longest() -> None:
