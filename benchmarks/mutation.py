@@ -102,7 +102,7 @@ class Mutant:
     @property
     def room(self) -> str:
         """The room that its file is in."""
-        return Path(self.path).parts[1]
+        return Path(self.path).with_suffix("").parts[1]
 
     @property
     def key(self) -> tuple[str, int, str, str]:
@@ -264,7 +264,7 @@ def drawn(root: Path, rooms: Iterable[str] = ROOMS) -> list[Mutant]:
     found = [
         mutant
         for room in rooms
-        for path in sorted((root / "dlprof" / room).rglob("*.py"))
+        for path in sorted([*root.glob(f"dlprof/{room}.py"), *root.glob(f"dlprof/{room}/**/*.py")])
         for mutant in mutants_of(str(path.relative_to(root)), path.read_bytes())
     ]
     random.Random(SEED).shuffle(found)

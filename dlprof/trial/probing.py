@@ -273,13 +273,15 @@ def _samples_per_batch(
 ) -> tuple[float | None, str]:
     """Samples of the second batch, from the indices handed out or else from the batch itself.
 
-    With it comes by what they were counted, in a sentence, where nobody but the batch says.
+    With it comes by what they were counted, in a sentence, where nobody but the batch says; or that
+    there is nothing in them.
     """
     from dlprof.targets.counting import SampleCounter
 
     sizes = gate.sizes if gate.attached else None
     if sizes:
-        return float(sizes[-1]), ""
+        lost = first is None and batch is None
+        return float(sizes[-1]), "Each batch is None: does collate_fn return it?" if lost else ""
     count = SampleCounter(built.target.batch_size)
     count(first)
     samples = count(batch)
