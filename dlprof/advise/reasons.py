@@ -32,6 +32,7 @@ from dlprof.advise.wording import (
     background_text,
     between,
     disturbed_text,
+    end_text,
     failed_or_skipped,
     inside,
     loss_text,
@@ -246,7 +247,7 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     shown_by = {"trials": trials} if measured else {"configs": configs}
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
     if ratio.is_wide:
-        low, high, why = ratio.low or 0.0, ratio.high or math.inf, ""
+        low, high, why, bound = ratio.low or 0.0, ratio.high or math.inf, "", ""
         others = (each for each in (one, two) if each is not choice.pick)
         for each in others:
             if [trial.noisy for trial in each.trials] == [True]:
@@ -256,6 +257,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         if low > 1 or high < 1:
             faster = "faster" if low > 1 else "slower"
             unsure = f"{one.name} {is_} {faster} than {two.name}, but by how much"
+            least = f"{end_text(low)}x" if low > 1 else percent(1 - high)
+            bound = f" (at least {least}, {PROBABILITY:.0%})"  # as the speed-up has it
         elif one is choice.pick and choice.loss is not None and low < 1 - choice.loss:
             # One bound says more than the lower of an interval's two.
             least = f"{one.name} is {loss_text(choice.loss)} than {two.name} ({PROBABILITY:.0%})"
@@ -264,7 +267,7 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         more = "measure both"
         if measured:
             more = "rerun with a larger --budget or on a quieter machine"
-        claim = f"{lead}{colon}{unsure} is too uncertain{why}: {more}"
+        claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {more}"
         return Reason(claim=claim, evidence=evidence)
     claim = claim.format(
         be="is" if measured else "would be", fast=as_fast(ratio), ci=between(ratio)

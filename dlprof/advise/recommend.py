@@ -259,7 +259,8 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
     near = [config for config, speed in worst.items() if speed >= NEAR * max(worst.values())]
     if len(cases) < 2 or not near:
         return tuple(cases), None
-    config = min(near, key=lambda each: each.cost_key)
+    pick = choice.pick.config  # no other is worth a word where this loses about as little
+    config = pick if pick in near else min(near, key=lambda each: each.cost_key)
     kept = {name: min(1.0, each[config]) for name, each in speeds.items()}
     return tuple(cases), LeastLoss(config=config, speeds=kept)
 

@@ -41,6 +41,11 @@ def between(ratio: Estimate) -> str:
     return f" (95% CI {ratio.low:.2f}-{ratio.high:.2f})"
 
 
+def end_text(ratio: float) -> str:
+    """An end of a ratio's interval: two decimals near 1, fewer far from it."""
+    return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
+
+
 def percent(fraction: float) -> str:
     """A fraction as ``12%``, with a decimal where it is small."""
     return f"{fraction * 100:.1f}%" if fraction < 0.1 else f"{fraction * 100:.0f}%"

@@ -138,7 +138,8 @@ class PredictedCase:
 class LeastLoss:
     """The setting that loses least, with background load and without."""
 
-    config: Config  # the cheapest of those that lose about as little
+    # What is recommended, where it loses about as little; else the cheapest of those that do.
+    config: Config
     # Its rate over that of the best, by the name of the ``PredictedCase``.
     speeds: Mapping[str, float]
 

@@ -8,11 +8,11 @@ from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.thresholds import SAME_RATE
-from dlprof.advise.wording import disturbed_text
+from dlprof.advise.wording import disturbed_text, end_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
-from dlprof.report.labels import end_text, gain_text, interval_text, rate_text
+from dlprof.report.labels import gain_text, interval_text, rate_text
 from dlprof.report.text import shortened
 from dlprof.units import counted
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
-from dlprof.advise.wording import NO_LIMIT
+from dlprof.advise.wording import NO_LIMIT, end_text
 from dlprof.records import Estimate, Finding, Fix, LoaderCall
 from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
 from dlprof.report.explain import explained
-from dlprof.report.labels import cores_text, end_text, gain_text, percent_text, ratio_text
+from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}

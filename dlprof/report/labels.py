@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
-from dlprof.advise.wording import loss_text
+from dlprof.advise.wording import end_text, loss_text
 from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Trial, Usage
 from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
 from dlprof.report.text import clean
@@ -70,14 +70,14 @@ def rate_text(
 ) -> str:
     """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
 
-    Without one that reaches below half of it, which says nothing of the rate.
+    With one that reaches below half of it the rate is no more than about that.
     """
     if estimate is None:
         return MISSING
     interval = interval_text(estimate, shown)
     text = f"{shown(estimate.value)} {unit}"
     if estimate.low is not None and estimate.low < (1 - USELESS) * estimate.value:
-        return f"about {text} (too noisy for an interval)"
+        return f"about {text} (noisy{'' if interval == MISSING else f': 95% CI {interval}'})"
     return text if interval == MISSING else f"{text} (95% CI {interval})"
 
 
@@ -119,11 +119,6 @@ def default_named(config: Config) -> str:
     """PyTorch's default, which other settings are compared with at their own batch size."""
     size = "" if config.batch_size is None else f" at batch_size={config.batch_size}"
     return f"PyTorch's default{size}"
-
-
-def end_text(ratio: float) -> str:
-    """An end of a ratio's interval: two decimals near 1, fewer far from it."""
-    return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
 
 
 def percent_text(fraction: float | None) -> str:
@@ -314,7 +309,9 @@ def rates_chart(
     rest = sorted(({*range(len(found))} if fits else first) - sure)
     bars = []
     for place in sorted({*sure, *evenly(rest, most - len(sure))}):
-        spare = 1 if place in own else 2 if not place else 3 if place in sure else 4
+        # What was measured goes after what is only predicted, be that the best.
+        late = place in (first or sure)
+        spare = 1 if place in own else 2 if not place else 3 if late else 4
         bars.append(_bar(found[place], pick, present, spare=spare))
     return chart(bars, "workers", unit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -57,14 +58,20 @@ def forecast_report(forecast: Forecast) -> doc.Document:
         notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
         notes += sweep.alike(row.config, forecast.pick, row.ratio)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
+    # Each that was named is an answer, which no screen leaves out; of a long range some will do.
+    asked = "num_workers" in forecast.named
+    asked = asked and len({row.config.num_workers for row in forecast.rows}) <= MOST_BARS
+    most = MOST_BARS if asked else MOST_BARS - 1
+    chart = rates_chart(rated, forecast.pick, run.present, unit=unit, most=most)
+    if asked and chart is not None:
+        bars = tuple(dataclasses.replace(bar, spare=0) for bar in chart.bars)
+        chart = dataclasses.replace(chart, bars=bars)
     return doc.Document(
         title=f"Predicted: {sweep.title_of(run)}",
         answer=(
             *sweep.first(run),
             doc.FactList(tuple(_answer(forecast))),
-            *doc.known(
-                rates_chart(rated, forecast.pick, run.present, unit=unit, most=MOST_BARS - 1)
-            ),
+            *doc.known(chart),
         ),
         hints=doc.hint(f"Details: -v ({some} {counted(whole, 'setting')})"),
         details=lambda: (

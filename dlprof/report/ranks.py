@@ -18,11 +18,11 @@ from dlprof.advise.scaling import (
     straggler_of,
 )
 from dlprof.advise.thresholds import SCALES
+from dlprof.advise.wording import end_text
 from dlprof.records import Config, Estimate, NumaBinding, Run
 from dlprof.report import document as doc
 from dlprof.report.labels import (
     cores_text,
-    end_text,
     gain_text,
     interval_text,
     limit_text,

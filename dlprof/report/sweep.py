@@ -193,10 +193,8 @@ def _answer(
     yield from _utilization(accelerators)
     if (wait := advice.expected.wait_fraction) is not None:
         yield "Data wait", _wait(advice, wait)
-    least = advice.least_loss
-    if least is not None and least.config != advice.config:
-        take = f"take {least.config.text} if the load may change, which loses least"
-        yield "In both cases", f"{take}: {_kept_of(least)}"
+    if (least := _least_loss(advice)) is not None and least.config != pick:
+        yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
     yield certainty(advice)
     if asked and not how:
         yield "Asked for", asked
@@ -546,7 +544,7 @@ def _reasons(advice: Recommendation) -> Iterator[doc.Words]:
 def _cases(advice: Recommendation) -> Iterator[doc.Words]:
     for case in advice.cases:
         others = f" ({background_text(case.neighbours)})"
-        text = f"{case.name}{others if case.neighbours else ''}: "
+        text = f"{_case_text(case.name)}{others if case.neighbours else ''}: "
         text += rate_text(case.expected.samples_per_s)
         if (wait := case.expected.wait_fraction) is not None:
             text += f", data wait {wait_text(wait, case.expected.turnover_fraction)}"
@@ -554,13 +552,25 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
         if case.best != advice.config:
             text += f"; best there: {case.best.text}, {rate_text(case.best_samples_per_s)}"
         yield text
-    if (least := advice.least_loss) is not None:
+    if (least := _least_loss(advice)) is not None:
         yield f"loses least in both: {least.config.text}: {_kept_of(least)}"
 
 
+def _least_loss(advice: Recommendation) -> LeastLoss | None:
+    """What loses least; whether its workers persist alone is no other advice for a load."""
+    found = advice.least_loss
+    other = None if found is None else found.config.differing(advice.config)
+    return None if other == ["persistent_workers"] else found
+
+
 def _kept_of(least: LeastLoss) -> str:
-    kept = " and ".join(f"{percent_text(speed)} ({name})" for name, speed in least.speeds.items())
-    return f"{kept} of the best"
+    cases = ((percent_text(kept), _case_text(name)) for name, kept in least.speeds.items())
+    first, *rest = cases
+    return ", ".join((f"{first[0]} of the best {first[1]}", *map(" ".join, rest)))
+
+
+def _case_text(name: str) -> str:
+    return "alone on the machine" if name == "dedicated" else name
 
 
 def _rules(advice: Recommendation) -> Iterator[doc.Words]:

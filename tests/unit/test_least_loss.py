@@ -54,6 +54,28 @@ def test_what_loses_least_is_near_the_best_in_both() -> None:
     other = dataclasses.replace(answer, config=config(2))
     text = drawn(recommendation_report(_beside({"cores": 12.0}), other), 120)
     assert "take num_workers=8 if the load may change" in text
+    assert "of the best as shared now" in text
+    assert "% alone on the machine" in text
+
+
+def test_no_second_recommendation_where_the_first_loses_as_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("dlprof.advise.recommend.NEAR", 0.0)  # then all lose as little
+        answer = recommend(_beside({"cores": 12.0}))
+        assert _least(answer).config == answer.config
+
+
+def test_workers_that_persist_are_no_second_recommendation() -> None:
+    answer = recommend(_beside({"cores": 12.0}))
+    least = _least(answer)
+    kept = dataclasses.replace(least.config, persistent_workers=True)
+    other = dataclasses.replace(answer, least_loss=dataclasses.replace(least, config=kept))
+    same = dataclasses.replace(other, config=least.config)
+    text = drawn(recommendation_report(_beside({"cores": 12.0}), same), 120, verbose=True)
+    assert "if the load may change" not in text
+    assert "loses least" not in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -310,10 +311,14 @@ def test_one_disturbed_trial_alone_bounds_no_gain(*, disturbed: bool) -> None:
 
 
 def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons() -> None:
-    found = with_recommendation(read_run(EARLIER / "single-box.dlprof.jsonl")).recommendation
+    run = with_recommendation(read_run(EARLIER / "single-box.dlprof.jsonl"))
+    found = run.recommendation
     assert found is not None
     claim = found.reasons[0].claim
     assert "is faster than num_workers=0, batch_size=8, but by how much is too uncertain" in claim
+    # The bound is the same one.
+    (bound,) = re.findall(r"at least [0-9.]+x", claim)
+    assert bound in drawn(sweep_report(run), 200)
     assert found.confidence == "high"
     assert found.confidence_reason.endswith(
         "within 1% of the best of the 2 measured settings (95%)"
@@ -398,3 +403,12 @@ def test_a_certificate_that_says_nothing_is_no_promise() -> None:
     text = " ".join(drawn(recommendation_report(run, advice), 80).split())
     assert "too noisy to say (95% CI 0.05-20); sweep again" in text
     assert "slower" not in text
+
+
+def test_all_workers_that_were_asked_for_are_on_the_screen() -> None:
+    """However long the answer above them is."""
+    run = with_recommendation(read_run(CROWDED))
+    asked = [0, 2, 3, 10, 20, 36, 60]
+    text = drawn(forecast_report(api.predict(run, num_workers=asked)), 60)
+    chart = [line.split() for line in text.splitlines() if "█" in line]
+    assert [int(words[0]) for words in chart] == asked

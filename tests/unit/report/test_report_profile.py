@@ -165,13 +165,13 @@ def test_a_traced_profile_without_findings_says_that_nothing_is_wrong() -> None:
     assert "no batch could be traced" in drawn(shown(found, waited), 80)
 
 
-def test_a_rate_too_noisy_for_an_interval_has_what_was_measured_beside_it() -> None:
+def test_a_noisy_rate_has_its_interval_and_what_was_measured_beside_it() -> None:
     diagnosis = dataclasses.replace(_diagnosis(), config=config(0))
     both = [trial(config(0), rate, noisy=True, spread=0.5) for rate in (100.0, 300.0)]
-    for trials, says in ((both, "; measured: 100-300"), (both[:1], "for an interval)")):
+    for trials, says in ((both, "; measured: 100-300"), (both[:1], "95% CI 30.6-325)")):
         document = profile_report(dataclasses.replace(run(trials), diagnosis=diagnosis))
         (line,) = (each for each in drawn(document, 200).splitlines() if "Profiled" in each)
-        assert "samples/s (too noisy for an interval)" in line
+        assert "samples/s (noisy: 95% CI " in line
         assert line.endswith(says)
     assert "measured:" not in drawn(shown(_diagnosis(), plain=_trial()), 200)
 
@@ -324,10 +324,10 @@ def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
     assert gain_text(gain, "yours") == says
 
 
-def test_an_interval_that_says_nothing_is_not_shown() -> None:
+def test_an_interval_that_says_little_is_called_noisy() -> None:
     rates = [Estimate(value=277.0, low=low, high=2 * 277.0) for low in (0.354, 139.0)]
     assert [rate_text(rate) for rate in rates] == [
-        "about 277 samples/s (too noisy for an interval)",
+        "about 277 samples/s (noisy: 95% CI 0.354-554)",
         "277 samples/s (95% CI 139-554)",
     ]
 
