@@ -314,7 +314,8 @@ class Gap(NamedTuple):
         """How likely each explanation is, and what it is by that."""
         first = self.value - self.second * self.apart
         both = [(1 - self.second, first), (self.second, first + self.apart)]
-        return both if self.second and self.apart else [(1.0, self.value)]
+        # One that no quantile shows, as most that trials rule out, isn't worth a search for that.
+        return both if self.second > 1e-9 and self.apart else [(1.0, self.value)]
 
     def chance(self, bound: float) -> float:
         """Probability that it is above a bound."""
