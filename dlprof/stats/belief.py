@@ -314,7 +314,8 @@ class Gap(NamedTuple):
         """How likely each explanation is, and what it is by that."""
         first = self.value - self.second * self.apart
         both = [(1 - self.second, first), (self.second, first + self.apart)]
-        return both if self.second and self.apart else [(1.0, self.value)]
+        # One that no quantile shows, as most that trials rule out, isn't worth a search for that.
+        return both if self.second > 1e-9 and self.apart else [(1.0, self.value)]
 
     def chance(self, bound: float) -> float:
         """Probability that it is above a bound."""
@@ -346,8 +347,9 @@ class Gap(NamedTuple):
     def factor(self) -> Estimate:
         """``exp`` of it, with its interval."""
         most = 10 * LARGEST_LOG
-        low = self.value - min(most, self.value - self.quantile(0.025))
-        high = self.value + min(most, self.quantile(0.975) - self.value)
+        # The mean may lie beyond both ends, where the second explanation is unlikely and far off.
+        low = self.value - min(most, max(0.0, self.value - self.quantile(0.025)))
+        high = self.value + min(most, max(0.0, self.quantile(0.975) - self.value))
         return Estimate(value=math.exp(self.value), low=math.exp(low), high=math.exp(high))
 
 
@@ -673,7 +675,8 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     # How much likelier the first is, as a logarithm.
     over = max(other.cost - found.cost, -math.inf if told else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
-    return one.belief().unless(two.belief(), 1 / (1 + math.exp(abs(over))))
+    against = math.exp(-abs(over))  # which of hundreds of trials is 0 rather than too large
+    return one.belief().unless(two.belief(), against / (1 + against))
 
 
 def _likeliest(

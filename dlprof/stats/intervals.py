@@ -170,6 +170,8 @@ def turnovers(trials: Iterable[Trial]) -> dict[Config, float]:
             started.setdefault(group, []).append(trial)
     found: dict[Config, float] = {}
     for group, some in (started | timed).items():
-        ends = (each.epoch_turnover_s or each.startup_s or 0.0 for each in undisturbed(some))
-        found[group] = statistics.median(ends)
+        quiet = undisturbed(some)
+        turns = typical(each.epoch_turnover_s for each in quiet)
+        starts = typical(each.startup_s for each in quiet)
+        found[group] = (starts or 0.0) if turns is None else turns
     return found

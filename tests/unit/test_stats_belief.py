@@ -629,6 +629,35 @@ def test_of_two_explanations_an_interval_and_chances_are_those_of_the_mixture() 
     assert Gap(0.1, 0.2, 5.0).quantile(0.975) == 0.1 + t_quantile(0.975, 5.0) * 0.2
 
 
+def test_an_interval_has_its_figure_in_it_where_a_second_explanation_is_unlikely() -> None:
+    """The mean of the two lies above what 97.5 % of the mixture are below."""
+    apart, second, within = 3.0, 0.02, 0.002
+    total = math.sqrt(within**2 + second * (1 - second) * apart**2)
+    for side in (1, -1):
+        found = Gap(side * second * apart, total, 4.0, side * apart, second).factor()
+        low, high = ends(found)
+        assert low <= found.value <= high
+
+
+def test_explanations_that_many_trials_tell_apart_are_so_for_sure() -> None:
+    """One is likelier by a factor that no number holds."""
+    count = 300
+    keys = [f"b{n}" for n in range(count)]
+    known = dataclasses.replace(
+        expected(0.08, w1=180.0, w2=360.0, **{key: 1e4 * 1.1**n for n, key in enumerate(keys)}),
+        families={"w1": 1, "w2": 2, **dict.fromkeys(keys, 8)},
+        calibrated=frozenset({1, 2}),
+    )
+    rows = [dataclasses.replace(o, cpu_share=0.05) for o in seen({k: [362] for k in keys}, 0.01)]
+    belief = believe(rows, known)
+    assert belief.rate("b7").value == pytest.approx(362, rel=0.05)
+    assert belief.gap("b7", "w1").second < 1e-100
+    # The other costs no search for a quantile, which ends somewhat beyond it.
+    for apart in (1.0, -1.0):
+        ruled_out = Gap(0.1, 0.2, 5.0, apart, 1e-100)
+        assert ruled_out.quantile(0.975) == 0.1 + t_quantile(0.975, 5.0) * 0.2
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.2, 0.4])
 def test_a_certificate_has_the_second_explanation_as_likely_as_it_is(noise: float) -> None:
     rows = [dataclasses.replace(each, cpu_share=0.1) for each in seen({"w12": [640]}, noise)]

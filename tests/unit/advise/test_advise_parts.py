@@ -99,6 +99,11 @@ def test_deeper_queues_share_a_turnover() -> None:
     assert turns[kept.config.turnover_group] == 0.1
 
 
+def test_a_turnover_that_took_no_time_is_no_start() -> None:
+    timed = trial(W0, 3200, epoch_turnover_s=0.0, startup_s=0.4)
+    assert turnovers([timed]) == {timed.config.turnover_group: 0.0}
+
+
 def test_turnovers_and_starts_are_those_of_undisturbed_trials() -> None:
     times = {"disturbed": [0.9, 0.8], "quiet": [0.1, 0.12, 0.11]}
     trials = {
