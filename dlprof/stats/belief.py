@@ -670,10 +670,10 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     found = _likeliest(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
         return found.belief()
-    bounded, told = plateau
+    bounded, shown = plateau
     other = _likeliest(observations, groups, bounded)
     # How much likelier the first is, as a logarithm.
-    over = max(other.cost - found.cost, -math.inf if told else 0.0) + math.log(_PLATEAU_ODDS)
+    over = max(other.cost - found.cost, -math.inf if shown else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
     against = math.exp(-abs(over))  # which of hundreds of trials is 0 rather than too large
     return one.belief().unless(two.belief(), against / (1 + against))
@@ -1047,11 +1047,11 @@ def _bounded(
     ]
     if not few or not any(gain < most for gain, most in gains):
         return None
-    told = any(gain <= most / 2 for gain, most in gains)
+    shown = any(gain <= most / 2 for gain, most in gains)
     rates = {key: min(log, bound) if families.get(key) else log for key, log in logs.items()}
     epochs = {key: rates[key] + log for key, log in over.items()}
     bounded = dataclasses.replace(expected, log_rates=rates, epoch_log_rates=epochs)
-    return bounded, told
+    return bounded, shown
 
 
 def _groups(observations: Iterable[ObservedRate], expected: ExpectedRates) -> dict[str, str]:

@@ -27,7 +27,7 @@ from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.procfs import list_names, parse_pss, read_text
 from dlprof.records import Config
 from dlprof.tuning.control import Setting
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)
 """Of a ranks' file that is lost, or damaged."""
@@ -76,7 +76,7 @@ class Budget:
         if self.node is not None and after.workers > before.workers:
             most = _most_of(usable_cores(self.node.cores()))
             if self.node.others() + after.workers > most:
-                return f"the ranks of this machine would have more than {most} workers"
+                return f"the ranks of this machine would have more than {counted(most, 'worker')}"
         self.weigh(pids)
         more_workers = max(0, after.workers - len(pids))
         # What is forked beside batches keeps those mapped that there are.

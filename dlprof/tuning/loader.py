@@ -1087,7 +1087,7 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
         have_own_positions(files, [[place] for place in range(len(files))])
         cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
         until_s = time.monotonic() + _ATTEMPTS_S
-        while len(took_s) < internals.LATEST and time.monotonic() < until_s:
+        while not took_s or (len(took_s) < internals.LATEST and time.monotonic() < until_s):
             began_s = time.process_time()
             try:
                 again()

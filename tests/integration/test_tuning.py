@@ -102,10 +102,12 @@ class Unshared(Numbers):
         return super().__getitem__(index)
 
 
+@pytest.mark.parametrize("limit_s", [1.0, 0.0], ids=["", "after a standstill"])
 def test_what_a_batch_costs_without_workers_is_tried_where_they_may_be_spared(
-    monkeypatch: pytest.MonkeyPatch,
+    limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Window] = []
+    monkeypatch.setattr(tuned, "_ATTEMPTS_S", limit_s)
 
     class Looking(Scripted):
         settings = (Setting(1, 2),)
