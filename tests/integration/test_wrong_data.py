@@ -38,7 +38,7 @@ class Shuffled(IterableDataset):
     # Each worker yields all of it, in an order of its own, in epochs that don't end.
     def __iter__(self):
         order = torch.Generator().manual_seed(torch.initial_seed())
-        for number in torch.randperm(1_000_000, generator=order):
+        for number in torch.randperm(1_000_000, generator=order).tolist():
             time.sleep(0.001)
             yield torch.full((8,), float(number))
 
