@@ -108,9 +108,6 @@ def refuse_newer(what: object, version: int, known: int) -> None:
         what: Names the file, or the place in it.
         version: Of the format, as it says itself.
         known: The last one that is read.
-
-    Raises:
-        FileError: It is a later one.
     """
     if version > known:
         raise FileError(

@@ -57,11 +57,7 @@ def is_there(path: Path | str) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those that it lies in, where they are missing.
-
-    Raises:
-        FileError: If it can't be made.
-    """
+    """Make a folder and those that it lies in, where they are missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,11 +65,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_plain(path: Path, mode: int, *, hint: str) -> None:
-    """Refuse what is there but no plain file: a pipe would be waited for, a device might never end.
-
-    Raises:
-        FileError: Says what it is.
-    """
+    """Refuse what is no plain file: a pipe would be waited for, a device might never end."""
     if not stat.S_ISREG(mode):
         what = "is a folder" if stat.S_ISDIR(mode) else "is not a plain file"
         raise FileError(f"{path} {what}", hint=hint)
@@ -107,9 +99,7 @@ def unlock(descriptor: int) -> None:
 def replaceable(path: Path) -> Path:
     """The file that a path names, links followed, if a plain file may be put there.
 
-    Raises:
-        FileError: There is no such folder, or what is there is no plain file: a device, which a
-            file would take the place of for every program, a pipe, a folder.
+    No device: the file would take its place for every program.
     """
     named = Path(os.path.realpath(path))
     try:
@@ -125,11 +115,7 @@ def replaceable(path: Path) -> Path:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file of this content in place of what is there, whole or not at all.
-
-    Raises:
-        FileError: If it can't be written; what was there is left as it was.
-    """
+    """Put a file of this content in place of what is there, whole or not at all."""
     path = replaceable(path)
     draft = path.with_name(f".{path.name[:50]}.{os.urandom(4).hex()}.tmp")
     try:

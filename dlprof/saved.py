@@ -74,9 +74,6 @@ def read_document(path: Path) -> dict[str, dict[str, Any]]:
 
     Each is a table as it is written: what says to people which machine it is, and in ``target`` the
     tables of its targets, under TARGET as the user wrote it.
-
-    Raises:
-        FileError: If the file can't be read or holds anything else.
     """
     content = read_toml(path)
     check = functools.partial(
@@ -127,10 +124,6 @@ def save_settings(
     that a script which reads it at the same time sees the old file or the new one. A machine keeps
     one entry for each TARGET; ``when`` it was measured is ISO 8601, and ``notes`` on the settings
     are comments at their head.
-
-    Raises:
-        FileError: If the file can't be written, or is there and no settings file.
-        UsageError: If the recommendation holds what a settings file does not take.
     """
     _write(path, machine, target_spec, _entry(recommendation, when), notes)
 
@@ -143,11 +136,7 @@ def save_kwargs(
 
 
 def saved_kwargs(path: Path, machine: Machine, target_spec: str) -> dict[str, Any]:
-    """The arguments that were saved for a target on a machine; empty where there are none.
-
-    Raises:
-        FileError: If the file can't be read or is no settings file.
-    """
+    """The arguments that were saved for a target on a machine; empty where there are none."""
     machines = read_document(path) if is_there(path) else {}
     targets = machines.get(machine.fingerprint, {}).get("target", {})
     return kwargs_in(targets.get(target_spec, {}))

@@ -66,7 +66,6 @@ def encode_line(record: object) -> bytes:
 
     Raises:
         TypeError: For an object that is no record of a run file.
-        ValueError: For a number that is not finite.
     """
     if type(record) not in _KINDS:
         raise TypeError(f"a {type(record).__name__} is no record of a run file")
@@ -75,11 +74,7 @@ def encode_line(record: object) -> bytes:
 
 
 def decode_line(raw: bytes) -> Any:
-    """What a line holds; how large its numbers may be is for its record to say.
-
-    Raises:
-        ValueError: If it is not JSON in UTF-8.
-    """
+    """What a line holds; how large its numbers may be is for its record to say."""
     try:
         # Editors may have put a byte order mark in front.
         return _DECODER.decode(raw.decode("utf-8-sig"))
@@ -139,10 +134,6 @@ def read_run(path: Path | str) -> Run:
     """A saved run, also one that was cut off at any byte after its first line.
 
     Trials whose data is wrong are failed ones in it, whatever the file says (``checked``).
-
-    Raises:
-        FileError: If the file can't be read, is no run file, is damaged in the middle, or was
-            written by a newer version of dlprof.
     """
     return checked(read_content(Path(path)).run)
 
@@ -268,9 +259,6 @@ def check_output(path: Path, *, force: bool = False) -> None:
     """Refuse early, before anything is imported or measured, a path that can't be created.
 
     An empty file is as good as none: a sweep that was ended as it began it leaves one.
-
-    Raises:
-        FileError: As ``RunWriter.create`` would, as far as can be known without writing.
     """
     try:
         there = path.stat()
@@ -322,10 +310,6 @@ class RunWriter:
 
         With ``force`` a file that isn't empty is replaced, in one step once the new header is on
         disk, and never while a sweep is writing to it.
-
-        Raises:
-            FileError: If the file holds something without ``force``, or can't be created or
-                written.
         """
         check_output(path, force=force)
         line = encode_line(header)
@@ -350,11 +334,7 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Continue a run file: a torn last record is cut off, and new ones follow the others.
-
-        Raises:
-            FileError: If it is no run file, can't be written, or another sweep is writing it.
-        """
+        """Continue a run file: a torn last record is cut off, and new ones follow the others."""
         read_content(path)
         writer = cls(path, _open_locked(path, _APPEND))
         try:

@@ -67,9 +67,6 @@ def check_table(
     """Hold a table's keys and values against the rules of those that it may have.
 
     Messages name the file by its ``place``, and ``within`` it the table by its dotted name.
-
-    Raises:
-        FileError: A key is unknown or missing, or a value breaks its rule.
     """
 
     def named(key: str) -> str:
@@ -89,11 +86,7 @@ def check_table(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's top table.
-
-    Raises:
-        FileError: If the file can't be read, is not a plain file, too long, or not TOML.
-    """
+    """The file's top table."""
     text = read_text(path)
     try:
         content = tomllib.loads(text)
@@ -125,11 +118,7 @@ def _is_shallow(content: object) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of people's.
-
-    Raises:
-        FileError: If the file can't be read, is not a plain file, too long, or not UTF-8.
-    """
+    """The text of a file of people's."""
     try:
         if not path.exists():
             raise FileError(f"There is no file {path}", hint="Give the path of a TOML file.")

@@ -62,11 +62,7 @@ def quoted(value: object) -> str:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds from ``12ms``, ``60s``, ``2m``, ``1.5h`` or a bare number of seconds.
-
-    Raises:
-        UsageError: For anything else; negative and non-finite durations among it.
-    """
+    """Seconds from ``12ms``, ``60s``, ``2m``, ``1.5h`` or a bare number of seconds."""
     match = _WITH_UNIT.fullmatch(text.strip())
     factor = _SECONDS.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -98,11 +94,7 @@ class StepTime(float):
 
 
 def watching_s(seconds: float, least_s: float = 0.01) -> float:
-    """The seconds of ``--seconds``, in which something has to be seen.
-
-    Raises:
-        UsageError: They are less than ``least_s``, or more than a day.
-    """
+    """The seconds of ``--seconds``, in which something has to be seen."""
     if not least_s <= seconds <= 86_400:
         raise UsageError(
             f"--seconds {seconds:g} is not a time to watch for",
@@ -133,9 +125,6 @@ def parse_step(text: str) -> float:
     ``normal``, ``lognormal`` and ``gamma`` take mean and standard deviation, ``uniform`` the
     shortest and the longest, ``exponential`` the mean. Of a normal one that is below 0 the size
     counts, as in DLIO.
-
-    Raises:
-        UsageError: For anything else.
     """
     name, colon, rest = text.strip().partition(":")
     if not colon:
@@ -189,11 +178,7 @@ def _spread_step(name: str, first: float, second: float, spread: str) -> StepTim
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from ``16GiB``, ``512MB``, ``16G`` (read as GiB) or a bare number of bytes.
-
-    Raises:
-        UsageError: For anything else; negative sizes among it.
-    """
+    """Bytes from ``16GiB``, ``512MB``, ``16G`` (read as GiB) or a bare number of bytes."""
     match = _WITH_UNIT.fullmatch(text.strip())
     factor = _BYTES.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -209,9 +194,6 @@ def parse_ints(text: str) -> tuple[int, ...]:
 
     A range is ``first:last`` or ``first:last:step`` and includes its last value. The order is
     kept and duplicates are dropped.
-
-    Raises:
-        UsageError: For anything else, and for more than ``MAX_VALUES`` values.
     """
     values: dict[int, None] = {}
     for part in text.split(","):
@@ -247,11 +229,7 @@ def _parse_part(part: str, whole: str) -> range:
 
 
 def parse_switches(text: str) -> tuple[bool, ...]:
-    """The values to try from ``on``, ``off`` or ``both`` (``true`` and ``false`` do as well).
-
-    Raises:
-        UsageError: For anything else.
-    """
+    """The values to try from ``on``, ``off`` or ``both`` (``true`` and ``false`` do as well)."""
     try:
         return _SWITCHES[text.strip().lower()]
     except KeyError:

@@ -33,10 +33,6 @@ def attach(
 
     One that has no workers yet is waited for as long. ``pid`` is that of its main process, of a
     worker, or of what launched it; ``clock`` counts nanoseconds.
-
-    Raises:
-        UsageError: It can't be looked at.
-        NothingMeasuredError: It ended, or loads no data.
     """
     _check_system(root)
     training = training_of(pid, root)
@@ -86,11 +82,7 @@ def _check_system(root: Path) -> None:
 
 
 class Board:
-    """All trainings of this machine, watched at once.
-
-    Raises:
-        UsageError: There is no ``/proc``.
-    """
+    """All trainings of this machine, watched at once."""
 
     def __init__(
         self,

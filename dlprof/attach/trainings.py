@@ -194,11 +194,7 @@ def _runs_python(pid: int, root: Path) -> bool:
 
 
 def read_training(known: Training, root: Path = Path("/")) -> Training:
-    """A training as it is now.
-
-    Raises:
-        NothingMeasuredError: It has ended.
-    """
+    """A training as it is now."""
     processes = dict(scan_processes(f"{root}/proc"))
     stat = processes.get(known.pid)
     if stat is None or stat.start_ticks != known.start_ticks or stat.state in ("Z", "X"):

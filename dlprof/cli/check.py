@@ -151,13 +151,7 @@ def is_page(output: Path | None) -> bool:
 
 
 def make_way(files: Mapping[str, Path | None], *, read: tuple[Path | None, ...] = ()) -> None:
-    """Remove what an earlier check wrote there: one that ends without a verdict leaves none.
-
-    Raises:
-        FileError: A file can't be put where it is to go; says which.
-        UsageError: One file is named twice, is among those that are ``read``, or is where stdout or
-            stderr goes, as /dev/stdout may be. None is removed.
-    """
+    """Remove what an earlier check wrote there: one that ends without a verdict leaves none."""
     from dlprof.files import replaceable, write_fault
 
     written = [replaceable(path) for path in filter(None, files.values())]

@@ -19,22 +19,14 @@ def answer(instruction: str) -> ExitCode:
 
 
 def script() -> str:
-    """What this shell has to read to complete dlprof's commands and options.
-
-    Raises:
-        UsageError: The shell isn't known.
-    """
+    """What this shell has to read to complete dlprof's commands and options."""
     made = shell_completion.get_completion_class(_shell())
     assert made is not None  # noqa: S101 - Click has it
     return made(program(), {}, "dlprof", COMPLETES).source()
 
 
 def install() -> str:
-    """Put the script where this shell reads it; says where that is.
-
-    Raises:
-        UsageError: The shell isn't known.
-    """
+    """Put the script where this shell reads it; says where that is."""
     shell, home = _shell(), Path.home()
     reads = home / f".{shell}rc"
     below, line = {

@@ -27,11 +27,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
-    """Where the run is kept: what the user names, or a name with the target and the time.
-
-    Raises:
-        UsageError: It is no path of a file, or a run is to be continued and none is named.
-    """
+    """Where the run is kept: what the user names, or a name with the target and the time."""
     if output is not None:
         if str(output) in {"-", "."}:  # "." is also what an empty path is read as
             raise UsageError(
@@ -49,11 +45,7 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
 
 
 def leave_interrupted(run: Run, message: str, *, as_json: bool, hint: str = "") -> None:
-    """End the command where the run was interrupted; a document has said so.
-
-    Raises:
-        InterruptedSweepError: With the message and the hint, if the document has none.
-    """
+    """End the command where the run was interrupted; a document has said so."""
     if run.end is not None and run.end.reason == "interrupted":
         if as_json:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED)

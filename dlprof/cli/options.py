@@ -63,11 +63,7 @@ def argument(text: str, metavar: str, **more: Any) -> Any:
 
 
 def refuse_two(given: Mapping[str, object]) -> None:
-    """Refuse more than one of several options that exclude each other, by their flags.
-
-    Raises:
-        UsageError: Names two of them.
-    """
+    """Refuse more than one of several options that exclude each other, by their flags."""
     flags = [flag for flag, value in given.items() if value]
     if len(flags) > 1:
         raise UsageError(

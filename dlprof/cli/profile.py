@@ -58,11 +58,7 @@ def profile(
 
 
 def show(asked: options.Asked, run: Run, path: Path) -> None:
-    """Show a profile, and end as it ended.
-
-    Raises:
-        DlprofError: It was interrupted, or nothing could be measured.
-    """
+    """Show a profile, and end as it ended."""
     from dlprof.report.documents import profile_document
     from dlprof.report.profile import profile_report
 

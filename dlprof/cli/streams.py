@@ -33,11 +33,7 @@ codecs.register_error(IN_ASCII, _in_ascii)
 
 
 def write_result(text: str) -> None:
-    """Write a result to stdout as it is, with one line end behind it.
-
-    Raises:
-        FileError: If stdout takes no more, as on a full disk.
-    """
+    """Write a result to stdout as it is, with one line end behind it."""
     try:
         sys.stdout.write(text.rstrip("\n") + "\n")
         sys.stdout.flush()
@@ -52,11 +48,7 @@ def write_result(text: str) -> None:
 
 
 def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
-    """Write a result to a file, and say so on stderr.
-
-    Raises:
-        FileError: It can't be written there.
-    """
+    """Write a result to a file, and say so on stderr."""
     from dlprof.files import replace_file  # most results go to stdout
 
     if isinstance(written, str):

@@ -44,9 +44,6 @@ def run_check(
     """Check the working directory against what the settings name.
 
     ``environ`` is where CI systems say what a change is to be merged into.
-
-    Raises:
-        DlprofError: An input can't be used, or a side can't be built or loaded from.
     """
     began_s = time.monotonic()
     with both_sides(settings, environ, cwd or Path.cwd()) as plans:
@@ -95,9 +92,6 @@ def run_self_test(
     """Find out what checks of a target can detect on this machine.
 
     Each of the two checks has the whole budget, as checks have it.
-
-    Raises:
-        DlprofError: The target can't be built or loaded from, or takes no time.
     """
     started_at = now()
     change = lone_side(settings, (cwd or Path.cwd()).resolve())
@@ -144,10 +138,6 @@ def measure(
 
     Returns:
         The rules, the quads in the order of measuring, and why a metric wasn't measured, by name.
-
-    Raises:
-        UsageError: The budget is far too small for this target.
-        NothingMeasuredError: One side fails again and again.
     """
     left_s = sides.settings.sweep.budget_s - (clock() - began_s)
     plan = _plan(sides)

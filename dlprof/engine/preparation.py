@@ -129,10 +129,6 @@ def look_at(
 
     A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called.
     ``one`` says that the settings name a single configuration, which may be one that can't work.
-
-    Raises:
-        DlprofError: The target can't be built or loaded from, several are named where there is to
-            be one, or nothing of many can work here.
     """
     target, accelerator, probe = _probed(runner, settings, machine, left_s())
     has = accelerator is not None
@@ -392,9 +388,6 @@ def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str,
     """Where batches go, for every trial of a run: fields of a ``TrialRequest``.
 
     ``accelerator`` is torch's name of the kind of accelerator that is used; ``None`` for the CPU.
-
-    Raises:
-        UsageError: Options ask for a device where batches stay on the CPU.
     """
     for asked, option in (
         (settings.copy_ahead, "copy_ahead = on"),
@@ -422,9 +415,6 @@ def opened_runner(
     """A runner for the target that the settings name, closed at the end.
 
     ``pickled`` is a live object to load instead (Python API).
-
-    Raises:
-        DlprofError: The target's name can't be read, or its data can't be made.
     """
     with work_directory() as directory:
         if pickled is None:
@@ -453,11 +443,7 @@ def opened_runner(
 
 
 def as_stated(settings: SweepSettings) -> SweepSettings:
-    """The settings, with the step of the workload's own file where the user names none.
-
-    Raises:
-        DlprofError: The file can't be read.
-    """
+    """The settings, with the step of the workload's own file where the user names none."""
     if settings.step_s is not None or settings.step_callable is not None:
         return settings
     if settings.target.partition(":")[0] != "dlio":

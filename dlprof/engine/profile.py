@@ -75,11 +75,7 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
 def refuse_spent(
     settings: SweepSettings, config: Config, cost: TrialCost, deadline: Deadline
 ) -> None:
-    """Refuse a budget of which nothing is left for a trial, once that is known.
-
-    Raises:
-        UsageError: What is left is less than the first trial takes, its workers' start included.
-    """
+    """Refuse a budget that lasts for no trial with its workers' start, once these are known."""
     trial_s = settings.trial_s or _TRIAL_S
     if deadline.cut_s >= cost.of(config, trial_s):
         return
@@ -114,9 +110,6 @@ def run_profile(
 
     Returns:
         The run as it is in the file; ``diagnosis`` holds what was found.
-
-    Raises:
-        DlprofError: Nothing could be measured, or an input can't be used.
     """
     deadline = Deadline.since(began_s, settings.budget_s)
     settings = as_stated(settings)

@@ -66,11 +66,7 @@ class LaunchedRank:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> LaunchedRank | None:
-        """As the launcher says; ``None`` for a process by itself.
-
-        Raises:
-            UsageError: What it says is not all that is needed.
-        """
+        """As the launcher says; ``None`` for a process by itself."""
         said = launched_as(environ)
         world = said["WORLD_SIZE"]
         if world is None or world <= 1:
@@ -149,9 +145,6 @@ def gather_ranks(
 
     The command's ``words`` and the ``settings`` that follow from them are to be the same for all.
     ``pickled`` is a live object that this node loads instead of ``settings.target`` (Python API).
-
-    Raises:
-        UsageError: The ranks can't meet, or were started with different arguments.
     """
     me = LaunchedRank.of(environ)
     if me is None:
@@ -433,11 +426,7 @@ def _others(
 
 
 def launched(count: int, environ: Mapping[str, str]) -> tuple[LocalRank, ...]:
-    """Ranks of this machine, with the environment that torchrun gives.
-
-    Raises:
-        UsageError: They can't be launched here, or memory doesn't hold them.
-    """
+    """Ranks of this machine, with the environment that torchrun gives."""
     if sys.platform != "linux":
         raise UsageError(
             "launch_ranks needs Linux, where ranks are forked and share a barrier",
@@ -497,9 +486,6 @@ def resolve_ranks(settings: SweepSettings, ranks: Ranks) -> tuple[SweepSettings,
     """The settings and ranks of what is measured; ranks are launched where that is asked.
 
     Of ranks that are assumed one is measured, by itself, and computes as any of them would.
-
-    Raises:
-        UsageError: They can't be launched, or others are to be.
     """
     if not ranks.local and settings.launch_ranks:
         count = max(settings.launch_ranks)
@@ -560,11 +546,7 @@ def _torchrun_binds() -> bool:
 
 
 def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:
-    """The settings of a sweep over these ranks of a machine, whose limits all of them share.
-
-    Raises:
-        UsageError: Other ranks are to be launched, or assumed, than a launcher has started.
-    """
+    """The settings of a sweep over these ranks of a machine, whose limits all of them share."""
     asked = settings.launch_ranks or (len(local_ranks),)
     if max(asked) != len(local_ranks):
         raise UsageError(

@@ -94,11 +94,7 @@ class Sweep(Measuring):
     """Traced trials of this session that showed nothing, and would not if they were run again."""
 
     def run(self) -> Run:
-        """Measure, recommend, and write down both.
-
-        Raises:
-            DlprofError: Nothing could be measured.
-        """
+        """Measure, recommend, and write down both."""
         try:
             if self.so_far.prediction is not None:  # of the sweep that goes on
                 self.listener.predicted(self.so_far.prediction)
@@ -410,9 +406,6 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     of ``settings.target`` (Python API). The budget began at ``began_s``, by ``time.monotonic``;
     ``None`` for now. ``ranks`` are those that a launcher has started; ``settings.launch_ranks``
     launches others. The run's ``end.reason`` is ``interrupted`` after Ctrl-C.
-
-    Raises:
-        DlprofError: Nothing could be measured, or an input can't be used.
     """
     deadline = Deadline.since(began_s, settings.budget_s)
     before: Run | None = None
@@ -697,11 +690,7 @@ def same_run(
 
 
 def plan_of(header: RunHeader) -> Plan:
-    """What a run set out to measure.
-
-    Raises:
-        UsageError: Its file doesn't say.
-    """
+    """What a run set out to measure."""
     if header.plan is None:
         raise UsageError(
             "The run can't be continued: its file holds no plan",

@@ -53,9 +53,6 @@ class TransferSettings:
             given: Texts or natural values under the keys of a sweep's options, and
                 ``all_devices``; ``None`` is not given.
             named: What an option is called where it was given.
-
-        Raises:
-            UsageError: A value can't be used, or two don't go together.
         """
         asked = {key: value for key, value in given.items() if value is not None}
         every = bool(asked.pop("all_devices", False))
@@ -81,11 +78,7 @@ class TransferSettings:
 
 
 def run_transfer(options: TransferSettings, listener: ProgressListener) -> Transfers:
-    """Measure how fast data reaches the device.
-
-    Raises:
-        DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
-    """
+    """Measure how fast data reaches the device."""
     machine = inspect_machine()
     build = None
     if options.target is not None:

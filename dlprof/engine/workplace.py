@@ -50,9 +50,6 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     """A new directory of this sweep's own, removed at the end.
 
     Those of sweeps that have died are removed first.
-
-    Raises:
-        FileError: It can't be created.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     try:
@@ -77,11 +74,7 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder in which nothing can be created, such as /proc, before time is spent.
-
-    Raises:
-        FileError: Says why not.
-    """
+    """Refuse a folder in which nothing can be created, such as /proc, before time is spent."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -211,21 +211,12 @@ _HINT = "Correct or remove that line."
 
 
 def parse_baseline(text: str, name: str) -> list[BaselineEntry]:
-    """The entries of a baseline, in the order of their lines; doubles from a merge once.
-
-    Raises:
-        FileError: If a line can't be understood.
-    """
+    """The entries of a baseline, in the order of their lines; doubles from a merge once."""
     return [entry for _, entry in _lines(text, name).values()]
 
 
 def add_entry(text: str, entry: BaselineEntry, name: str, *, most_entries: int = 50) -> str:
-    """The file's text with one more entry, and without the oldest of its key beyond a number.
-
-    Raises:
-        FileError: If a line of the file can't be understood.
-        ValueError: If a figure of the entry is not a finite number.
-    """
+    """The file's text with one more entry, and without the oldest of its key beyond a number."""
     lines = _lines(text, name)
     lines[_place(entry)] = render_entry(entry), entry
     same = [place for place in sorted(lines) if lines[place][1].key == entry.key]
@@ -234,11 +225,7 @@ def add_entry(text: str, entry: BaselineEntry, name: str, *, most_entries: int =
 
 
 def render_entry(entry: BaselineEntry) -> str:
-    """One line, ASCII, without its end; equal entries give equal lines.
-
-    Raises:
-        ValueError: If a figure is not a finite number.
-    """
+    """One line, ASCII, without its end; equal entries give equal lines."""
     key = dataclasses.asdict(entry.key)
     fields = {
         _VERSION_KEY: VERSION,

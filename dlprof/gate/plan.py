@@ -52,10 +52,6 @@ def make_plan(
     and ``confidence`` that code which is not slower than that does not fail, by its service time.
     That one is always judged, the other ``gates`` of ``ALL_GATES`` if they are measured. Where both
     sides load ``in_main``, wall time is service time and little else, so that nothing waits for it.
-
-    Raises:
-        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0, or a
-            gate is unknown.
     """
     if unknown := set(gates) - set(ALL_GATES):
         raise ValueError(f"there is no gate {min(unknown)!r}")

@@ -20,11 +20,7 @@ MOST_DIFFERENCES = 200
 
 @functools.cache
 def distribution(n: int) -> tuple[int, ...]:
-    """In how many of the ``2**n`` choices of signs ``W+`` takes each value from 0 on.
-
-    Raises:
-        ValueError: If ``n`` is negative or above ``MOST_DIFFERENCES``.
-    """
+    """In how many of the ``2**n`` choices of signs ``W+`` takes each value from 0 on."""
     if not 0 <= n <= MOST_DIFFERENCES:
         raise ValueError(f"{n} differences are not from 0 to {MOST_DIFFERENCES}")
     counts = [1]
@@ -73,9 +69,6 @@ def shift_interval(
         differences: Finite numbers whose sums are finite, at least one.
         alpha: Above 0, at most 0.5.
         alpha_high: What the upper bound errs with; ``alpha`` if not given.
-
-    Raises:
-        ValueError: If there is no difference, or one is not finite.
     """
     if not differences or not all(map(math.isfinite, differences)):
         raise ValueError("a shift of no differences, or of some that are not finite")

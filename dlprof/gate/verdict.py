@@ -326,11 +326,7 @@ def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
 
 
 def make_self_test(same: TargetCheck, slowed: TargetCheck, injected: float) -> SelfTest:
-    """What the two checks say of the machine; versions are filled in by ``dataclasses.replace``.
-
-    Raises:
-        ValueError: A check holds no plan.
-    """
+    """What the two checks say of the machine; versions are filled in by ``dataclasses.replace``."""
     if same.plan is None:
         raise ValueError("a self-test needs checks of two sides")
     return SelfTest(

@@ -132,9 +132,6 @@ class ScriptRun:
         """Run what ``load`` makes ready to its end; the caller ends the process with its exit code.
 
         ``open_writer`` is called once there is a script: what doesn't run replaces no earlier file.
-
-        Raises:
-            DlprofError: The script can't be run, or the file not be written.
         """
         self._attach()
         program: Program | Ending

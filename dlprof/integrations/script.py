@@ -41,11 +41,7 @@ class Ending:
 
 
 def load_script(script: str, arguments: Sequence[str]) -> Program:
-    """Read and compile a script file.
-
-    Raises:
-        UsageError: There is no such file, or it is no Python script.
-    """
+    """Read and compile a script file."""
     path = Path(script)
     hint = "Give a Python file, or -m and a module."
     if path.is_dir():
@@ -81,11 +77,7 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
 
 
 def load_module(module: str, arguments: Sequence[str]) -> Program:
-    """Find and compile a module, or the ``__main__`` of a package; imports what is around it.
-
-    Raises:
-        UsageError: There is no such module, or it can't be run.
-    """
+    """Find and compile a module, or the ``__main__`` of a package; imports what is around it."""
     hint = "Give a module that python -m can run."
     spec = _find(module)
     if spec is not None and spec.submodule_search_locations is not None:

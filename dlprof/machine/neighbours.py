@@ -244,11 +244,7 @@ def survey(
     speed: SpeedProbe | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Overview:
-    """Inspect the machine and watch it for a while.
-
-    Raises:
-        UsageError: ``seconds`` is no length of time to watch for.
-    """
+    """Inspect the machine and watch it for a while."""
     watched_s, probe = watching_s(seconds), speed or SpeedProbe(root)
     with asked(gpus) as reader:
         machine = inspect_machine(root, gpus=reader)

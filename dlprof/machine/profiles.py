@@ -173,12 +173,7 @@ def known_profiles() -> Iterator[MachineProfile]:
 
 
 def read_profile(named: Path) -> MachineProfile:
-    """The profile in a TOML file, or the one of that name that comes with dlprof.
-
-    Raises:
-        FileError: There is none, it can't be read, isn't TOML, or has a key or value that no
-            profile has.
-    """
+    """The profile in a TOML file, or the one of that name that comes with dlprof."""
     name = str(named).replace(".", "-")
     names = {path.stem: path for path in _KNOWN.glob("*.toml")}
     path = named if is_there(named) else names.get(name, named)
@@ -191,11 +186,7 @@ def read_profile(named: Path) -> MachineProfile:
 
 
 def save_profile(path: Path, profile: MachineProfile) -> None:
-    """Write what is known of a profile to a file; comments and order of one that is there stay.
-
-    Raises:
-        FileError: The file can't be written, or holds something that is no TOML.
-    """
+    """Write what is known of a profile to a file; comments and order of one that is there stay."""
     from dlprof.tomledit import revised_toml  # few profiles are written
 
     text = ""
@@ -212,11 +203,7 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
 
 
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
-    """A profile from a parsed TOML document.
-
-    Raises:
-        FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
-    """
+    """A profile from a parsed TOML document."""
 
     def check(table: Mapping[str, Any], kind: type[Any], within: str = "") -> None:
         fields = dataclasses.fields(kind)

@@ -63,9 +63,6 @@ def plan_trials(
     user asks for don't, the least important configurations are left out (see ``by_importance``),
     down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
     itself finds out how many configurations there is time for.
-
-    Raises:
-        UsageError: If the budget can't hold a single trial.
     """
     budget_s = settings.budget_s - spent_s
     shortest_s = settings.trial_s or SHORTEST_TRIAL_S
@@ -114,11 +111,7 @@ def plan_trials(
 
 
 def refuse_budget(settings: SweepSettings) -> None:
-    """Refuse a budget that can't hold a trial whatever the target, before it is built.
-
-    Raises:
-        UsageError: It is smaller than the shortest trial of batches that cost nothing.
-    """
+    """Refuse a budget that can't hold a trial whatever the target, before it is built."""
     least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
         Config(), settings.trial_s or SHORTEST_TRIAL_S
     )
@@ -223,9 +216,6 @@ def build_space(
     PyTorch's own default, ``num_workers=0``, is always among them as the reference, unless the
     user named ``num_workers`` without it; so are the target's present settings, unless the user
     named ``num_workers`` or ``batch_size``, or they don't keep within the limits.
-
-    Raises:
-        UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
     wanted, pin_left_out = _wanted(settings, target, machine, has_accelerator=has_accelerator)
     present = target.present_settings(
@@ -262,9 +252,6 @@ def build_cells(
 
     It goes on to ``most_workers``: how many of them a loader gains by, its calibration shows. Where
     the user names values, it is those; all that ``build_space`` holds is among them.
-
-    Raises:
-        UsageError: As ``build_space`` does.
     """
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
     # A fine net of so many at least, on any machine; of more, one that leaves these as they are.
@@ -289,9 +276,6 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
     """The target's present settings with what the options name changed, for a single one.
 
     A target without settings of its own has PyTorch's defaults.
-
-    Raises:
-        UsageError: A setting is given several values.
     """
     config = target.present_settings(has_accelerator=has_accelerator) or Config()
     changes = {}

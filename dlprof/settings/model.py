@@ -75,11 +75,7 @@ def several_calibrations(settings: SweepSettings) -> str | None:
 
 
 def check_conflicts(settings: SweepSettings) -> None:
-    """Refuse options that exclude each other.
-
-    Raises:
-        UsageError: Names the options and their values.
-    """
+    """Refuse options that exclude each other."""
     for message, hint in _conflicts(settings):
         raise UsageError(message, hint=hint)
 
@@ -143,9 +139,6 @@ def settings_from_json(data: Mapping[str, Any]) -> SweepSettings:
 
     Fields that are missing take their default, and unknown ones are ignored, so that versions
     which differ in options read each other's files.
-
-    Raises:
-        UsageError: For values that no sweep can have.
     """
     values: dict[str, Any] = {}
     for option in OPTIONS:

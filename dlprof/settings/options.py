@@ -47,11 +47,7 @@ class Option:
         return ENVIRONMENT_PREFIX + self.key.upper()
 
     def read(self, raw: object, origin: str) -> Any:
-        """The value for the field.
-
-        Raises:
-            UsageError: Names the origin and the value, and says what is allowed.
-        """
+        """The value for the field."""
         if self.unset and isinstance(raw, str) and raw.strip().lower() == self.unset:
             return None
         try:
@@ -331,21 +327,13 @@ def option_named(key: str) -> Option:
 
 
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
-    """The value of one option, for commands that take some of a sweep's options and their own.
-
-    Raises:
-        UsageError: Names the origin and the value, and says what is allowed.
-    """
+    """The value of one option, for commands that take some of a sweep's options and their own."""
     option = option_named(key)
     return option.read(raw, option.flag if origin is None else origin)
 
 
 def fields_of(given: Mapping[str, object | None], *keys: str) -> dict[str, Any]:
-    """The values of options under the names of their fields, as far as they are given.
-
-    Raises:
-        UsageError: As for ``parse_option``.
-    """
+    """The values of options under the names of their fields, as far as they are given."""
     return {
         option_named(key).field: parse_option(key, given[key])
         for key in keys

@@ -45,10 +45,6 @@ def resolve_settings(
 
     Returns:
         The settings, and where each came from, under configuration keys.
-
-    Raises:
-        UsageError: For unknown keys, bad values and options that exclude each other.
-        FileError: For a configuration file that can't be read.
     """
     for key in flags:
         if key not in by_key():

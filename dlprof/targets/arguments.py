@@ -24,9 +24,6 @@ def bind_arguments(
     Each text of ``arguments`` is converted by the parameter's annotation, or by the type of its
     default; without either, ``none``, ``true``, ``false`` and numbers that read back unchanged are
     converted, and all else stays text. ``settings`` are passed as they are.
-
-    Raises:
-        TargetError: An argument is unknown or can't be converted, or a needed one is missing.
     """
     signature = signature_of(function)
     if signature is None:

@@ -71,11 +71,6 @@ def build_target(
     ``shuffle=None`` keeps the loader's own sampler, and takes a bare dataset in sequence; ``seed``
     is for the order where it is true, and for the built-in workloads. ``share`` is the rank whose
     share is loaded, and of how many, where the target has no sharding.
-
-    Raises:
-        TargetError: Which part of the target is wrong, and what to do.
-        UsageError: A parameter of a built-in is unknown or out of range.
-        FileError: The data of a built-in can't be read.
     """
     directory = Path.cwd()
     if spec.kind == "object":
@@ -111,11 +106,7 @@ def build_from_object(
     text: str = "<object>",
     share: tuple[int, int] = (0, 1),
 ) -> BuiltTarget:
-    """The same for a live object: a Dataset, a DataLoader or a callable.
-
-    Raises:
-        TargetError: The object, or what it returned, can't be loaded from.
-    """
+    """The same for a live object: a Dataset, a DataLoader or a callable."""
     arguments = arguments or {}
     factory = None
     if (
@@ -364,11 +355,7 @@ def _is_collection_of_targets(found: object) -> bool:
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:
-    """Describe what a loader loads.
-
-    Raises:
-        TargetError: An epoch has no batch at all.
-    """
+    """Describe what a loader loads."""
     dataset = getattr(core_of(loader), "dataset", loader)
     batches = length_of(loader)
     # What is made around a DataLoader need not pass on all that the dataset holds.

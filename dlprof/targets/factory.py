@@ -70,21 +70,12 @@ class Factory:
         }
 
     def first_call(self) -> Any:
-        """Call it as the user would, but without workers where it lets that be chosen.
-
-        Raises:
-            TargetError: An argument doesn't fit, or the callable raised.
-        """
+        """Call it as the user would, but without workers where it lets that be chosen."""
         wanted = [*self._required(), *self.replaced]
         return self._call({key: SWEPT[key] for key in wanted})
 
     def loader(self, config: Config, own: Config | None = None) -> Any:
-        """Call it for one configuration.
-
-        Raises:
-            TargetError: It doesn't take a setting that the configuration needs, it raised, or it
-                returned a loader with another setting.
-        """
+        """Call it for one configuration."""
         settings = config.dataloader_kwargs()
         if config.num_workers == 0:
             # A default of the callable's own would be illegal without workers.

@@ -36,9 +36,6 @@ def parse_target(text: str) -> TargetSpec:
     Args:
         text: ``images``, ``synthetic:cpu_ms=2``, ``package.module:attr``, ``dir/file.py:attr`` or
             ``C:\dir\file.py:attr``.
-
-    Raises:
-        UsageError: The text has none of these forms.
     """
     text = text.strip()
     if not text:

@@ -14,11 +14,7 @@ from dlprof.targets.grammar import TargetSpec
 
 
 def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
-    """Import the module of a target and return the attribute that it names, whatever that is.
-
-    Raises:
-        TargetError: The module or file is missing, its import failed, or it lacks the attribute.
-    """
+    """Import the module of a target and return the attribute that it names, whatever that is."""
     directory = directory or Path.cwd()
     if spec.kind == "file":
         module = _import_file(spec, (directory / spec.source).resolve())

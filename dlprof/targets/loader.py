@@ -43,9 +43,6 @@ def make_loader(
     is called first in each worker of a ``DataLoader`` that is not forked, as forked ones inherit
     what this process has; it must pickle. With ``any_size`` an epoch without one full batch will
     do, as for a look at a batch.
-
-    Raises:
-        TargetError: The target can't be loaded with this configuration.
     """
     config = config.canonical()
     if built.own is not None:
@@ -248,10 +245,6 @@ class EpochGate:
 
         A class with an iterator of its own looks attached but draws its indices from before the
         gate; then ``attached``, which is the answer, turns false.
-
-        Raises:
-            TargetError: The loader holds a DataLoader that it does not load from, so that what was
-                set on that one has no effect.
         """
         if self._inner is not None and self._inner.attached and self._inner.batches == 0:
             raise TargetError(

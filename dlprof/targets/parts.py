@@ -136,11 +136,7 @@ class LoaderParts:
         return made
 
     def with_batch_size(self, size: int) -> LoaderParts:
-        """The same parts with another number of samples per batch.
-
-        Raises:
-            TargetError: The batches are made by code of the target's own.
-        """
+        """The same parts with another number of samples per batch."""
         if self.around is None and self.batching.get("batch_size") is not None:
             return dataclasses.replace(self, batching={**self.batching, "batch_size": size})
         for slot in ("batch_sampler", "sampler"):
@@ -166,11 +162,7 @@ class LoaderParts:
         return "batch_size=None" if size is None else f"batch_size={size}"
 
     def with_order(self, *, shuffle: bool, seed: int) -> LoaderParts:
-        """The same parts in random order (seeded) or in sequence, with a note where neither fits.
-
-        Raises:
-            TargetError: The dataset's length is needed and can't be had.
-        """
+        """The same parts in random order (seeded) or in sequence; a note where neither fits."""
         option = "--shuffle" if shuffle else "--no-shuffle"
         if isinstance(self.dataset, IterableDataset):
             return self.noted(f"{option} is left out: an iterable dataset orders itself.")

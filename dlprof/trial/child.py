@@ -63,9 +63,6 @@ def build(request: BuildRequest) -> BuiltTarget:
 
     One of several ranks that asks torch for its rank finds a process group of gloo, as it would in
     training.
-
-    Raises:
-        DlprofError: The target can't be built; says which part is wrong.
     """
     directory = Path.cwd()
     try:

@@ -31,9 +31,6 @@ def make_consumer(
     ``step_callable`` is ``module:function`` or ``file.py:function``, and wins over ``step_s``. It
     is looked for in the ``directory``, as the target may have changed to another. ``step_spread``
     is how steps differ, the same in every trial, with ``step_s`` as their mean.
-
-    Raises:
-        TargetError: ``step_callable`` can't be imported or called.
     """
     if step_callable is not None:
         found = import_object(parse_target(step_callable), directory=directory)

@@ -92,11 +92,7 @@ class _Flight:
 
 
 class DeviceCopier:
-    """A consumer that copies each batch to the device first.
-
-    Raises:
-        TargetError: ``ahead`` is asked of a device that has no side streams.
-    """
+    """A consumer that copies each batch to the device first."""
 
     def __init__(
         self,
@@ -347,9 +343,6 @@ def open_device(name: str) -> Runtime | None:
 
     Each rank has its own, by ``LOCAL_RANK`` as trainings choose it, where neither the name nor the
     target's code chooses one.
-
-    Raises:
-        TargetError: It isn't there.
     """
     import torch  # only in a trial's process
 
@@ -372,9 +365,6 @@ def make_copier(request: TrialRequest, directory: Path | None = None) -> DeviceC
     """What copies batches and then does the step; ``None`` where batches stay on the CPU.
 
     ``directory`` is as of ``make_consumer``.
-
-    Raises:
-        TargetError: The device isn't there, or the step can't be imported.
     """
     runtime = open_device(request.device)
     if runtime is None:

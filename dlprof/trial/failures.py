@@ -426,11 +426,7 @@ class ResourceLimitError(NothingMeasuredError):
 
 @contextlib.contextmanager
 def resource_limits(what: str) -> Iterator[None]:
-    """Say plainly that there is no room for what is started within, named for people.
-
-    Raises:
-        ResourceLimitError: It can't be started.
-    """
+    """Say plainly that there is no room for what is started within, named for people."""
     try:
         yield
     except OSError as error:

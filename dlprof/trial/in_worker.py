@@ -48,11 +48,7 @@ class DelayedCollate:
 
 
 def add_delay(loader: Any, delay_s: float) -> None:
-    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches.
-
-    Raises:
-        TargetError: There is nothing of it that can be made slower.
-    """
+    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
     if delay_s > 0:
         from dlprof.targets.parts import core_of  # torch.utils.data with it
 

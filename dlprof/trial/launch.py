@@ -50,11 +50,7 @@ class BuilderDiedError(TargetError):
 
 
 def built_of(message: Message) -> Built:
-    """The target that a process reports.
-
-    Raises:
-        DlprofError: It could not be built, or its settings are none that a run can hold.
-    """
+    """The target that a process reports."""
     if message["event"] == "build_failed":
         raise error_of(message["error"])
     if message["event"] == "failed":  # before it came to the target
@@ -115,9 +111,6 @@ class Launcher:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
 
         It returns how to talk to it, and whose its messages are in the inbox.
-
-        Raises:
-            ResourceLimitError: The system starts nothing more.
         """
         raise NotImplementedError
 

@@ -45,9 +45,6 @@ def made_load(
 
     ``asked`` has ``cores``, ``memory`` (bytes/s) and ``reads`` (bytes/s, of the folder's storage),
     those that are wanted; ``say`` is called with what the user should know.
-
-    Raises:
-        DlprofError: It can't be made.
     """
     if not asked:
         yield

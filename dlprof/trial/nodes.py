@@ -196,11 +196,7 @@ class Nodes:
         return not link.is_open or link.opened != self._among[link]
 
     def answers(self, patience_s: float) -> list[tuple[Link, Message | None]]:
-        """What those answer that were ordered something; ``None`` for each that was lost.
-
-        Raises:
-            DlprofError: One could not do it.
-        """
+        """What those answer that were ordered something; ``None`` for each that was lost."""
         if not self.leads:
             return []
         ends_s = time.monotonic() + patience_s + 30.0  # beyond what the order itself may take
@@ -210,12 +206,7 @@ class Nodes:
         return found
 
     def all_answer(self, patience_s: float) -> list[tuple[Link, Message]]:
-        """The same, where none may be lost.
-
-        Raises:
-            NothingMeasuredError: One was.
-            DlprofError: As ``answers`` does.
-        """
+        """The same, where none may be lost."""
         there = list[tuple[Link, Message]]()
         for link, answer in self.answers(patience_s):
             if answer is None:
@@ -264,11 +255,7 @@ class Nodes:
             link.send({"event": "news", "number": self._number, **what})
 
     def serve(self, orders: Orders) -> None:
-        """Do what the leader orders, until it lets this node go.
-
-        Raises:
-            NothingMeasuredError: It was lost, and is not found again.
-        """
+        """Do what the leader orders, until it lets this node go."""
         (leader,) = self.links
         while True:
             try:
@@ -316,9 +303,6 @@ class Door:
 
     The first port that is free is taken. All nodes of the job know its name, and no other job's;
     each is answered ``welcome``, unless ``refuse`` raises for what it says of itself.
-
-    Raises:
-        UsageError: All ports are taken.
     """
 
     def __init__(
@@ -339,11 +323,7 @@ class Door:
         )
 
     def gather(self, ranks: Iterable[int], patience_s: float) -> list[Link]:
-        """Wait for the nodes of these ranks, and go on to let them in again.
-
-        Raises:
-            UsageError: They don't come, or one was refused.
-        """
+        """Wait for the nodes of these ranks, and go on to let them in again."""
         links: dict[int, Link] = {}
         missing, ends_s = {*ranks}, time.monotonic() + patience_s
         while missing:

@@ -92,9 +92,6 @@ class TrialRunner:
 
         Of the limits, which are those of all trials, ``stall_s`` is for trivial batches; slow ones
         get longer.
-
-        Raises:
-            DlprofError: It can't be built; says which part is wrong.
         """
         self._nodes.order("build", self.ranks, request=self._request)
         self._limits = limits
@@ -225,9 +222,6 @@ class TrialRunner:
 
         Weighing has ``limit_s``, and ``left_s`` with starting one worker by each method, after
         which the process is ended.
-
-        Raises:
-            DlprofError: It didn't come to an end in time, or the process died.
         """
         one = dataclasses.replace(config, num_workers=1).canonical()
         request = TrialRequest(config=one, trial_s=limit_s, weigh=True, starts=starts)
@@ -237,9 +231,6 @@ class TrialRunner:
         """Have rank 0 look at its loader in a disposable process.
 
         Where each trial builds the target, all ranks build it with it: it may have them meet.
-
-        Raises:
-            DlprofError: It didn't come to an end in time, or the process died.
         """
         request = dataclasses.replace(request, ranks=1 if self.fork_safe else self.ranks)
         limits = dataclasses.replace(self._limits, wall_s=limit_s, stall_s=stall_s)
@@ -287,9 +278,6 @@ class TrialRunner:
 
         A trial during which the process that starts the trials dies is tried once more, in what is
         left of its time. ``wall_s`` is a tighter limit for this trial; all ranks load, or so many.
-
-        Raises:
-            NothingMeasuredError: Another node was lost before, and doesn't come back.
         """
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:

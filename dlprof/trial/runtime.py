@@ -50,11 +50,7 @@ class Inbox:
         self._messages: queue.SimpleQueue[Received] = queue.SimpleQueue()
 
     def listen(self, source: str, receive: Callable[[], Message | None]) -> None:
-        """Read a stream to its end in the background.
-
-        Raises:
-            ResourceLimitError: The system starts no thread for that.
-        """
+        """Read a stream to its end in the background."""
 
         def read() -> None:
             message: Message | None = {}
@@ -81,9 +77,6 @@ class ModuleProcess:
     """A process that runs a module of dlprof's, takes orders and answers by messages.
 
     It is the first of a session of its own, so that all that it starts is ended with it.
-
-    Raises:
-        ResourceLimitError: The system starts nothing more.
     """
 
     def __init__(

@@ -95,9 +95,6 @@ class SideProcess:
         """Build the target in the process, ``patience_s`` after that began at most.
 
         It is begun unless it was before.
-
-        Raises:
-            DlprofError: It can't be built, or not in time.
         """
         self._build_s, python = patience_s, self.place.python
         if self._process is None:
@@ -118,12 +115,7 @@ class SideProcess:
             ) from None
 
     def open(self, config: Config, patience_s: float) -> None:
-        """Make the loader of its blocks with some settings, within ``patience_s``.
-
-        Raises:
-            TargetError: The target doesn't allow it.
-            NothingMeasuredError: It can't be made.
-        """
+        """Make the loader of its blocks with some settings, within ``patience_s``."""
         self._config = config
         answer = self._ask("open", patience_s, config=config)
         if isinstance(answer, Failure):

@@ -177,7 +177,6 @@ class Supervisor:
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
-            ResourceLimitError: There is no room to start one.
         """
         kills = oom_kills(read_cgroups())
         ranks, lost = self._undisturbed(request)

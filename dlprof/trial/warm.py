@@ -69,9 +69,6 @@ class Warm:
     the same, and starting is measured apart.
 
     Each batch is to take ``delay_s`` of CPU time longer.
-
-    Raises:
-        TargetError: No loader can be made with these settings.
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:

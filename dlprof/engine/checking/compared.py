@@ -50,21 +50,13 @@ class CheckSettings:
 
     @property
     def source(self) -> Path | None:
-        """The file that TARGET names, if it names one.
-
-        Raises:
-            UsageError: TARGET can't be read.
-        """
+        """The file that TARGET names, if it names one."""
         spec = parse_target(self.sweep.target)
         return Path(spec.source) if spec.kind == "file" else None
 
 
 def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSettings:
-    """A check's settings from those of a sweep, which share files and variables.
-
-    Raises:
-        UsageError: A setting is given several values.
-    """
+    """A check's settings from those of a sweep, which share files and variables."""
     one = for_one(settings, origins)
     # What two values are wrong for is any target; so that is said before one is built.
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
@@ -128,11 +120,7 @@ def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> 
 def both_sides(
     settings: CheckSettings, environ: Mapping[str, str], cwd: Path
 ) -> Iterator[tuple[SidePlan, SidePlan]]:
-    """The base and the change that the settings name; a worktree lives as long as this.
-
-    Raises:
-        DlprofError: There is no such ref, directory or interpreter.
-    """
+    """The base and the change that the settings name; a worktree lives as long as this."""
     cwd = cwd.resolve()
     remove_abandoned(cwd)
     against = settings.against

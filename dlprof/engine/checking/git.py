@@ -27,11 +27,7 @@ _OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX
 
 
 class Git:
-    """Asks git about the repository that a directory is in.
-
-    Raises:
-        UsageError: git is missing, or the directory is in no working tree.
-    """
+    """Asks git about the repository that a directory is in."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,11 +50,7 @@ class Git:
         return done.stdout.strip() if done.returncode == 0 else None
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of git, without the user's hooks and without questions.
-
-        Raises:
-            UsageError: git is missing.
-        """
+        """Run a command of git, without the user's hooks and without questions."""
         command = ["git", "-C", str(self._directory), "-c", f"core.hooksPath={os.devnull}", *words]
         quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
         outer = {key: value for key, value in os.environ.items() if key not in _OF_HOOKS}
@@ -131,9 +123,6 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
 
     It lies in the directory for temporary files; where the checkout's path is too short for that or
     on another disk, beside the checkout.
-
-    Raises:
-        FileError: git can't make it.
     """
     path = _path_like(git.root)
     since = int(psutil.Process().create_time())
@@ -213,9 +202,6 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
     """The merge base with the branch that this change goes to.
 
     Where nothing has changed since, as on that branch itself, the commit before is taken.
-
-    Raises:
-        UsageError: There is none to be found.
     """
     if began := environ.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"):  # of GitLab's
         commit = git.commit(began)

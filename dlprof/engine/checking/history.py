@@ -34,11 +34,7 @@ _HINT = "Give the path of a baseline that dlprof baseline update wrote."
 
 
 def read_baseline(path: Path) -> list[BaselineEntry]:
-    """The entries of a baseline; none of a file that isn't there yet.
-
-    Raises:
-        FileError: If it can't be read or understood.
-    """
+    """The entries of a baseline; none of a file that isn't there yet."""
     return parse_baseline(_text(path), str(path))
 
 
@@ -49,9 +45,6 @@ def record_entry(path: Path, entry: BaselineEntry) -> int:
 
     Returns:
         How many runs of the file, this one among them, later runs like it are compared with.
-
-    Raises:
-        FileError: If the file can't be read, understood or written; it is left as it was.
     """
     path = path.resolve()
     try:
@@ -88,11 +81,7 @@ def check_baseline(
     cwd: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
-    """Check the working directory against the history in a file.
-
-    Raises:
-        DlprofError: An input can't be used, or nothing could be measured.
-    """
+    """Check the working directory against the history in a file."""
     began_s, history = clock(), read_baseline(path)
     if not path.exists():
         listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
@@ -122,9 +111,6 @@ def measure_run(
     Returns:
         The run as a baseline keeps it; what was measured, when, by what and on what, as fields of
         a check's record.
-
-    Raises:
-        DlprofError: An input can't be used, or nothing could be measured.
     """
     began_s, started_at = clock(), now()
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())

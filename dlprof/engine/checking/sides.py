@@ -72,12 +72,7 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
 
 
 def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, Built]) -> None:
-    """Refuse sides that load different data, or the same code in spite of all.
-
-    Raises:
-        TargetError: They load different data.
-        UsageError: The base's code comes from the change's directory.
-    """
+    """Refuse sides that load different data, or the same code in spite of all."""
     if len(built) < 2:
         return
     base, change = built["base"], built["change"]
@@ -151,11 +146,7 @@ class Sides:
         }
 
     def build(self) -> None:
-        """Build all sides' targets at the same time.
-
-        Raises:
-            DlprofError: One can't be built; says which side's.
-        """
+        """Build all sides' targets at the same time."""
         began_s = self._clock()
         for process in self._processes.values():
             process.begin()
@@ -198,11 +189,7 @@ class Sides:
         self.built[side] = self._processes[side].build(self._patience_s)
 
     def warm_up(self) -> None:
-        """Fill caches, and find how many batches make a block.
-
-        Raises:
-            NothingMeasuredError: A side can't load; says which.
-        """
+        """Fill caches, and find how many batches make a block."""
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
@@ -298,11 +285,7 @@ class Sides:
         return tuple(self._measured(SIDES[letter], request) for letter in order)
 
     def refuse_failing(self) -> None:
-        """Give up on a side that has failed so often that it has a reason to.
-
-        Raises:
-            NothingMeasuredError: Says which, and why.
-        """
+        """Give up on a side that has failed so often that it has a reason to."""
         for side, failures in self.failures.items():
             if len(failures) >= 3 or any(each.kind == "timeout" for each in failures):
                 what = f"failed {counted(len(failures), 'time')} while it was measured"
@@ -338,11 +321,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 def open_sides(
     plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
 ) -> Iterator[Sides]:
-    """The sides with their targets built and their loaders warm, ended at the end.
-
-    Raises:
-        DlprofError: A side can't be built or loaded from, or they don't fit each other.
-    """
+    """The sides with their targets built and their loaders warm, ended at the end."""
     for plan in plans:
         prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
     with work_directory() as directory:

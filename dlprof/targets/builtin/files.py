@@ -39,9 +39,6 @@ def directory(name: str, *numbers: int, progress: Progress = silent) -> Path:
     same packed into so many tar files, with a label beside each. ``text``, so many lines of so many
     words: ``corpus.txt``, ``vocabulary.txt``, and ``offsets.bin`` with each line's first byte.
     ``voc``, so many: ``JPEGImages``, ``Annotations`` and ``ImageSets`` as in Pascal VOC.
-
-    Raises:
-        FileError: The cache can't be written, or the disk is full.
     """
     make, _ = FILES[name]
     return make_once(
@@ -138,9 +135,6 @@ def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = No
 
     The name holds a version, so that changed content gets a new one. ``make`` fills the empty
     directory that it is given; ``root`` is that of the cache, by default :func:`cache_root`.
-
-    Raises:
-        FileError: The cache can't be written, or the disk is full.
     """
     hint = "Set DLPROF_CACHE_DIR to a directory with about 100 MB to spare."
     try:

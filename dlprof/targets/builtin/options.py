@@ -157,11 +157,7 @@ _OPTIONS: Mapping[str, type[Options]] = {
 
 
 def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
-    """Read the parameters of a built-in target.
-
-    Raises:
-        UsageError: A parameter is unknown, out of range, or given in both places.
-    """
+    """Read the parameters of a built-in target."""
     options_class = _OPTIONS[spec.source]
     fields = {field.name: field for field in dataclasses.fields(options_class)}
     for key in arguments:
@@ -190,12 +186,7 @@ def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
 def prepare(
     spec: TargetSpec, progress: Progress, *, arguments: Mapping[str, str] | None = None
 ) -> None:
-    """Make the files that a built-in reads, unless they are there; imports no torch.
-
-    Raises:
-        UsageError: A parameter is unknown or out of range.
-        FileError: The cache directory can't be written.
-    """
+    """Make the files that a built-in reads, unless they are there; imports no torch."""
     options = options_of(spec, arguments or {}) if spec.kind == "builtin" else None
     if isinstance(options, DlioOptions):
         options.workload().make(options.most, progress)
@@ -211,12 +202,7 @@ def notes_of(spec: TargetSpec, arguments: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def make_loader(spec: TargetSpec, arguments: Mapping[str, str], *, seed: int) -> DataLoader[Any]:
-    """The loader of a built-in at ``num_workers=0``; imports torch.
-
-    Raises:
-        UsageError: A parameter is unknown or out of range.
-        FileError: The cache directory can't be written.
-    """
+    """The loader of a built-in at ``num_workers=0``; imports torch."""
     options = options_of(spec, arguments)
     module = importlib.import_module(f"dlprof.targets.builtin.{spec.source}")
     loader: DataLoader[Any] = module.make_loader(options, seed=seed)

@@ -72,9 +72,6 @@ class Workload:
         """Make its first files, within so many bytes, unless there are some.
 
         How much is made, and where, is said before the first is. Half of what is free stays so.
-
-        Raises:
-            FileError: They can't be written, or there is no room for them.
         """
         if self.paths():
             return
@@ -130,12 +127,7 @@ def _installed(name: str) -> Any:
 
 
 def read_workload(file: str, data: str) -> Workload:
-    """Read a workload's YAML file; ``data`` is the folder of its data, where it isn't as named.
-
-    Raises:
-        UsageError: It asks for what no loader can be made of, or nothing reads YAML here.
-        FileError: It can't be read.
-    """
+    """Read a workload's YAML file; ``data`` is the folder of its data, where it isn't as named."""
     yaml = _installed("yaml")
     if yaml is None:
         raise UsageError("A workload of DLIO needs PyYAML", hint="Run pip install pyyaml.")
