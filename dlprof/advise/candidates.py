@@ -63,10 +63,6 @@ def wanted_configs(
 
     Where none: what the sweep predicted, else what is worth it; what was measured, and what is
     recommended.
-
-    Raises:
-        UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
-            the target can't be set to.
     """
     run, calibration = situation.run, situation.calibration
     if not axes:
@@ -91,12 +87,7 @@ def wanted_configs(
 
 
 def candidate_configs(situation: Situation) -> tuple[Config, ...]:
-    """What is worth predicting of all settings, PyTorch's default and the present ones among them.
-
-    Raises:
-        NothingMeasuredError: The data of all of them is wrong.
-        UsageError: There is no calibration.
-    """
+    """What is worth predicting of all settings, PyTorch's default and present ones among them."""
     run, calibration, base = situation.run, situation.calibration, base_config(situation.run)
     most = situation.constraints.max_workers
     axes = {
@@ -114,11 +105,7 @@ def candidate_configs(situation: Situation) -> tuple[Config, ...]:
 def attainable(
     run: Run, configs: Iterable[Config], axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
-    """Configurations with what the target can't be set to as it has it, distinct.
-
-    Raises:
-        UsageError: The target can have none of the values that he named of a setting.
-    """
+    """Configurations with what the target can't be set to as it has it, distinct."""
     header = run.header
     accelerated = header.accelerator is not None
     kept = {header.target.attainable(each, has_accelerator=accelerated) for each in configs}
@@ -133,11 +120,7 @@ def attainable(
 
 
 def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Config, ...]:
-    """All combinations of some settings, the rest as in ``base``; canonical and distinct.
-
-    Raises:
-        UsageError: There are more than ``MOST_CELLS``.
-    """
+    """All combinations of some settings, the rest as in ``base``; canonical and distinct."""
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_CELLS:
         raise UsageError(
@@ -151,11 +134,7 @@ def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Conf
 
 
 def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
-    """Those of some configurations whose data is right, and that feed all of their workers.
-
-    Raises:
-        NothingMeasuredError: There are none.
-    """
+    """Those of some configurations whose data is right, and that feed all of their workers."""
     found, wanted = Integrity.of(run), tuple(configs)
     kept = tuple(c for c in wanted if not found.is_useless(c) and not found.is_unproven(c))
     if kept or not wanted:

@@ -283,10 +283,6 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     Where the configurations differ, what settings make is shown by measured rates if one of the
     runs measured both, and by the closed form otherwise. Rates are B over A. With ``best`` the
     fastest of each run are compared in any case.
-
-    Raises:
-        NothingMeasuredError: If one of them has no rate.
-        UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
     shares = split(one, two)
@@ -759,13 +755,7 @@ _ALIKE = "Give two run files of dlprof run, or two of dlprof sweep or dlprof pro
 def pair(
     a: Run, b: Run, *, num_workers: int | None = None, best: bool = False
 ) -> tuple[Chosen, Chosen, str]:
-    """What to compare: that of either run, and which these are and why, one sentence.
-
-    Raises:
-        NothingMeasuredError: If one of them has no rate at all.
-        UsageError: If one of them has none for ``num_workers``, or if they load different data, so
-            that a difference of their rates says nothing.
-    """
+    """What to compare: that of either run, and which these are and why, one sentence."""
     scripts = [run for run in (a, b) if run.is_script]
     if len(scripts) == 2:
         return _loops(a, b, num_workers=num_workers, best=best)

@@ -231,11 +231,6 @@ def forecast(
     is the same; ``named`` are the settings whose values were given. ``memory_bytes_per_s`` is what
     the memory there carries, and ``au`` the utilization that accelerators must keep, where it is
     asked how many do.
-
-    Raises:
-        NothingMeasuredError: The data of all of them is wrong.
-        UsageError: There is no calibration to predict from, a figure is out of range, or the
-            calibration is for another batch size.
     """
     run, asked = situation.run, wanted_configs(situation, {}) if configs is None else configs
     wanted = {*useful(run, asked)}
@@ -483,10 +478,6 @@ def feed(
     rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
     believed of such a configuration by what the run measured. Other settings are those of ``base``,
     else those of the run.
-
-    Raises:
-        NothingMeasuredError: The data with such workers is wrong.
-        UsageError: There is no step or no calibration, or a figure is out of range.
     """
     run, calibration = situation.run, situation.calibration
     step_s = _step_of(situation)
@@ -569,10 +560,6 @@ def accelerators_of(run: Run) -> Accelerators | None:
     """How many accelerators keep what a sweep was asked for; ``None`` where it wasn't asked.
 
     Without a calibration ranks answer that loaded at once.
-
-    Raises:
-        UsageError: There is no step, or neither of them.
-        NothingMeasuredError: The data with such workers is wrong.
     """
     au = run.header.settings.get("au")
     if not isinstance(au, float):

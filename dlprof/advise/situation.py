@@ -91,11 +91,6 @@ class Situation:
 
         A step of 0 is none. ``storage_bytes_per_s`` is what the storage gives to all ranks of all
         nodes together.
-
-        Raises:
-            UsageError: Only a calibration could answer and there is none, or a shorter step is
-                asked for than the one that was measured, at which the loader was not shown to its
-                limit.
         """
         header, launched = run.header, run.header.launched
         asked = constraints or Constraints(ranks=launched)
@@ -193,11 +188,7 @@ class Situation:
 
     @property
     def conditions(self) -> Conditions:
-        """The same as the model takes it.
-
-        Raises:
-            UsageError: A figure is out of range.
-        """
+        """The same as the model takes it."""
         from dlprof.model.work import SPEED_ERROR, Conditions
 
         calibration = self.run.calibration
@@ -248,11 +239,7 @@ class Situation:
 
 
 def usable_calibration(run: Run) -> Calibration:
-    """The calibration that a run holds, with the samples of a batch as its trials counted them.
-
-    Raises:
-        UsageError: It holds none, none with a batch in it, or that of another run.
-    """
+    """The calibration that a run holds, with the samples of a batch as its trials counted them."""
     found, want = run.calibration, _want_of_calibration(run)
     if run.is_script and found is None:
         raise UsageError(

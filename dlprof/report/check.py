@@ -357,20 +357,12 @@ def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
 
 
 def check_document(check: CheckReport | SelfTest) -> str:
-    """What ``dlprof check --json`` prints: one key a line, so that blocks don't fill the screen.
-
-    Raises:
-        ValueError: For a number that is not finite; checks made by ``dlprof.gate`` have none.
-    """
+    """What ``dlprof check --json`` prints: one key a line, so that blocks don't fill the screen."""
     return line_by_line(to_json(check))
 
 
 def read_check(text: str, name: str) -> CheckReport:
-    """The check that a document holds; its verdict is that of whoever wrote it.
-
-    Raises:
-        FileError: If it is not a document of a check, or one of a later version.
-    """
+    """The check that a document holds; its verdict is that of whoever wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -24,11 +24,7 @@ def json_document(found: object = None, /, **fields: object) -> str:
 
 
 def line_by_line(fields: Mapping[str, Any]) -> str:
-    """A document with one key a line, so that long values don't fill the screen.
-
-    Raises:
-        ValueError: For a number that is not finite.
-    """
+    """A document with one key a line, so that long values don't fill the screen."""
     pairs = ((json.dumps(key), json.dumps(fields[key], allow_nan=False)) for key in fields)
     return "{\n" + ",\n".join(f"  {key}: {value}" for key, value in pairs) + "\n}"
 

@@ -30,11 +30,7 @@ def explained_codes() -> Mapping[str, str]:
 
 
 def page_of(code: str) -> str:
-    """The page of a finding's code, Markdown.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The page of a finding's code, Markdown."""
     if code not in _pages():
         meant = did_you_mean(code, _pages(), cutoff=0.4)
         raise UsageError(

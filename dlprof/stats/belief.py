@@ -652,11 +652,7 @@ def room_beside(wait: float) -> float:
 
 
 def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None = None) -> Belief:
-    """What to believe of all that was measured or predicted.
-
-    Raises:
-        ValueError: If there is neither.
-    """
+    """What to believe of all that was measured or predicted."""
     expected = expected or ExpectedRates(log_rates={}, log_sd=_UNKNOWN_LOG_SD)
     if not observations and not expected.log_rates:
         raise ValueError("a belief about nothing")

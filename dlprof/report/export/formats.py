@@ -35,9 +35,6 @@ def format_for(
     """How a result is to be written: as asked for, else by the suffix of the file, else as text.
 
     Options are named with the prefix: ``--`` on the command line.
-
-    Raises:
-        UsageError: It is none of them, the suffix names none, or a terminal can't show it.
     """
     if asked is not None and asked not in formats:
         raise UsageError(
@@ -64,11 +61,7 @@ def format_for(
 
 
 def refuse_existing(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
-    """Refuse before reading what would be refused after it, and never replace a run itself.
-
-    Raises:
-        UsageError: ``output`` exists, or is a run file.
-    """
+    """Refuse before reading what would be refused after it, and never replace a run itself."""
     if output is None or not output.exists():
         return
     if any(run.exists() and output.samefile(run) for run in runs):
@@ -82,11 +75,7 @@ def refuse_existing(output: Path | None, *runs: Path, force: bool, prefix: str =
 
 
 def render_as(run: Run, written_as: str) -> bytes:
-    """A saved run in one of the formats; text is UTF-8.
-
-    Raises:
-        UsageError: The format needs what the run doesn't hold, or a library that isn't installed.
-    """
+    """A saved run in one of the formats; text is UTF-8."""
     from dlprof.advise.recommend import with_recommendation
 
     run = with_recommendation(run)  # all formats have the same answer

@@ -44,11 +44,7 @@ def render_csv(run: Run) -> str:
 
 
 def render_parquet(run: Run) -> bytes:
-    """The trials as a Parquet file, by pyarrow or polars.
-
-    Raises:
-        UsageError: Neither is installed.
-    """
+    """The trials as a Parquet file, by pyarrow or polars."""
     name, library = _first_of("pyarrow", "polars")
     file, frame = io.BytesIO(), _frame(run, name, library)
     if name == "polars":

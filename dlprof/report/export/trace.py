@@ -152,9 +152,6 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
     """The trace of all timelines of a run, of more than 16 the last ones.
 
     Batches beyond ``most_bytes`` are left out, and the trace says how many.
-
-    Raises:
-        UsageError: If the run has no timeline.
     """
     timelines = [timeline for timeline in run.timelines if timeline.batch][-16:]
     if not timelines:
