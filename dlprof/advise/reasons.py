@@ -41,7 +41,6 @@ from dlprof.advise.wording import (
 )
 from dlprof.records import (
     CUT_SHORT_SIGN,
-    ONE_BATCH_SIGN,
     USELESS,
     WHILE_MEASURED,
     Certificate,
@@ -709,8 +708,6 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         # That which all trials were given is no choice.
         left += ", other batch sizes" if {e.batch_size for e in tried} == {size} != {None} else ""
         yield "low", f"{known}; not considered: {left}"
-    if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
-        yield "low", ONE_BATCH_SIGN
     if there.other_ranks:
         measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
         yield "low", f"estimated, as {measured}"

@@ -12,7 +12,6 @@ from dlprof.advise.wording import inside
 from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
-    ONE_BATCH_SIGN,
     UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
@@ -52,7 +51,6 @@ REPEATED = (
     "The iterable dataset {}: unless it splits its samples between workers, each worker repeats "
     "all of them."
 )
-ONE_BATCH = "An older dlprof computed these rates from the size of a single batch: sweep again."
 
 
 def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
@@ -144,12 +142,10 @@ def found_in(  # noqa: C901 - a branch for each fault
 def said_first(run: Run) -> list[str]:
     """What has to be known before any recommendation, one paragraph each.
 
-    That the settings as they are give wrong data, or fail; then what is wrong, with the data, with
-    the shares of ranks and with the rates of an earlier version.
+    That the settings as they are give wrong data, or fail; then what is wrong with the data and
+    with the shares of ranks.
     """
     said = [each.claim for each in present_failure(run)]
-    if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
-        said.append(ONE_BATCH)
     warnings = itertools.chain.from_iterable(trial.warnings for trial in run.trials)
     if uneven := next((text for text in warnings if UNEVEN_SIGN in text), ""):
         said.append(f"{uneven[0].upper()}{uneven[1:]}.")

@@ -45,7 +45,6 @@ from dlprof.records.integrity import DATA_FAULTS as DATA_FAULTS
 from dlprof.records.integrity import DUPLICATED_SIGN as DUPLICATED_SIGN
 from dlprof.records.integrity import LENGTH_SIGN as LENGTH_SIGN
 from dlprof.records.integrity import ONCE as ONCE
-from dlprof.records.integrity import ONE_BATCH_SIGN as ONE_BATCH_SIGN
 from dlprof.records.integrity import RAISED as RAISED
 from dlprof.records.integrity import SHARED_SIGN as SHARED_SIGN
 from dlprof.records.integrity import SOME_SHARED as SOME_SHARED

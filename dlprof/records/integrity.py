@@ -66,9 +66,6 @@ UNSHARED_SIGN = "no worker asked which samples are its own"
 VARIED_SIGN = "epochs differ in length"
 """In the warning of a trial whose whole epochs have different numbers of samples."""
 
-ONE_BATCH_SIGN = "its rate rests on the size of one batch"
-"""The warning of a trial of an earlier version, which took one batch's size for that of all."""
-
 NEVER_ASKED = "The iterable dataset never asks which worker it runs in"
 """What such a trial shows, as the beginning of a sentence."""
 
@@ -374,20 +371,18 @@ def checked(run: Run) -> Run:
     """The run with trials of wrong data as failed ones, and without what was drawn from those.
 
     A calibration by them goes, and the predictions by it; so does a recommendation that knew
-    nothing of it, or that rests on rates by the size of one batch: trials with such have a warning.
+    nothing of it.
     """
     found = Integrity.of(run)
-    judged = [_judged(trial, found) for trial in run.trials]
-    wrong = {one.id for one, other in zip(judged, run.trials, strict=True) if one is not other}
-    trials = tuple(_doubted(trial, run.header.target) for trial in judged)
+    trials = tuple(_judged(trial, found) for trial in run.trials)
+    wrong = {one.id for one, other in zip(trials, run.trials, strict=True) if one is not other}
     calibration, advice = run.calibration, run.recommendation
     if calibration is not None and not wrong.isdisjoint(calibration.trials):
         calibration = None
     lost = calibration is None and run.calibration is not None
     if advice is not None:
         knew = any(each.code.startswith("data.") for each in advice.findings)
-        one_batch = any(ONE_BATCH_SIGN in trial.warnings for trial in trials)
-        if found.fault(advice.config) is not None or (wrong and not knew) or one_batch:
+        if found.fault(advice.config) is not None or (wrong and not knew):
             advice = None
     diagnosis = run.diagnosis
     if diagnosis is not None:
@@ -421,22 +416,6 @@ def _judged(trial: Trial, found: Integrity) -> Trial:
         wait_fraction=None,
         copies=None,
     )
-
-
-def _doubted(trial: Trial, target: Target) -> Trial:
-    """A trial, with a warning if its samples were not counted though batches may differ in size."""
-    # Where the dataset batches itself, an index is a batch, not a sample; a batch sampler, whose
-    # batches are fewer than the samples, had its indices counted.
-    itself = target.kind == "iterable" or target.length == target.batches_per_epoch
-    if (
-        not itself
-        or (target.batch_size or trial.config.batch_size) is not None
-        or trial.window_samples is not None
-        or trial.samples_per_s is None
-        or ONE_BATCH_SIGN in trial.warnings
-    ):
-        return trial
-    return dataclasses.replace(trial, warnings=(*trial.warnings, ONE_BATCH_SIGN))
 
 
 def _possible(prediction: SweepPrediction | None, found: Integrity) -> SweepPrediction | None:

@@ -252,8 +252,7 @@ class Trial:
     measured_s: float = 0.0  # length of the measured window
     wall_s: float = 0.0  # whole cost of the trial, process start to process end
     window_batches: int = 0  # batches in the measured window
-    # Samples in them, counted batch by batch; ``None`` where they can't be counted, and in files of
-    # dlprof before 0.2, which took one batch's size for all.
+    # Samples in them, counted batch by batch; ``None`` where they can't be counted.
     window_samples: int | None = None
     batch_bytes: float | None = None  # mean bytes of tensor data per batch
     samples_per_batch: float | None = None  # mean samples per batch in the window

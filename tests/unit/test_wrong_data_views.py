@@ -13,14 +13,12 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
-from dlprof.advise.compare import compare
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
-from dlprof.advise.wrong_data import ONE_BATCH, data_findings, said_first
+from dlprof.advise.wrong_data import data_findings, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
-    ONE_BATCH_SIGN,
     UNEVEN_SIGN,
     UNSHARED_SIGN,
     Constraints,
@@ -371,53 +369,6 @@ def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
     assert (
         drawn(profile_report(found), 120).lstrip().startswith("Workers may yield the same samples.")
     )
-
-
-def itself(**about: Any) -> Run:
-    """A run of a dataset that batches itself, by a version that took one batch's size for all."""
-    old = [trial(config(w), rate, trial_id=f"t{w}") for w, rate in ((0, 1000.0), (2, 2000.0))]
-    return checked(run(old, target=target(batch_size=None, own_config=config(2), **about)))
-
-
-@pytest.mark.parametrize(
-    "about", [{"kind": "iterable"}, {"kind": "map", "length": 150, "batches_per_epoch": 150}]
-)
-def test_rates_by_the_size_of_one_batch_are_said_to_be_so_in_every_view(
-    about: dict[str, Any],
-) -> None:
-    old = itself(**about)
-    advice = recommend(old)
-    assert (advice.confidence, advice.confidence_reason) == ("low", ONE_BATCH_SIGN)
-    assert ONE_BATCH_SIGN in render_csv(old)
-    shown = dataclasses.replace(old, recommendation=advice)
-    for view in (
-        drawn(sweep_report(shown), 500),
-        drawn(recommendation_report(old, advice), 500),
-        render_as(old, "markdown").decode(),
-        render_html(old),
-        render_python(old, advice),
-        render_toml(old, advice),
-        render_lightning(old, advice),
-        compare(old, old).verdict,
-    ):
-        snippets = 3 if view.startswith("<!DOCTYPE html>") else 0  # each says so where it is pasted
-        assert view.count(ONE_BATCH) == (2 if view.startswith("A: ") else 1) + snippets
-
-
-def test_counted_samples_are_not_said_to_rest_on_one_batch() -> None:
-    old = itself(kind="iterable")
-    fresh = [dataclasses.replace(each, window_samples=3200, warnings=()) for each in old.trials]
-    assert not said_first(checked(dataclasses.replace(old, trials=tuple(fresh))))
-    sampler = itself(kind="map", length=333, batches_per_epoch=23)
-    assert not said_first(sampler)
-
-
-def test_a_recommendation_by_the_size_of_one_batch_is_drawn_again_as_recommend_does() -> None:
-    old = itself(kind="iterable")
-    slower = dataclasses.replace(recommend(old), config=config(0))
-    again = checked(dataclasses.replace(old, recommendation=slower))
-    assert again.recommendation is None
-    assert with_recommendation(again).recommendation == recommend(again)
 
 
 def test_a_recommendation_of_before_rates_were_kept_is_drawn_again_within_its_limits() -> None:
