@@ -19,8 +19,6 @@ MAX_FILE_BYTES = 1024 * 1024
 
 MAX_DEPTH = 32  # no settings of people's are nested deeper; dotted keys can be, without end
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
 
 class Rule(NamedTuple):
     """What the value of a key must be: in words, and as a test of the value."""
@@ -142,7 +140,7 @@ def read_text(path: Path) -> str:
 
 def toml_key(key: str) -> str:
     """The key as it may stand left of ``=`` or between brackets."""
-    return key if _BARE_KEY.fullmatch(key) else _toml_string(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
 
 
 def toml_value(value: object) -> str:

@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
     from dlprof.report.document import Document
 
-_ASCII_FORMS = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
-"""For characters of dlprof's own texts, where an encoding lacks them."""
-
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     """An error handler: dlprof's own characters in ASCII, any other as its number."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = "".join(_ASCII_FORMS.get(each, each) for each in error.object[error.start : error.end])
+    forms = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
+    text = "".join(forms.get(each, each) for each in error.object[error.start : error.end])
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 

@@ -21,8 +21,6 @@ from dlprof.tuning import tune as tune_loader
 
 _NAME = "train_dataloader"
 _PREFIX = "dlprof/"
-_ON_SCREEN = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
-"""What the Hugging Face Trainer is given: it also prints all that it logs."""
 
 
 def lightning(*, every: int | None = None, tune: bool = False) -> Any:
@@ -215,7 +213,9 @@ class _Transformers:
     def _log(self) -> None:
         values = self._waits.take()
         if values:
-            names = [f"{_PREFIX}{key}" for key in _ON_SCREEN]
+            # Not all: the trainer also prints what it logs.
+            kept = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
+            names = [f"{_PREFIX}{key}" for key in kept]
             self._trainer.log({name: values[name] for name in names if name in values})
 
 

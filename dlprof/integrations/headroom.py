@@ -48,7 +48,6 @@ _LEVELS = 8  # looks at the queues from which it is known how many batches are r
 _LONGEST_FILLED = 20  # fillings of the queues after which they are no fuller than usual
 
 _LONGEST_REST_S = 10.0
-_Phase = Literal["settling", "live", "replaying"]
 
 
 class Headrooms:
@@ -292,7 +291,7 @@ class LoopHeadroom:
         return level <= self._usual
 
     def _settle(self) -> None:
-        self._phase: _Phase = "settling"
+        self._phase: Literal["settling", "live", "replaying"] = "settling"
         self._since = self._hindered = 0
         self._came_ns = None
         self._wait_ns = 0

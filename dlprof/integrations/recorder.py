@@ -42,8 +42,6 @@ DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
 _TAKE = "_dlprof_take"
-_NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
-"""Modules that ask in which worker they run whatever the dataset does."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -373,7 +371,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
     @functools.wraps(plain)
     def get_worker_info() -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not caller.startswith(_NOT_THE_USERS):
+        if not caller.startswith((*LOADING_MODULES, "dlprof.")):
             asked[0] = 1
         return plain()
 

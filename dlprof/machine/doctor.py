@@ -28,10 +28,8 @@ from dlprof.records import Machine
 from dlprof.units import format_bytes
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_WATCHED_S = 0.5
 _SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
-_SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +93,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=temporary,
         clock=(read_text(root / _CLOCK) or "").strip() or None,
-        others_use=watch(_WATCHED_S) if root == Path("/") else None,
+        others_use=watch(0.5) if root == Path("/") else None,
     )
 
 
@@ -370,7 +368,7 @@ def _temporary_files(facts: SystemFacts) -> Iterator[Check]:
 
 
 def _clock_source(facts: SystemFacts) -> Iterator[Check]:
-    if facts.clock in _SLOW_CLOCKS:
+    if facts.clock in ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies"):
         text = f"The kernel uses {facts.clock}: each look at the time is a system call."
         advice = "Short times are less exact. Where you can, boot with clocksource=tsc."
         yield Check("clock", "warning", text, advice)

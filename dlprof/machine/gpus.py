@@ -312,7 +312,6 @@ _MEANS = (
     *("sm_active_fraction", "sm_occupancy_fraction", "sm_clock_hz"),
     *("throttled_fraction", "power_w"),
 )
-_PEAKS = ("memory_used_bytes", "pcie_generation", "pcie_width")
 
 
 def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
@@ -329,7 +328,7 @@ def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
 
 def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
     figures: dict[str, Any] = {}  # by field, each of the field's type
-    for name in (*_MEANS, *_PEAKS):
+    for name in (*_MEANS, "memory_used_bytes", "pcie_generation", "pcie_width"):
         values = (getattr(usage, name) for usage in usages)
         known = [value for value in values if value is not None]
         mean = sum(known) / max(1, len(known))

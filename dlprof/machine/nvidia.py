@@ -207,7 +207,6 @@ _METRICS = {
     20: ("pcie_tx_bytes_per_s", float(1 << 20)),
 }
 _FIELD = "sm_active_fraction"
-_GPM_ONLY = (_FIELD, "sm_occupancy_fraction")  # the link's figures come otherwise, too
 
 
 class GpmCounters:
@@ -233,7 +232,9 @@ class GpmCounters:
     def read(self, reasons: dict[str, str]) -> dict[str, float]:
         """The figures since the counters were last read, by field; reasons for those it lacks."""
         if self.unavailable is not None:
-            reasons.update(dict.fromkeys(_GPM_ONLY, self.unavailable))
+            # The link's figures come otherwise, too.
+            only = (_FIELD, "sm_occupancy_fraction")
+            reasons.update(dict.fromkeys(only, self.unavailable))
             return {}
         if not self._take(1, reasons):
             return {}

@@ -13,12 +13,16 @@ from dlprof.targets.faults import own_attributes
 
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
-_BY_ROWS = ("crow_indices", "col_indices", "values")
-_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
 _STORED: Mapping[str, tuple[str, ...]] = {
     "torch.sparse_coo": ("_indices", "_values"),
-    **{f"torch.sparse_{layout}": _BY_ROWS for layout in ("csr", "bsr")},
-    **{f"torch.sparse_{layout}": _BY_COLUMNS for layout in ("csc", "bsc")},
+    **{
+        f"torch.sparse_{layout}": ("crow_indices", "col_indices", "values")
+        for layout in ("csr", "bsr")
+    },
+    **{
+        f"torch.sparse_{layout}": ("ccol_indices", "row_indices", "values")
+        for layout in ("csc", "bsc")
+    },
 }
 """By the layout of a sparse tensor, whose own size is none or that of a dense one, the methods that
 give its parts."""

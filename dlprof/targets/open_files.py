@@ -22,7 +22,6 @@ from dlprof.internals import workers_of
 from dlprof.targets.faults import own_attributes
 
 _FOLDER = "/proc/self/fd"
-_OF_THE_KERNEL = ("/proc/", "/sys/")
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None), type)
@@ -67,7 +66,7 @@ def _looked_at(descriptor: int) -> OpenFile | None:
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
     except OSError:  # by which the folder was listed, or one that has no position
         return None
-    if path.startswith(_OF_THE_KERNEL):
+    if path.startswith(("/proc/", "/sys/")):
         return None
     return OpenFile(descriptor, path, position, _identity(about))
 

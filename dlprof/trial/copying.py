@@ -39,8 +39,6 @@ from dlprof.trial.protocol import TrialRequest
 if TYPE_CHECKING:
     from dlprof.machine.procfs import SchedStat
 
-_TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
-"""Figures of ``Copies`` that come from timed batches."""
 
 _EVERY = 4  # every so many batches are timed, and ever fewer in a long window
 
@@ -186,7 +184,8 @@ class DeviceCopier:
         samples = self._done()
         count = len(samples)
         if not count:
-            untimed = dict.fromkeys(_TIMED, "no batch was timed in the window")
+            names = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
+            untimed = dict.fromkeys(names, "no batch was timed in the window")
             return dataclasses.replace(record, unavailable={**untimed, **reasons})
         size = sum(sample.bytes for sample in samples)
         copy_s = sum(sample.copy_s() for sample in samples) / count

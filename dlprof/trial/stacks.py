@@ -26,7 +26,6 @@ real-time signal where there are some: trainings have handlers for SIGUSR1, whic
 before they end a job, and to ask a trial of such a one would put the job into the queue again."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
-_LOADING = "/torch/utils/data/"
 _LOOPS = ("/dlprof/trial/measure.py", "/dlprof/trial/probing.py")
 _QUEUES = "multiprocessing/queues.py"
 _ORDERS = (_QUEUES, "/queue.py")  # a process gets its orders from the one, a thread from the other
@@ -75,7 +74,9 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
     step. What called torch is not it.
     """
     files = [frame.file for frame in stack]
-    loads = (at for at, file in enumerate(files) if _LOADING in file or file.endswith(_LOOPS))
+    loads = (
+        at for at, file in enumerate(files) if "/torch/utils/data/" in file or file.endswith(_LOOPS)
+    )
     loading = next(loads, 0)
     standard = sysconfig.get_paths()["stdlib"]
     for frame in stack[:loading]:

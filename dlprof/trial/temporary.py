@@ -134,7 +134,6 @@ def _finalizers() -> list[weakref.finalize[..., Any]]:
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, by definition
 _MANAGER = "torch-shm-dir-*/manager.sock"
-_OF_PROCESS = re.compile(r"torch_(\d+)_")
 
 
 def mark_processes(directory: str | None = None) -> None:
@@ -192,7 +191,7 @@ class SharedMemoryWatch:
         from dlprof.machine.procfs import list_names  # no started worker's business
 
         names = list_names(self._folder)
-        return {(name, found[1]) for name in names if (found := _OF_PROCESS.match(name))}
+        return {(name, found[1]) for name in names if (found := re.match(r"torch_(\d+)_", name))}
 
     def _is_shared_unseen(self) -> bool:
         try:

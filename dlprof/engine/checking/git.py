@@ -112,7 +112,6 @@ def find_git(directory: Path) -> Git | None:
         return None
 
 
-_LOCK = "dlprof check, process {pid} since {since} on {host}"
 _LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
 _SHORTEST = 6  # characters of the last part of a path: to be like no other
 
@@ -126,7 +125,7 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
     """
     path = _path_like(git.root)
     since = int(psutil.Process().create_time())
-    reason = _LOCK.format(pid=os.getpid(), since=since, host=platform.node())
+    reason = f"dlprof check, process {os.getpid()} since {since} on {platform.node()}"
     try:
         made = git.run(
             "worktree", "add", "--detach", "--lock", "--reason", reason, str(path), commit

@@ -19,7 +19,6 @@ from dlprof.targets.builtin.options import TextOptions
 UNKNOWN = 1  # 0 is what torch pads with
 
 _TOKEN = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
-_MARKS = tuple(".,;:?!0123456789")
 
 
 class TextLines(Dataset[torch.Tensor]):
@@ -31,7 +30,7 @@ class TextLines(Dataset[torch.Tensor]):
         raw = (directory / "offsets.bin").read_bytes()
         self.offsets = array("Q", raw)
         words = (directory / "vocabulary.txt").read_text(encoding="ascii").split("\n")
-        known = (*_MARKS, *words)
+        known = (*".,;:?!0123456789", *words)
         self.vocabulary = {word: number for number, word in enumerate(known, UNKNOWN + 1)}
         self._file: tuple[int, BinaryIO] | None = None
 

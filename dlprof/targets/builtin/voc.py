@@ -20,7 +20,6 @@ from dlprof.targets.builtin.pictures import VOC_CLASSES
 Labels = dict[str, torch.Tensor]
 Sample = tuple[torch.Tensor, Labels]
 Batch = tuple[list[torch.Tensor], list[Labels]]
-_EDGES = ("xmin", "ymin", "xmax", "ymax")
 
 
 class VocFiles(Dataset[Sample]):
@@ -60,7 +59,8 @@ def read_annotation(path: Path) -> tuple[list[int], list[list[float]]]:
     for entry in ET.parse(path).iterfind("object"):  # noqa: S314 - files that dlprof made
         labels.append(VOC_CLASSES.index(entry.findtext("name", "")) + 1)
         # VOC counts pixels from 1.
-        boxes.append([float(entry.findtext(f"bndbox/{edge}", "")) - 1 for edge in _EDGES])
+        edges = ("xmin", "ymin", "xmax", "ymax")
+        boxes.append([float(entry.findtext(f"bndbox/{edge}", "")) - 1 for edge in edges])
     return labels, boxes
 
 
