@@ -20,41 +20,36 @@ from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.portable import has_proc
 
+_HERE = Path("/")
 
-def attach(
-    pid: int,
-    seconds: float,
-    *,
-    root: Path = Path("/"),
-    clock: Callable[[], int] = time.monotonic_ns,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Attached:
+
+def attach(pid: int, seconds: float) -> Attached:
     """Watch one training for some ``seconds`` from its first worker on, and say why it waits.
 
     One that has no workers yet is waited for as long. ``pid`` is that of its main process, of a
-    worker, or of what launched it; ``clock`` counts nanoseconds.
+    worker, or of what launched it.
     """
-    _check_system(root)
-    training = training_of(pid, root)
-    watcher = Watcher(training, root=root)
-    ends = clock() + int(seconds * 1e9)
+    _check_system(_HERE)
+    training = training_of(pid)
+    watcher = Watcher(training)
+    ends_s = time.monotonic() + seconds
     waiting = not watcher.has_workers
     try:
-        while clock() < ends and watcher.look():
+        while time.monotonic() < ends_s and watcher.look():
             if waiting and watcher.has_workers:  # from here on there is something to see
                 waiting = False
                 watcher.close()
-                watcher = Watcher(read_training(training, root), root=root)
-                ends = clock() + int(seconds * 1e9)
-            watcher.rest(sleep)
+                watcher = Watcher(read_training(training))
+                ends_s = time.monotonic() + seconds
+            watcher.rest(time.sleep)
         with contextlib.suppress(NothingMeasuredError):  # it has ended
-            watcher.meet(read_training(training, root).ranks)
-        return _answer(watcher, root)
+            watcher.meet(read_training(training).ranks)
+        return _answer(watcher)
     finally:
         watcher.close()
 
 
-def _answer(watcher: Watcher, root: Path) -> Attached:
+def _answer(watcher: Watcher) -> Attached:
     seen = watcher.seen()
     pid = seen.training.pid
     found = diagnose_training(seen, watcher.machine, watcher.usage())
@@ -64,7 +59,7 @@ def _answer(watcher: Watcher, root: Path) -> Attached:
             hint="dlprof run looks into a script from its start: "
             + (seen.training.rerun or "dlprof run SCRIPT"),
         )
-    if not seen.ended and not seen.workers and not has_torch(pid, root):
+    if not seen.ended and not seen.workers and not has_torch(pid, _HERE):
         raise NothingMeasuredError(
             f"Process {pid} has loaded no torch and no data in {seen.window_s:.0f} s",
             hint="Attach once its training loop runs, or watch longer: --seconds 60. `dlprof top` "
@@ -87,12 +82,11 @@ class Board:
     def __init__(
         self,
         *,
-        root: Path = Path("/"),
+        root: Path = _HERE,
         clock: Callable[[], int] = time.monotonic_ns,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         _check_system(root)
-        self._root, self._clock, self._sleep = root, clock, sleep
+        self._root, self._clock = root, clock
         self._watched: dict[tuple[int, int], Watcher] = {}
         # Trainings that can't be looked at: other users', and own ones that are protected.
         self.unseen = 0
@@ -118,7 +112,7 @@ class Board:
                     continue
                 # Looks at all of them may take two thousandths of a core together.
                 pauses.append(each.pause_s(0.002 / len(self._watched)))
-            self._sleep(max(0.0, min(pauses)))
+            time.sleep(max(0.0, min(pauses)))
         judged_ns = time.process_time_ns()
         found = [
             diagnose_training(each.seen(), each.machine, each.usage())

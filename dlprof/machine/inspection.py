@@ -114,7 +114,7 @@ def _count_affinity(
     """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
-        return portable.allowed_cpu_count() if root == _HERE else None
+        return len(portable.allowed_cpus()) or None if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     return len(usable_cpus(mask, online or mask)) if mask else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -93,12 +92,7 @@ def allowed_cpus(pid: int = 0) -> frozenset[int]:
 
     It is not on all systems, not of all processes, and not of one that has ended.
     """
-    return frozenset(_known(lambda: os.sched_getaffinity(pid)) or ())
-
-
-def allowed_cpu_count() -> int | None:
-    """CPUs in this process's affinity mask; ``None`` where there is no such thing (macOS)."""
-    return _known(lambda: len(psutil.Process().cpu_affinity() or []) or None)
+    return frozenset(_known(lambda: psutil.Process(pid or None).cpu_affinity()) or ())
 
 
 def physical_core_count() -> int | None:
