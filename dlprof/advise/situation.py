@@ -143,7 +143,7 @@ class Situation:
         if neighbours is None:
             shared = not other and seen >= at.SHARED * there.usable_cores
             seen_fair = (each.usage.fair_cpu_cores for each in _looked_at(run))
-            fair = typical(seen_fair) if asked.cores is None else None
+            fair = typical(seen_fair) if shared and asked.cores is None else None
             threads = (threads_of_others(each.usage, there) for each in _looked_at(run))
             neighbours = (typical(threads) or 0.0) if shared else 0.0
         by_model = calibrated and not as_measured

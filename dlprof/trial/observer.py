@@ -197,12 +197,11 @@ class Observer:
             self._end, pss_peak_bytes=full.pss_peak_bytes, shm_peak_bytes=full.shm_peak_bytes
         )
         usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
+        fair = None
+        if self._shares is not None:
+            fair = self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores)
         usage = dataclasses.replace(
-            usage,
-            core_speed=self._speed.mean,
-            fair_cpu_cores=self._shares
-            and self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores),
-            **self._waits,
+            usage, core_speed=self._speed.mean, fair_cpu_cores=fair, **self._waits
         )
         reasons = {
             "core_speed": self._speed.unavailable,

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine import sharing
 from dlprof.machine.sharing import Group, GroupShares, fair_share
 
 
@@ -51,7 +50,7 @@ class _Machine:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, autogroup: str) -> None:
         self.proc, self._now_s = FakeProc(tmp_path), 0.0
-        monkeypatch.setattr(sharing.time, "monotonic", lambda: self._now_s)
+        monkeypatch.setattr("time.monotonic", lambda: self._now_s)
         setting = tmp_path / "proc/sys/kernel/sched_autogroup_enabled"
         setting.parent.mkdir(parents=True)
         setting.write_text(autogroup)
