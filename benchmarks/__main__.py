@@ -30,7 +30,15 @@ NAMES = (
         "gate_rule",
         "gate_campaign",
     ),
-    *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
+    *(
+        "sharing",
+        "emulated",
+        "emulated_speed",
+        "real_data",
+        "real_data_beside",
+        "picks",
+        "picks_beside",
+    ),
     *(
         "planted",
         "planted_beside",

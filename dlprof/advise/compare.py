@@ -964,7 +964,7 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     if a.settings != b.settings and not bridges(a, b):
         yield (
             "Neither run measured both settings, so their part is an estimate. More workers "
-            "also take a larger share of busy cores."
+            "may also take a larger share of busy cores."
         )
     for name, own in (("A", a.own), ("B", b.own)):
         if len(own) == 1:

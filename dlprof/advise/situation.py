@@ -67,6 +67,7 @@ class Situation:
     step_cpu_s: float
     cores: float
     neighbours: float
+    fair_cores: float | None
     storage_bytes_per_s: float | None
     speed: CoreSpeed  # of its cores
     speed_error: float | None  # how far that spreads; ``None`` where trials don't show it
@@ -133,9 +134,11 @@ class Situation:
                     f"predicts nothing for a shorter one ({short})",
                     hint=f"Sweep again {again}.",
                 )
-        neighbours = asked.neighbours
+        neighbours, fair = asked.neighbours, None
         if neighbours is None:
             shared = not other and seen >= at.SHARED * there.usable_cores
+            seen_fair = (each.usage.fair_cpu_cores for each in _looked_at(run))
+            fair = typical(seen_fair) if shared and asked.cores is None else None
             threads = (threads_of_others(each.usage, there) for each in _looked_at(run))
             neighbours = (typical(threads) or 0.0) if shared else 0.0
         by_model = calibrated and not as_measured
@@ -165,6 +168,7 @@ class Situation:
             step_cpu_s=steps[1],
             cores=cores,
             neighbours=neighbours,
+            fair_cores=fair,
             # Nodes are alike, so one with its share of the storage stands for all of them.
             storage_bytes_per_s=storage_bytes_per_s and storage_bytes_per_s / asked.nodes,
             speed=speed,
@@ -205,6 +209,7 @@ class Situation:
                 speed_error=SPEED_ERROR if self.speed_error is None else self.speed_error,
                 copy_scale=self.copy_scale,
                 neighbours=self.neighbours,
+                fair_cores=self.fair_cores,
                 epoch_batches=self.epoch_batches(Config(batch_size=size)),
                 barrier_nodes=self.constraints.nodes if self.barrier else 0,
             )

@@ -35,6 +35,7 @@ from dlprof.machine.procfs import (
     parse_switches,
     read_text,
 )
+from dlprof.machine.sharing import GroupShares
 from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 from dlprof.records import Machine, Usage
@@ -136,6 +137,7 @@ class Watcher:
         self._machine = os.uname().machine
         self._began_ns, self._began_cpu_ns = clock(), cpu_clock()
         self._sampler = Sampler(training.pid, root=root)
+        self._shares = GroupShares(training.pid, root)
         self._cgroups = read_cgroups(training.pid, root)
         self._kills = oom_kills(self._cgroups, root) or 0
         self._first = self._sampler.take()
@@ -253,7 +255,10 @@ class Watcher:
 
     def usage(self) -> Usage:
         """What it and others have used since the start."""
-        return usage_between(self._first, self._sampler.take())[0]
+        last = self._sampler.take()
+        usage, _ = usage_between(self._first, last)
+        fair = self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores)
+        return dataclasses.replace(usage, fair_cpu_cores=fair)
 
     def seen(self) -> Seen:
         """All that was seen so far."""

@@ -607,7 +607,9 @@ def _start_costs(calibration: Calibration, conditions: Conditions, usual: str) -
     """
     starts, others = calibration.startup_s, conditions.neighbours
     alone_s = next(iter(starts.get("main", ())), math.inf)
-    cores = max(conditions.cores - others, conditions.cores * 2 / (2 + others)) / conditions.ranks
+    shared = max(conditions.cores - others, conditions.cores * 2 / (2 + others))
+    fair = conditions.fair_cores if others else None
+    cores = (shared if fair is None else fair) / conditions.ranks
     found, usual_cpu_s = dict(starts), STARTS_CPU_S.get(usual, STARTS_CPU_S["fork"])
     for method, costs in starts.items():
         if len(costs) < 2:

@@ -39,6 +39,7 @@ from dlprof.integrations.wait_statistics import NEVER_NS, Clock
 from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
 from dlprof.machine.inspection import cpus_of_job
+from dlprof.machine.sharing import GroupShares
 from dlprof.records import (
     SCHEMA_VERSION,
     SCRIPT_SPEC,
@@ -364,13 +365,16 @@ def usage_from_now(
     first = None
     with contextlib.suppress(Exception):  # a training must not end by being watched
         take = begin()
-        first = take()
+        first, shares = take(), GroupShares(os.getpid())
 
     def usage() -> Usage | None:
         found: Usage | None = None
         with contextlib.suppress(Exception):  # as above
             last = take()
-            found = None if first is None else usage_between(first, last)[0]
+            if first is not None:
+                found, _ = usage_between(first, last)
+                fair = shares.fair_cores(last.allowed_cpus, found.other_cpu_cores)
+                found = dataclasses.replace(found, fair_cpu_cores=fair)
         with contextlib.suppress(Exception):  # as above: some systems have no load average
             passed_s = 0.0 if first is None else (last.time_ns - first.time_ns) / NS
             return None if found is None else _with_waiting(found, load(), passed_s, last)

@@ -57,6 +57,7 @@ class ProcessStat:
     name: str = ""
     state: str = ""
     threads: int = 1
+    session: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ def parse_process_stat(text: str) -> ProcessStat | None:
         name=head.partition("(")[2],
         state=columns[0],
         threads=values[16],
+        session=values[2],
     )
 
 

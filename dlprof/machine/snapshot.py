@@ -253,7 +253,7 @@ _EMPTY = {
     "other_runnable": "the window was too short to look at who wants cores",
     "run_queue_wait_fraction": "the trial's processes didn't run, or lived too briefly to be seen",
     "cache_hit_fraction": "no process of the trial asked for data by read() in the window",
-    "core_speed": "it is measured in trials alone",
+    **dict.fromkeys(("core_speed", "fair_cpu_cores"), "it is measured in trials alone"),
 }
 
 

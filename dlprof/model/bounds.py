@@ -63,6 +63,9 @@ def cell_of(
         ValueError: The calibration holds no batch, or is for another batch size.
     """
     copy_s = calibration.copy_s
+    if conditions.neighbours and conditions.fair_cores is not None:
+        cores = min(conditions.cores, conditions.fair_cores)
+        conditions = dataclasses.replace(conditions, cores=cores, neighbours=0.0)
     if config.pin_memory and calibration.pinned_copy_s is not None:
         copy_s = calibration.pinned_copy_s
     cell = Cell(
@@ -171,7 +174,8 @@ def rate_allowed(
 def own_cores(cell: Cell) -> float:
     """Cores that all ranks can have beside the neighbours.
 
-    The kernel gives every running thread the same share: ``a`` threads of ours beside ``n`` of
+    Where it is no share for all of them (``Conditions.fair_cores``), the kernel gives every running
+    thread the same one: ``a`` threads of ours beside ``n`` of
     others on ``C`` cores get ``C * a / (a + n)``, and never less than what is idle. Where cores are
     the limit, those that have most to do of a batch want one all the time, workers however long
     they wait otherwise; the rest, as main beside them, for as much of it as they have to do.

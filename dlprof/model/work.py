@@ -47,8 +47,11 @@ class Conditions:
     # How long a copy to the device takes relative to where the calibration was taken: another link.
     copy_scale: float = 1.0
     # Threads of others that compute all the time; they may be more than the cores. A loader with
-    # more threads of its own gets a larger share, as the kernel divides it.
+    # more threads of its own gets a larger share, as the kernel divides it between threads.
     neighbours: float = 0.0
+    # Cores that it gets beside them however many threads it has, where the kernel divides them
+    # between sessions or cgroups; ``None`` where it doesn't.
+    fair_cores: float | None = None
     # Batches in one rank's epoch; ``None`` for an epoch without end.
     epoch_batches: int | None = None
     # Nodes, each with as many ranks, that all begin each step together, as under DDP; 0 where no

@@ -89,6 +89,9 @@ class Usage:
     # Own plus idle cores within the affinity mask and the quota: what the trial could have had. Own
     # near available means that the cores are the limit.
     available_cpu_cores: float | None = None
+    # Cores that the trial gets if it wants all: Linux gives each session or cgroup the same share,
+    # however many threads it has. ``None`` where others are in its own, each thread alike.
+    fair_cpu_cores: float | None = None
     # Cores of the affinity mask that other processes kept busy, or other machines on the same host.
     other_cpu_cores: float | None = None
     stolen_cpu_cores: float | None = None  # the part of it that a hypervisor gave to other machines

@@ -18,6 +18,7 @@ from dlprof.internals import WORKER
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.portable import allowed_cpus
+from dlprof.machine.sharing import GroupShares
 from dlprof.machine.snapshot import Sampler, Snapshot, cores_of_others, usage_between
 from dlprof.machine.waits import Glances
 from dlprof.records import Usage
@@ -122,6 +123,7 @@ class Observer:
         self._end: Snapshot | None = None
         self._each: tuple[EachRank, ...] = ()
         self._guard: MemoryGuard | None = None
+        self._shares: GroupShares | None = None
         self._glances: dict[str, Glances] = {}  # by fields of the usage
         self._waits: dict[str, Any] = {}  # fields of the usage
         self._look_at_s = self._pulse_at_s = 0.0
@@ -143,6 +145,8 @@ class Observer:
             self._sampler = Sampler(self._pid, beside=beside)
             pids = [self._pid, *beside]
             self._each = tuple(EachRank(pid) for pid in pids) if pids[1:] else ()
+            # Of ranks each may be a group by itself.
+            self._shares = None if beside else GroupShares(self._pid)
             self._guard = MemoryGuard(
                 self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
             )
@@ -193,11 +197,20 @@ class Observer:
             self._end, pss_peak_bytes=full.pss_peak_bytes, shm_peak_bytes=full.shm_peak_bytes
         )
         usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
-        usage = dataclasses.replace(usage, core_speed=self._speed.mean, **self._waits)
-        if usage.core_speed is None:
-            unavailable["core_speed"] = self._speed.unavailable
-        else:
-            unavailable.pop("core_speed", None)
+        fair = None
+        if self._shares is not None:
+            fair = self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores)
+        usage = dataclasses.replace(
+            usage, core_speed=self._speed.mean, fair_cpu_cores=fair, **self._waits
+        )
+        reasons = {
+            "core_speed": self._speed.unavailable,
+            "fair_cpu_cores": "no other session or cgroup is known to take cores",
+        }
+        for name, reason in reasons.items():
+            unavailable.pop(name, None)
+            if getattr(usage, name) is None:
+                unavailable[name] = reason
         ranks = [rank.used(self._each) for rank in self._each]
         self._say("usage", usage=usage, unavailable=unavailable, ranks=ranks)
 

@@ -370,6 +370,28 @@ def test_more_workers_that_wait_gain_beside_a_crowd() -> None:
     assert gain.value > 3.0
 
 
+def test_more_workers_that_compute_gain_nothing_beside_another_session() -> None:
+    """It has a share of its own: the same, however many threads it has."""
+    crowd = Usage(
+        own_cpu_cores=0.5, available_cpu_cores=0.5, other_cpu_cores=1.5, other_runnable=6.0
+    )
+    computes = Loader(config=config(1), fetch_cpu=0.02, rate=25)
+    by_thread, by_session = (
+        gain_of(
+            modelled(
+                computes,
+                dataclasses.replace(crowd, fair_cpu_cores=fair),
+                machine_fields={"affinity_cpus": 2},
+            ),
+            config(4),
+        )
+        for fair in (None, 0.5)
+    )
+    assert by_thread is not None
+    assert by_thread.value > 1.5
+    assert by_session is None or by_session.value < 1.1
+
+
 def test_others_on_cores_that_a_quota_leaves_to_nobody_take_nothing() -> None:
     busy_host = dataclasses.replace(CROWD, other_cpu_cores=40.0, other_runnable=40.0)
     for cpus, taken in ((64, 0.0), (41, 1.0), (2, 40.0)):

@@ -206,6 +206,14 @@ def test_more_ranks_beside_a_crowd_lack_what_one_lacked() -> None:
     assert found.value < 1.1 * speeds_of(one).rate(config(2).key).value
 
 
+def test_a_share_of_the_cores_is_that_beside_the_others_who_were_there() -> None:
+    crowd = Usage(other_cpu_cores=3.0, fair_cpu_cores=1.25)
+    run = calibrated(trials=[trial(config(2), usage=crowd)])
+    assert asked(run).conditions.fair_cores == 1.25
+    for other in ({"cores": 16.0}, {"neighbours": 1.0}, {"machine": elsewhere()}):
+        assert asked(run, **other).conditions.fair_cores is None
+
+
 def test_what_no_machine_has_is_refused() -> None:
     with pytest.raises(UsageError, match="cores must be above 0"):
         _ = asked(calibrated(), cores=0.0).conditions

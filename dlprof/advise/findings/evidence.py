@@ -326,9 +326,9 @@ def _work(stage: Stage) -> StageTime:
 
 
 _USAGE = (
-    *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "other_runnable"),
-    *("run_queue_wait_fraction", "throttled_fraction", "memory_pressure_fraction"),
-    *("read_bytes_per_s", "cache_hit_fraction", "pss_peak_bytes"),
+    *("own_cpu_cores", "available_cpu_cores", "fair_cpu_cores", "other_cpu_cores"),
+    *("other_runnable", "run_queue_wait_fraction", "throttled_fraction"),
+    *("memory_pressure_fraction", "read_bytes_per_s", "cache_hit_fraction", "pss_peak_bytes"),
 )
 _FIGURES: Final = {
     "batches_per_epoch": "epoch_batches",

@@ -25,6 +25,8 @@ class FakeProcess:
     read_bytes: int = 0
     pss_kib: int = 1000
     name: str = "python3"
+    session: int = 0
+    cgroup: str = ""  # what its file of that name says
 
     @property
     def run_ns(self) -> int:
@@ -39,6 +41,7 @@ class FakeProc:
         self.schedstat = schedstat
         self.children = children
         self.processes: dict[int, FakeProcess] = {}
+        self.mounts = ""  # what each says of the mounts that it sees
 
     def start(self, pid: int, parent: int = 1, start: int = 100, run_ns: int = 0) -> FakeProcess:
         process = FakeProcess(pid, parent, start, {pid: (run_ns, 0)})
@@ -67,7 +70,7 @@ class FakeProc:
         user, reaped = process.run_ns // TICK_NS, process.reaped_ns // TICK_NS
         columns = [0] * 50
         columns[0], columns[10], columns[12] = process.parent, user, reaped
-        columns[18] = process.start
+        columns[2], columns[18] = process.session, process.start
         text = f"{process.pid} ({process.name}) S {' '.join(map(str, columns))}\n"
         _write(folder / "stat", text)
         _write(
@@ -75,6 +78,8 @@ class FakeProc:
             f"rchar: {process.rchar}\nwchar: 0\nread_bytes: {process.read_bytes}\n",
         )
         _write(folder / "smaps_rollup", f"0-1 ---p 0 0 0 [rollup]\nPss: {process.pss_kib} kB\n")
+        _write(folder / "cgroup", process.cgroup)
+        _write(folder / "mountinfo", self.mounts)
         _write(folder / "statm", "900 500 200 1 0 300 0\n")
         _write(folder / "status", "Name:\tpython3\nCpus_allowed_list:\t0-1\n")
         born = [other.pid for other in self.processes.values() if other.parent == process.pid]

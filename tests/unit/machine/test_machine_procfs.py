@@ -112,6 +112,7 @@ def test_a_programs_name_may_look_like_anything() -> None:
         name="a) R 1 (b) c",
         state="S",
         threads=1,
+        session=5,
     )
 
 

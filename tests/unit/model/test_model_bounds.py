@@ -106,6 +106,17 @@ def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     assert lowest_bound(calibration, fed(4), neighbours=2.0) == pytest.approx(400)
 
 
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_other_sessions_leave_workers_the_same_however_many_they_are(workers: int) -> None:
+    calibration = constant(cpu=10 * MS)
+    where = {"cores": 4.0, "neighbours": 8.0, "fair_cores": 1.5}
+    assert lowest_bound(calibration, fed(workers), **where) == pytest.approx(150)
+    assert simulated(calibration, fed(workers), **where) == pytest.approx(150, rel=0.02)
+    # As before where nobody is there, and for one thread that wants no more than its share.
+    assert lowest_bound(calibration, fed(workers), **where | {"neighbours": 0.0}) > 190
+    assert lowest_bound(calibration, Config(), **where) == pytest.approx(100)
+
+
 @pytest.mark.parametrize(
     ("workers", "step_ms", "batches_per_s"),
     [

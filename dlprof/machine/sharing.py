@@ -1,0 +1,121 @@
+"""What the scheduler leaves a program beside others: a share for its group, however many threads.
+
+Linux shares the cores between groups first (kernel documentation, *CFS Scheduler*, "Group scheduler
+extensions"): the cgroups of one level alike, and where all are in the root one, sessions alike
+(sched(7), "The autogroup feature"); only within a group all threads alike. A container, a job and a
+user of systemd are groups. What a group doesn't use the others get (max-min fairness, Bertsekas &
+Gallager, *Data Networks* 6.5). Of two cores beside 1, 2, 4 and 8 busy sessions, 1 to 8 threads of
+another one got 0.84-1.13, 0.55-0.64, 0.37-0.45 and 0.22-0.30 together; by thread, eight would get
+1.78, 1.60, 1.33 and 1.00 (``benchmarks/sharing.py``). Weights other than the usual are not read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+
+from dlprof.files import is_there
+from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.procfs import ProcessStat, read_text
+from dlprof.machine.tree import scan_processes
+
+Group = tuple[Hashable, ...]  # by what it is in, outermost first
+
+_IDLE_CORES = 0.02  # who uses less takes nothing that is worth to ask whose it is
+
+
+class GroupShares:
+    """Who shares the cores with a process and its descendants from now on, by group."""
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self._pid = pid
+        self._root = root
+        self._began_s = time.monotonic()
+        self._before = self._processes()
+
+    def fair_cores(self, cores: int | None, others: float | None) -> float | None:
+        """Cores that the process's group gets if it wants all of them.
+
+        Args:
+            cores: Those that it may run on.
+            others: How many of these others used. What no process here is seen to use, one group
+                does, as from outside of a container.
+
+        Returns:
+            ``None`` where others use none that is worth a word, or most of it in the process's own
+            group, in which each thread has the same share; and where the process is gone.
+        """
+        now, taken = self._processes(), dict[Group, float]()
+        mine = now.get(self._pid)
+        ticks_per_core = (time.monotonic() - self._began_s) * os.sysconf("SC_CLK_TCK")
+        if mine is None or ticks_per_core <= 0 or not cores or (others or 0.0) < _IDLE_CORES:
+            return None
+        own = {self._pid, os.getpid()}
+        for pid in sorted(now, key=lambda pid: now[pid].start_ticks):  # parents first
+            if now[pid].parent in own - {os.getpid()}:
+                own.add(pid)
+        for pid, process in now.items():
+            before = self._before.get(pid)
+            known = before is not None and before.start_ticks == process.start_ticks
+            ticks = process.cpu_ticks - (before.cpu_ticks if before and known else 0)
+            if pid not in own and ticks >= _IDLE_CORES * ticks_per_core:
+                group = self._group(pid, process.session)
+                taken[group] = taken.get(group, 0.0) + ticks / ticks_per_core
+        # On the CPUs that it may use: others may be busy elsewhere, too.
+        seen, most = math.fsum(taken.values()), others or 0.0
+        taken = {group: each * min(1.0, most / seen) for group, each in taken.items()}
+        if most > seen:
+            taken["unseen",] = most - seen
+        group = self._group(self._pid, mine.session)
+        beside = (each for other, each in taken.items() if other[: len(group)] == group)
+        return None if math.fsum(beside) > most / 2 else fair_share(group, taken, cores)
+
+    def _processes(self) -> dict[int, ProcessStat]:
+        """All that can be seen; 10 µs for each."""
+        return dict(scan_processes(str(self._root / "proc")))
+
+    def _group(self, pid: int, session: int) -> Group:
+        """The group of a process; empty where all are in one."""
+        levels = reversed(read_cgroups(pid, self._root).cpu)
+        weighed = (
+            level.name
+            for level in levels
+            # v2's root has no weight, but that of a container's namespace.
+            if (level.name != "/" if level.version == 1 else is_there(level.directory / _WEIGHT))
+        )
+        if found := tuple(weighed):
+            return found
+        enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled") or ""
+        return (session,) if enabled.strip() == "1" else ()
+
+
+_WEIGHT = "cpu.weight"
+
+
+def fair_share(mine: Group, used: Mapping[Group, float], cores: float) -> float:
+    """Cores that one group gets if it wants all, by what others use.
+
+    What they use is what they want, or what they get beside all others that want more.
+    """
+    for depth, name in enumerate(mine):
+        wanted = defaultdict[Hashable, float](float)
+        for group, taken in used.items():
+            if group[:depth] == mine[:depth] and group[depth : depth + 1] != (name,):
+                wanted[group[depth] if len(group) > depth else group] += taken
+        cores = _level(cores, wanted.values())
+    return cores
+
+
+def _level(cores: float, wanted: Iterable[float]) -> float:
+    """What one gets that wants all, beside others that want so much each."""
+    ordered = sorted(wanted)
+    for place, each in enumerate(ordered):
+        share = cores / (len(ordered) - place + 1)
+        if each >= share:
+            return share
+        cores -= each
+    return cores

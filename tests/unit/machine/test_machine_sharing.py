@@ -1,0 +1,149 @@
+"""What the scheduler leaves a program beside others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine_fake_proc import MS, FakeProc
+
+from dlprof.machine.sharing import Group, GroupShares, fair_share
+
+
+@pytest.mark.parametrize(
+    ("used", "cores", "fair"),
+    [
+        ({}, 2.0, 2.0),
+        ({(2,): 0.5}, 2.0, 1.5),  # which wants no more
+        ({(2,): 1.0}, 2.0, 1.0),
+        ({(2,): 1.9}, 2.0, 1.0),  # however many threads it has
+        ({(2,): 0.9, (3,): 0.9}, 2.0, 2 / 3),
+        ({(2,): 0.5, (3,): 7.0}, 8.0, 3.75),
+        # Of its parent it shares what that gets beside the others of the first level.
+        ({("user", "b"): 2.0, ("system",): 2.0}, 4.0, 1.0),
+        ({("user", "b"): 0.5, ("system",): 3.5}, 4.0, 1.5),
+        # Whoever is in the parent itself is one of its groups.
+        ({("user",): 2.0, ("system",): 2.0}, 4.0, 1.0),
+    ],
+)
+def test_a_group_gets_what_others_leave_or_an_equal_share(
+    used: dict[Group, float], cores: float, fair: float
+) -> None:
+    nested = any("user" in group for group in used)
+    assert fair_share(("user", "a") if nested else (1,), used, cores) == pytest.approx(fair)
+
+
+@given(
+    st.lists(st.floats(0.0, 64.0), max_size=8),
+    st.floats(0.5, 64.0),
+)
+def test_a_share_is_no_more_than_idle_nor_less_than_equal(used: list[float], cores: float) -> None:
+    found = fair_share((0,), {(n,): each for n, each in enumerate(used, 1)}, cores)
+    equal, idle = cores / (len(used) + 1), cores - sum(used)
+    assert max(equal, idle) <= found * (1 + 1e-9) <= cores * (1 + 2e-9)
+
+
+class _Machine:
+    """A machine whose clock stands still between ``passes``."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, autogroup: str) -> None:
+        self.proc, self._now_s = FakeProc(tmp_path), 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self._now_s)
+        setting = tmp_path / "proc/sys/kernel/sched_autogroup_enabled"
+        setting.parent.mkdir(parents=True)
+        setting.write_text(autogroup)
+        self.proc.start(100).session = 100
+        self.proc.start(101, parent=100).session = 100  # a worker
+
+    def has(self, pid: int, session: int, cgroup: str = "") -> None:
+        process = self.proc.start(pid)
+        process.session, process.cgroup = session, cgroup
+
+    def shares(self) -> GroupShares:
+        self.proc.write()
+        return GroupShares(100, self.proc.root)
+
+    def passes(self, seconds: float, **cores: float) -> None:
+        self._now_s += seconds
+        for name, used in cores.items():
+            process = self.proc.processes[int(name[1:])]
+            process.hidden_ns += int(used * seconds * 1000) * MS
+        self.proc.write()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Machine:
+    return _Machine(tmp_path, monkeypatch, autogroup="1\n")
+
+
+def test_sessions_share_alike_however_many_processes_they_have(machine: _Machine) -> None:
+    for pid in (200, 201, 202):
+        machine.has(pid, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p100=0.1, p101=0.5, p200=0.5, p201=0.5, p202=0.4)
+    assert shares.fair_cores(2, 1.4) == pytest.approx(1.0)
+
+
+def test_each_session_is_a_group(machine: _Machine) -> None:
+    for pid in (200, 201, 202):
+        machine.has(pid, session=pid)
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.5, p200=0.5, p201=0.5, p202=0.5)
+    assert shares.fair_cores(2, 1.5) == pytest.approx(0.5)
+    # Half of what they used was on CPUs that the program may not use.
+    assert shares.fair_cores(1, 0.75) == pytest.approx(0.25)
+
+
+def test_who_is_not_seen_is_one_group(machine: _Machine) -> None:
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.4)
+    assert shares.fair_cores(2, 1.6) == pytest.approx(1.0)
+
+
+def test_others_in_its_own_session_have_a_share_by_thread(machine: _Machine) -> None:
+    machine.has(200, session=100)
+    machine.has(201, session=201)
+    shares = machine.shares()
+    machine.passes(2.0, p100=0.5, p200=1.0, p201=0.5)
+    assert shares.fair_cores(2, 1.5) is None
+
+
+def test_without_groups_each_thread_has_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = _Machine(tmp_path, monkeypatch, autogroup="0\n")
+    machine.has(200, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p200=1.5)
+    assert shares.fair_cores(2, 1.5) is None
+
+
+def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
+    root = machine.proc.root
+    for name in ("jobs", "jobs/mine", "jobs/theirs", "rest"):
+        (root / "cg" / name).mkdir(parents=True)
+        (root / "cg" / name / "cpu.weight").write_text("100\n")
+    (root / "cg/rest/plain").mkdir()  # which the controller doesn't tell from its parent
+    groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs", 201: "rest/plain"}
+    for pid, session in ((200, 100), (201, 201)):
+        machine.has(pid, session=session)
+    for pid, name in groups.items():
+        machine.proc.processes[pid].cgroup = f"0::/{name}\n"
+    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup2 cgroup rw\n"
+    shares = machine.shares()
+    machine.passes(2.0, p101=1.0, p200=1.0, p201=2.0)
+    assert shares.fair_cores(4, 3.0) == pytest.approx(1.0)
+
+
+def test_who_came_later_counts_and_an_ended_program_has_none(machine: _Machine) -> None:
+    shares = machine.shares()
+    machine.has(300, session=300)
+    machine.passes(2.0, p300=1.5)
+    assert shares.fair_cores(2, 1.5) == pytest.approx(1.0)
+    assert shares.fair_cores(2, 0.01) is None
+    assert shares.fair_cores(None, 1.5) is None
+    machine.proc.end(100, reaped=False)
+    machine.proc.write()
+    assert shares.fair_cores(2, 1.5) is None
