@@ -36,6 +36,7 @@ def on_config(config: Any) -> Any:
     """Name the project's address, and every finding in the navigation."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     config.repo_url = project["urls"]["Repository"]
+    config.repo_name = project["name"]  # what MkDocs makes of an address, it has made by now
     for entry in config.nav:
         entry.get("Findings", []).extend({code: f"{_FINDINGS}{code}.md"} for code in codes())
     return config

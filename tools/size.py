@@ -1,13 +1,15 @@
 """How large dlprof is: lines as they are, docstrings, templates and scripts included, and nouns.
 
-``python tools/size.py`` prints each room, the whole, and how many names there are to know; with
-names of packages or modules, such as ``advise search stats model``, their lines alone.
+``python tools/size.py`` prints each room, the whole, how many names there are to know, and how
+often the reader of a recommendation comes back to a module; with names of packages or modules, such
+as ``advise search stats model``, their lines alone.
 """
 
 from __future__ import annotations
 
 import ast
 import collections
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -50,6 +52,12 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """What a module's text says."""
+    return ast.parse(path.read_text())
+
+
 def nouns() -> Iterator[str]:
     """How many names a reader meets."""
     texts = [path.read_text() for path in ROOT.rglob("*.py")]
@@ -70,6 +78,57 @@ def nouns() -> Iterator[str]:
     yield f"{len(classes):8,}  classes; names of several: {', '.join(twice) or 'none'}"
 
 
+def defined(module: str, *names: str) -> tuple[str, ast.FunctionDef | ast.ClassDef] | None:
+    """What a name, or one within a class, is in a module: where it is from, and its definition."""
+    path = ROOT.parent.joinpath(*module.split("."))
+    nodes = parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+    found: list[ast.stmt] = nodes.body
+    for name in names:
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        named = [each for each in found if isinstance(each, kinds) and each.name == name]
+        if not named:
+            break
+        found = named[0].body
+    else:
+        return module, named[0]
+    for node in ast.walk(nodes):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dlprof."):
+            for each in node.names:
+                if names[0] == (each.asname or each.name):
+                    return defined(str(node.module), each.name, *names[1:])
+    return None
+
+
+def walk(module: str, name: str, *values: str) -> list[str]:
+    """The modules in the order in which a reader who follows values through a function opens them.
+
+    By their names: through every call that is given them, into each function once, and back.
+    """
+    way, seen = [module], set[ast.AST]()
+
+    def names(node: ast.AST) -> set[str]:
+        return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+    def follow(here: str, function: ast.AST, values: set[str]) -> None:
+        seen.add(function)
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+            found = defined(here, *ast.unparse(call.func).split("."))
+            if found is None or found[1] in seen or not isinstance(found[1], ast.FunctionDef):
+                continue
+            taken = [each.arg for each in found[1].args.args if each.arg not in {"self", "cls"}]
+            given = [*zip(taken, call.args, strict=False)]
+            given += [(each.arg or "", each.value) for each in call.keywords]
+            if held := {key for key, each in given if values & names(each)}:
+                way.append(found[0])
+                follow(*found, held)
+                way.append(here)
+
+    if (start := defined(module, name)) is not None:
+        follow(*start, {*values})
+    return [here for here, before in zip(way, ["", *way], strict=False) if here != before]
+
+
 def main() -> None:
     """Print the figures."""
     names = sys.argv[1:]
@@ -81,6 +140,11 @@ def main() -> None:
             print(f"{count:8,}  {path.name}")
     print(f"{lines(ROOT):8,}  in all")
     print(*nouns(), sep="\n")
+    for values in (["run"], ["run", "situation"]):
+        way = walk("dlprof.advise.recommend", "recommend", *values)
+        known = len({*way})
+        followed = " and ".join(values)
+        print(f"{len(way) - known:8,}  returns to {known} modules: recommend, following {followed}")
 
 
 if __name__ == "__main__":

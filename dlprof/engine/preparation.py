@@ -260,8 +260,9 @@ def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
     return TrialLimits(
         wall_s=settings.timeout_s,
-        # Without a batch for this and twenty times what one takes alone, it counts as hanging.
-        stall_s=min(20.0, settings.timeout_s),
+        # Without a batch for this and twenty times what one takes alone, it counts as hanging. More
+        # for whoever raises the limit: a first batch may fill a buffer or start a server.
+        stall_s=max(min(20.0, settings.timeout_s), settings.timeout_s / 6),
         usable_cores=machine.usable_cores,
         memory_bytes=None if own is None else own * launched // settings.ranks,
         # Left to others: a twentieth of the machine's memory, at most 1 GiB.

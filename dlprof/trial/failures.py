@@ -52,9 +52,13 @@ MORE_PROCESSES = (
 )
 UNLOCKED = (
     "Nothing is being computed. Look for a lock held, or a thread pool used, before the workers "
-    "were forked: --start-method spawn avoids both. Or storage or a server doesn't answer."
+    "were forked: --start-method spawn avoids both. Or storage or a server doesn't answer; raise "
+    "--timeout if it only answers late."
 )
-MORE_TIME = "Raise --budget or --timeout if batches are that slow; otherwise {it} doesn't end."
+MORE_TIME = (
+    "Raise --timeout (a sixth of it may pass without a batch) or --budget if batches are that "
+    "slow; otherwise {it} doesn't end."
+)
 NO_CUDA = "Keep CUDA out of the dataset, or use --start-method spawn."
 DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; or use --device cpu."
 NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."

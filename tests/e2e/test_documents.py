@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from readme_blocks import PAGES, ROOT
@@ -35,6 +37,13 @@ def test_pages_are_as_the_tools_have_them(command: str) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_site_s_header_names_the_project() -> None:
+    config = SimpleNamespace(nav=[])
+    runpy.run_path(str(ROOT / "tools" / "pages.py"))["on_config"](config)
+    assert config.repo_name == "dlprof"  # without a name the header said "None"
+    assert config.repo_url.endswith("/dlprof")
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -31,6 +31,22 @@ def test_the_distribution_is_that_of_all_choices_of_signs(n: int) -> None:
     assert distribution(n) == tuple(found[value] for value in range(n * (n + 1) // 2 + 1))
 
 
+@pytest.mark.parametrize(
+    ("n", "statistic", "expected"),
+    [
+        (10, 10, 0.0419921875),
+        (20, 26, 0.0009927749633789062),
+        (36, 141, 0.0009795586811378598),
+        (50, 400, 0.010611835818424176),
+        (90, 1500, 0.01362565171850705),
+    ],
+)
+def test_the_distribution_agrees_with_scipy(n: int, statistic: int, expected: float) -> None:
+    """With ``scipy.stats.wilcoxon(…, alternative="less", method="exact")`` of SciPy 1.17.1."""
+    below = sum(distribution(n)[: statistic + 1])
+    assert below / 2**n == pytest.approx(expected, rel=1e-9)
+
+
 def test_the_critical_values_of_the_rule() -> None:
     assert [critical_value(n, 0.001) for n in (10, 14, 20, 28, 36)] == [0, 6, 26, 71, 141]
 

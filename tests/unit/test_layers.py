@@ -158,6 +158,36 @@ def test_a_pure_room_touches_neither_clock_nor_files_nor_processes(room: str) ->
     assert all(TABLE[other].pure or other == "settings" for other in TABLE[room].rooms)
 
 
+# Whoever follows a value opens these files in this order: TARGET from the command line to the
+# trial's loop, and a rate from the clock to the screen.
+WALKS = {
+    "TARGET": "cli/sweep cli/options settings/resolve settings/options settings/kinds "
+    "cli/measuring engine/sweep engine/preparation targets/grammar targets/builtin/options "
+    "trial/protocol trial/runner trial/launch trial/runtime trial/fork_server trial/child "
+    "targets/build targets/importing targets/factory targets/parts engine/trials "
+    "trial/supervisor targets/loader trial/measure",
+    "samples_per_s": "trial/measure trial/estimate stats/intervals trial/child trial/protocol "
+    "trial/supervisor trial/state trial/runner engine/trials store records/codec engine/sweep "
+    "advise/recommend advise/situation advise/choice stats/belief report/sweep report/labels "
+    "units cli/sweep cli/streams report/terminal",
+}
+
+
+@pytest.mark.parametrize(("value", "most"), [("TARGET", 24), ("samples_per_s", 22)])
+def test_a_value_goes_through_no_more_files_than_these(value: str, most: int) -> None:
+    files = WALKS[value].split()
+    assert len(files) == most
+    texts = {file: (PACKAGE / f"{file}.py").read_text("utf-8") for file in files}
+
+    def knows(one: str, other: str) -> bool:
+        package, _, name = f"dlprof.{other.replace('/', '.')}".rpartition(".")
+        text = texts[one]
+        return f"{package}.{name}" in text or (f"from {package} import" in text and name in text)
+
+    for number, file in enumerate(files[1:], 1):  # how it comes from one before: either calls
+        assert any(knows(file, each) or knows(each, file) for each in files[:number]), file
+
+
 def test_rooms_import_without_circles() -> None:
     layers: list[set[str]] = []
     left = dict(TABLE)

@@ -45,6 +45,37 @@ def test_a_tail_is_that_beyond_the_quantile(df: float) -> None:
         assert t_tail(t_quantile(p, df), df) == pytest.approx(1 - p, rel=1e-6)
 
 
+# scipy.stats.t.ppf and .sf of SciPy 1.17.1.
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [
+        (1e-12, 0.5, -1.0284911563163399e23),
+        (0.001, 1.7, -34.77419785845834),
+        (0.6, 3.3, 0.274501974221057),
+        (0.975, 7.5, 2.333039626864974),
+        (0.9999, 29.9, 4.235910038349092),
+        (0.995, 1234.5, 2.579817729733322),
+        (1e-6, 2e6, -4.753438328515179),
+    ],
+)
+def test_t_quantile_agrees_with_scipy(p: float, df: float, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("t", "df", "expected"),
+    [
+        (-3.0, 0.5, 0.8163459220070283),
+        (0.1, 1.7, 0.4654289892798598),
+        (5.0, 3.3, 0.0061072105640439375),
+        (30.0, 7.5, 2.1873667050518222e-09),
+        (2.0, 1234.5, 0.02285951161552739),
+    ],
+)
+def test_t_tail_agrees_with_scipy(t: float, df: float, expected: float) -> None:
+    assert t_tail(t, df) == pytest.approx(expected, rel=1e-9)
+
+
 def test_t_quantile_is_continuous_where_the_expansion_takes_over() -> None:
     assert t_quantile(0.99, 999_999) == pytest.approx(t_quantile(0.99, 1_000_001), abs=1e-8)
 

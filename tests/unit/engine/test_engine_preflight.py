@@ -17,6 +17,7 @@ from dlprof.engine.preparation import (
     _named_shards,
     _refuse_small,
     _within_shards,
+    limits_of,
     plan_sweep,
     trial_cost,
 )
@@ -61,6 +62,15 @@ def test_several_forked_workers_that_share_a_file_are_skipped() -> None:
     assert [found.fault(config(workers)) is None for workers in (0, 1, 2)] == [True, True, False]
     assert fault(found, config(2)).kind == "shared_file"
     assert found.fault(config(2, start_method="spawn")) is None
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "stall_s"), [(5.0, 5.0), (60.0, 20.0), (120.0, 20.0), (240.0, 40.0)]
+)
+def test_whoever_raises_the_timeout_waits_longer_for_a_batch(
+    timeout_s: float, stall_s: float
+) -> None:
+    assert limits_of(SweepSettings(timeout_s=timeout_s), machine()).stall_s == stall_s
 
 
 def fault(found: Preflight, tried: Config) -> Failure:
