@@ -12,7 +12,9 @@ from dlprof.advise.wording import inside
 from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
+    NO_DATA_SIGN,
     ONE_BATCH_SIGN,
+    PARTIAL_SIGN,
     UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
@@ -141,6 +143,12 @@ def found_in(  # noqa: C901 - a branch for each fault
         yield finding("workers.unfed", title, text, fix, **shares)
 
 
+def noted(run: Run) -> list[str]:
+    """What was known of the target before any trial, and changes what all figures mean."""
+    signs, notes = (NO_DATA_SIGN, PARTIAL_SIGN), run.header.target.notes
+    return [note for note in notes if any(sign in note for sign in signs)]
+
+
 def said_first(run: Run) -> list[str]:
     """What has to be known before any recommendation, one paragraph each.
 
@@ -148,6 +156,7 @@ def said_first(run: Run) -> list[str]:
     the shares of ranks and with the rates of an earlier version.
     """
     said = [each.claim for each in present_failure(run)]
+    said += noted(run)
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         said.append(ONE_BATCH)
     warnings = itertools.chain.from_iterable(trial.warnings for trial in run.trials)

@@ -226,6 +226,7 @@ class _Profile(Measuring):
             cold_cache=experiment.role == "cold" or self.settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
+            any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
         found = self.measured(
             request,
