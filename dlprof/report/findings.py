@@ -56,8 +56,8 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
 
 
 def _worth(finding: Finding, gain: str) -> Iterator[Row]:
-    if gain:
-        yield "Speed-up", gain
+    if gain:  # what others take is nothing that a change of the loader brings
+        yield "If quiet" if finding.code == "cpu.neighbours" else "Speed-up", gain
     if finding.script_gain is not None:
         whole = f"{_worth_of(finding, finding.script_gain)}, from the script's start to its end"
         yield "Overall", ", ".join(filter(None, (whole, _needs(finding))))
