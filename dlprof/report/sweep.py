@@ -187,8 +187,8 @@ def _answer(
     asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
     if how:
         known = filter(None, (says, asked and f"for {asked}"))
-        source = "the costs of batches" if predicted else "what was measured"
-        yield how, "; ".join(known) or f"from {source} on {measured}"
+        source = "what a batch costs in its traced trials" if predicted else "its trials"
+        yield how, "; ".join(known) or f"not measured: this run has it from {source}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.numa_binding is not None:
