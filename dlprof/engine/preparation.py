@@ -128,14 +128,15 @@ def look_at(
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
-    A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called.
+    A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called. It may
+    refuse to go on.
     ``one`` says that the settings name a single configuration, which may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, several are named where there is to
             be one, or nothing of many can work here.
     """
-    target, accelerator, probe = _probed(runner, settings, machine, left_s(), one=one)
+    target, accelerator, probe = _probed(runner, settings, machine, left_s, one=one)
     has = accelerator is not None
     if one:
         named = single_config(settings, target, has_accelerator=has)
@@ -206,7 +207,12 @@ def _named_shards(space: Space, shards: int) -> Space:
 
 
 def _probed(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, left_s: float, *, one: bool
+    runner: TrialRunner,
+    settings: SweepSettings,
+    machine: Machine,
+    left_s: Callable[[], float],
+    *,
+    one: bool,
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
     built = runner.build(limits_of(settings, machine))
@@ -220,7 +226,7 @@ def _probed(
             # Only a step of the user's own has to find the batch where it will be.
             device="cpu" if settings.step_callable is None else settings.device,
         ),
-        left_s=left_s,
+        left_s=left_s(),
     )
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
