@@ -434,7 +434,11 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         cpus = numa_cpus(ranks, machine)
-        outlook = look_at(runner, settings, machine, lambda: deadline.cut_s)
+
+        def left_s() -> float:  # a run that goes on has trials
+            return deadline.spare_s(settings) if before is None else deadline.cut_s
+
+        outlook = look_at(runner, settings, machine, left_s)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)
