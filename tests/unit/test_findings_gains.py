@@ -558,3 +558,22 @@ def test_a_limit_that_workers_may_share_takes_the_gain_of_more(
         assert "dlprof sweep measures" in str(said["Fix"]) or not may_share
     text = "" if first.fix is None else first.fix.text
     assert ("predicted" in text) is ("by threads" in text and not may_share)
+
+
+def test_no_gain_is_more_than_the_step_allows() -> None:
+    # The step takes 5 ms of 20, and the sampler 14.
+    slow = Loader(dispatch=0.014, fetch_cpu=0.004, step=0.005, rate=50.0, busy=0.1)
+    view = evidence(slow)
+    assert view.wait == pytest.approx(0.75)
+    # Traced, the step takes less: a crowd comes and goes.
+    traced = dataclasses.replace(slow, step=0.001)
+    observations = (*view.observations[:2], *evidence(traced).observations[2:])
+    found = diagnose(dataclasses.replace(view, observations=observations))
+    first = found.findings[0]
+    assert first.code == "main.sampler"
+    for gain in (first.predicted_gain, *(each.gain for each in found.without)):
+        assert gain is not None
+        assert gain.ends[0] <= gain.value <= gain.ends[1] <= 4.0 + 1e-9  # no wait at all
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(4.0)
+    assert first.predicted_gain.ends[0] < 3.5  # which isn't sure because of the step

@@ -67,6 +67,14 @@ class Gain:
         much = "faster" if unknown else f"{self.value:.2f}x as fast"
         return f"{'is' if self.sure else 'may be'} {much}"
 
+    def at_most(self, most: float) -> Gain:
+        """The same as far as something else allows it, which by itself has no interval."""
+        capped = self.estimate.through(lambda each: min(each, most))
+        if self.value > most:
+            low, _ = bound(most).estimate.ends
+            capped = dataclasses.replace(capped, low=min(capped.ends[0], low))
+        return dataclasses.replace(self, estimate=capped)
+
     @property
     def saved(self) -> float:
         """Share of the run's time that the change would save, 0 to 1."""
@@ -154,6 +162,7 @@ def predicted_gain(
     those that the trials show, which others share.
     """
     config, predict, after, before = config or view.config, view.predict, None, None
+    asked, quiet = costs, cores is not None
     # What a batch costs stays: more of them are to be made in the same time.
     more = costs is None and (config.num_workers > view.workers or cores is not None)
     shares = more and may_share_limit(view)
@@ -172,6 +181,7 @@ def predicted_gain(
         if costs is None or view.costs is None:
             return None
         found = bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
+        found = found.at_most(most_by_step(view, costs=asked, quiet=quiet))
         return _perhaps_none(found) if shares else found
     alike = bool(config.num_workers) is bool(view.workers)
     most = 2 * relative_error(predict.calibration) if alike else math.inf
@@ -185,7 +195,26 @@ def predicted_gain(
     # What costs nothing has no limit.
     fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
     found = dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
+    found = found.at_most(most_by_step(view, costs=asked, quiet=quiet))
     return _perhaps_none(found) if shares else found
+
+
+def most_by_step(view: Evidence, *, costs: Costs | None = None, quiet: bool = False) -> float:
+    """The most that any loader brings: no wait for data, nor batches faster than steps; else inf.
+
+    ``costs`` are those of a batch after a change: copies that the step waits for are a part of it.
+    On cores that nobody else uses (``quiet``) a step that computes takes less as well: only one of
+    stated length is known then.
+    """
+    most, rate, wait = math.inf, view.rate, view.wait
+    if not view.has_step or (costs and view.costs and costs.copy_s < view.costs.copy_s):
+        return most
+    if view.script is None and view.step_s > 0 and rate:
+        most = max(1.0, 1 / (view.step_s * rate))
+    several = view.ranks > 1 or any(trial.ranks for trial in view.plain("present"))
+    if quiet or several or wait is None:  # ranks also wait for each other's data, in their steps
+        return most
+    return min(most, 1 / max(1e-9, 1 - wait))
 
 
 def _perhaps_none(gain: Gain) -> Gain:

@@ -19,6 +19,7 @@ from dlprof.advise.findings.claims import (
     changed,
     competes,
     fix_of,
+    most_by_step,
     predicted_gain,
     script_gain,
     starts_s,
@@ -212,7 +213,7 @@ def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
         return None
     loader = max(1.0, costs.rate(view.config, view.available) / view.rate)
     paces = ([min(loader, 1 / max(1e-9, 1 - wait)) for wait in each] for each in waits)
-    return bound(statistics.median(map(statistics.fmean, paces)))
+    return bound(statistics.median(map(statistics.fmean, paces))).at_most(most_by_step(view))
 
 
 def find(view: Evidence) -> tuple[Finding, ...]:
