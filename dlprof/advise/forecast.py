@@ -39,7 +39,7 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.late import Shown
-from dlprof.model.bounds import binding, bounds, cell_of, describe, own_cores
+from dlprof.model.bounds import binding, bounds, cell_of, describe, main_work, own_cores
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import needs
 from dlprof.model.work import Cell, Conditions, work_of
@@ -113,6 +113,8 @@ class Calibrated:
     available_cores: float | None  # cores that were available
     standard_error: float | None  # relative standard error of the mean batch cost
     doubts: tuple[str, ...]  # what makes it unreliable
+    # What takes the main process longest beside workers: `drawing indices` or `receiving batches`.
+    main_work: str
 
     @classmethod
     def of(cls, situation: Situation) -> Calibrated:
@@ -125,6 +127,7 @@ class Calibrated:
             available_cores=calibration.available_cores,
             standard_error=calibration.standard_error,
             doubts=calibration.doubts,
+            main_work=main_work(calibration),
         )
 
 
@@ -298,7 +301,11 @@ def forecast(
         pick=pick,
         faster=faster,
         others=others,
-        bounds={n: describe(n) for n in sorted({r.prediction.bound for r in rows}) if n},
+        bounds={
+            name: describe(name, situation.calibration)
+            for name in sorted({row.prediction.bound for row in rows})
+            if name
+        },
         confidence=confidence,
         confidence_reason=reason,
         notes=situation.notes,

@@ -300,11 +300,34 @@ def _feeding(choice: Choice) -> Iterator[Reason]:
 
 def _bound(choice: Choice) -> Iterator[Reason]:
     found = choice.pick.prediction
-    if not choice.pick.measured and found is not None:
+    if choice.pick.measured:
+        yield from _main_limits(choice)
+    elif found is not None:
         from dlprof.model.bounds import describe
 
-        claim = f"With {choice.pick.name} {describe(found.bound)}"
+        claim = f"With {choice.pick.name} {describe(found.bound, choice.situation.calibration)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
+
+
+def _main_limits(choice: Choice) -> Iterator[Reason]:
+    """That main itself is what a measured loader waits for, by what batches cost.
+
+    So it is where the rate is as high as the model allows it: else it is held up by more.
+    """
+    situation, config = choice.situation, choice.pick.config
+    if not (choice.pick.measured and config.num_workers and situation.is_calibrated):
+        return
+    calibration = situation.calibration
+    if config.batch_size not in {None, calibration.batch_size}:
+        return
+    from dlprof.model.bounds import describe, main_work
+
+    found = predictions(situation, [config])[config]
+    rate = choice.speeds.steady(choice.pick.key).value
+    if found.bound == "main" and rate >= at.USED_UP * found.steady.value:
+        work = main_work(calibration)
+        claim = f"With {choice.pick.name} {describe('main', calibration)}"
+        yield Reason(claim=claim, evidence={"bound": "main", "main_work": work})
 
 
 def _present(choice: Choice) -> Iterator[Reason]:
@@ -444,6 +467,8 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     available = typical(each.available_cpu_cores for each in seen)
     if own is None or available is None or own < max(0.5, at.USED_UP * available):
         return  # below half a core it is a loader that waits, on a machine that neighbours fill
+    if any(_main_limits(choice)):
+        return  # one thread of it wanted a core, whatever others left to the rest
     waited = typical(each.run_queue_wait_fraction for each in seen)
     there = choice.situation.run.header
     # Of several ranks one's share is as much of its share of the machine that was measured.

@@ -236,7 +236,9 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
             among = {each for each in mine_too if each.batch_size == size}
             found, _ = decide(where, among={*candidate_configs(where), *among})
             mine = found.of(mine.config) or found.pick
-        bound = "" if mine.prediction is None else describe(mine.prediction.bound)
+        bound = ""
+        if mine.prediction is not None:
+            bound = describe(mine.prediction.bound, situation.calibration)
         best = found.speeds.log_speed(found.best.key)
         speeds[name] = {
             each.config: math.exp(found.speeds.log_speed(each.key) - best) for each in found.allowed

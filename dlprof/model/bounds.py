@@ -41,7 +41,7 @@ _WORDS: dict[Bound, str] = {
     ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
     "cores": "the cores are the limit: all available ones are busy",
-    "main": "the main process is the limit: it receives batches as fast as it can",
+    "main": "the main process is the limit: {} keeps it busy",
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
     "storage": "storage is the limit: it delivers no more, however many read from it at once",
     "order": "in-order delivery is the limit: finished batches wait for slower, earlier ones",
@@ -49,9 +49,27 @@ _WORDS: dict[Bound, str] = {
 }
 
 
-def describe(bound: str) -> str:
+def describe(bound: str, calibration: Calibration) -> str:
     """A bound in words; the bound itself where it is not known."""
-    return next((words for name, words in _WORDS.items() if name == bound), bound)
+    words = next((words for name, words in _WORDS.items() if name == bound), bound)
+    return words.format(main_work(calibration))
+
+
+def main_work(calibration: Calibration) -> str:
+    """What of its work for the loader takes the main process longest beside workers.
+
+    What it waits for while it receives is partly a core, of which others take as much as of
+    fetching.
+    """
+    costs = calibration.in_workers or calibration.in_main
+    if costs is None:
+        return "receiving batches"
+    draws_s, computes_s, waits_s = (
+        math.fsum(column) / max(1, len(column))
+        for column in (costs.main_cpu_s, costs.receive_cpu_s, costs.receive_io_s)
+    )
+    receives_s = computes_s + (1 - (calibration.run_queue_fraction or 0.0)) * waits_s
+    return "drawing indices" if draws_s > receives_s else "receiving batches"
 
 
 def cell_of(

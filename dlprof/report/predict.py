@@ -160,9 +160,10 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     if waits and wait is not None:
         within, restarting = wait_parts(wait, _restarts(picked.prediction))
         parts = {"the training step": 100 - within - restarting}
-        parts["receiving batches"] = within
+        parts[forecast.calibrated.main_work] = within
         (most, share), (rest, less) = sorted(parts.items(), key=lambda part: -part[1])
-        then = "not loading (receiving: " if most == "the training step" else f"then {rest} ("
+        does = rest.partition(" ")[0]
+        then = f"not loading ({does}: " if most == "the training step" else f"then {rest} ("
         return f"{most} ({share}% of the time), {then}{less}%)"
     text = forecast.bounds.get(bound, "").partition(", and it waits")[0]
     return text.replace(" is the limit", "").replace(" are the limit", "")
@@ -420,5 +421,7 @@ def _fed(feed: Feed) -> str:
     beyond = feed.least_wait_fraction > feed.asked_wait_fraction
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
-    below = f"below {asked} (--max-wait), as receiving batches alone takes {least}"
-    return f"{wait} {loaders} it {below}"
+    takes = f"receiving batches alone takes {least}"
+    if (work := feed.calibrated.main_work) != "receiving batches":
+        takes = f"{work} and receiving batches take {least}"
+    return f"{wait} {loaders} it below {asked} (--max-wait), as {takes}"

@@ -326,6 +326,9 @@ def _wait(advice: Recommendation, wait: float) -> str:
     if wait > PERHAPS_FED_WAIT_FRACTION:
         used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
         cause = "CPU cores are the bottleneck" if used else ""
+        works = (reason.evidence.get("main_work") for reason in advice.reasons)
+        for work in filter(None, works):
+            cause = f"{work} in the main process is the bottleneck"
         fed = ", ".join(filter(None, (fed and "the loader doesn't keep up", cause)))
     elif wait > FED_WAIT_FRACTION:
         fed = fed and "the loader almost keeps up"

@@ -15,7 +15,7 @@ from model_calibrations import tailed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.choice import decide
-from dlprof.advise.forecast import forecast
+from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.reasons import judge
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
@@ -29,7 +29,7 @@ from dlprof.records import (
     Run,
     Usage,
 )
-from dlprof.report.predict import forecast_report, predict_document
+from dlprof.report.predict import feed_report, forecast_report, predict_document
 from dlprof.report.snippets import render_python
 from dlprof.report.sweep import recommendation_report
 
@@ -88,6 +88,29 @@ def test_a_step_that_waits_to_take_batches_in_is_not_asked_to_be_kept_up_with() 
     assert "No configuration would keep a step of 50 ms fed" in text
     assert "keeps up" not in text
     assert "it waits only while the main process takes in a batch" in text
+
+
+@pytest.mark.parametrize(("main", "work"), [(0.006, "drawing indices"), (0.0, "receiving batches")])
+def test_all_views_name_what_the_main_process_is_busy_with(main: float, work: str) -> None:
+    """Beside others every trial uses all cores that were left to it, whatever holds it up."""
+    crowd = Usage(
+        own_cpu_cores=0.7, available_cpu_cores=0.7, other_cpu_cores=7.3, run_queue_wait_fraction=0.5
+    )
+    costs = calibration(cpu=0.002, main=main, receive=0.001, receive_io=0.006 - main)
+    tried = [
+        trial(config(workers), rate, usage=crowd, wait_fraction=0.6)
+        for workers, rate in ((1, 2_600.0), (2, 2_700.0), (1, 2_650.0), (2, 2_750.0))
+    ]
+    where = asked(calibrated(costs, tried, settings={"step_s": 0.005}))
+    (row,) = (each for each in forecast(where, None).rows if each.config == config(2))
+    assert row.prediction.bound == "main"
+    shown = [drawn(forecast_report(forecast(where, None)), 200)]
+    assert "Cores are the limit" not in " ".join(r.claim for r in recommend(where.run).reasons)
+    shown.append(drawn(recommendation_report(where.run, recommend(where.run)), 200))
+    shown.append(drawn(feed_report(feed(where)), 200))
+    assert [work in each for each in shown] == [True] * 3
+    assert not any("CPU cores are the bottleneck" in each for each in shown)
+    assert main > 0 or not any("drawing indices" in each for each in shown)
 
 
 def test_a_run_of_no_trials_is_enough() -> None:

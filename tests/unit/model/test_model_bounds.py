@@ -168,9 +168,19 @@ def test_a_handshake_costs_nothing_where_workers_are_held_back(rate: Callable[..
 
 
 def test_every_bound_has_words() -> None:
-    cell = cell_of(constant(cpu=1 * MS), fed(2), Conditions(cores=1.0))
-    assert all("limit" in describe(name) for name in bounds(cell))
-    assert describe("something else") == "something else"
+    known = constant(cpu=1 * MS)
+    cell = cell_of(known, fed(2), Conditions(cores=1.0))
+    assert all("limit" in describe(name, known) for name in bounds(cell))
+    assert describe("something else", known) == "something else"
+
+
+def test_the_main_process_is_said_to_do_what_takes_it_longest() -> None:
+    """What it waits for while it receives is no core of which others take a part."""
+    costs = {"main": 4 * MS, "receive": 1 * MS}
+    assert "drawing indices keeps" in describe("main", constant(**costs))
+    assert "receiving batches keeps" in describe("main", constant(**costs, receive_io=4 * MS))
+    crowded = constant(**costs, receive_io=4 * MS, run_queue_fraction=0.8)
+    assert "drawing indices keeps" in describe("main", crowded)
 
 
 def test_without_any_batch_nothing_is_predicted() -> None:
