@@ -57,8 +57,8 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     how workers start where a loader doesn't say so.
 
     Returns:
-        ``None`` where no loader costs time to speak of; without findings and with notes where
-        none of them shows a cause.
+        ``None`` where no loader costs time to speak of, nor others the step; without findings and
+        with notes where none of them shows a cause.
     """
     wrong = {
         each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
@@ -74,10 +74,14 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
         if each.batches
         if each.cost_s >= 0.05 * (each.waited_s + each.stepped_s if cut_short else wall_s)
     ]
+    # Others may take cores from the step of a loop that hardly waits: all that is said of it then.
+    crowded = usage is not None and usage.is_crowded(machine.usable_cores)
+    fed = [each for each in loaders if crowded and each.batches and each not in costly]
+    fed.sort(key=lambda each: each.cost_s, reverse=True)
     costly.sort(key=lambda each: each.cost_s, reverse=True)
     traced = {each.trial_id: each for each in explanations}
     notes: list[str] = []
-    for loader in costly:
+    for loader in (*costly, *fed):
         if loader.name in wrong:  # what would make wrong data come faster is no advice
             break
         explanation = traced.get(loader.name)
@@ -86,8 +90,11 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
             script = _script(loader, explanation, wall_s, start_method)
             evidence = dataclasses.replace(evidence, script=script, ranks=local_ranks)
-            return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
-        if missing and len(notes) < 3:
+            found = _diagnosed(evidence, loader, notes)
+            codes = {each.code for each in found.findings}
+            if loader in costly or {"consumer", "cpu.neighbours"} <= codes:
+                return _with_wrong(found, wrong)
+        if missing and len(notes) < 3 and loader in costly:
             notes.append(f"Not known why {loader.name} is waited for: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))

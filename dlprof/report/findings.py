@@ -103,6 +103,8 @@ def answer(
     if not gain and finding.fix is not None:
         if wait is None:
             gain = "not known"
+        elif finding.code == "cpu.neighbours":
+            gain = "not known: the step would be faster as well"
         elif NOTABLE <= wait < 1:
             most = f"{ratio_text(1 / (1 - wait))} {where}".strip()
             gain = f"not known; at most {most}, without any wait for data"

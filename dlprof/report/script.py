@@ -238,7 +238,8 @@ def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     if "rank" in first.evidence:  # of the one that the others wait for
         return first.code != "consumer"  # which disagrees with that
     if is_harmless(run.watched, run.script):
-        return first.code.startswith(("transfer.", "step."))
+        others = first.code == "cpu.neighbours" and any(f.code == "consumer" for f in run.findings)
+        return others or first.code.startswith(("transfer.", "step."))
     # What ranks show of a loader needs no traced batches.
     trials = () if run.diagnosis is None else run.diagnosis.trials
     named = (*trials, *listed(first.evidence.get("seen_in")))

@@ -25,6 +25,7 @@ from dlprof.records import (
     WatchedLoader,
     WorkerCosts,
 )
+from dlprof.report.findings import answer
 
 CONFIG = Config(num_workers=1, prefetch_factor=2, batch_size=8)
 BATCHES = 150
@@ -308,6 +309,40 @@ def test_others_that_take_the_cores_are_told() -> None:
     assert found is not None
     assert found.findings[0].code == "cpu.neighbours"
     assert all(each.doubtful for each in found.findings[1:])
+
+
+def _fed(queued: float, *, waited_s: float, wall_s: float) -> Diagnosis | None:
+    """A loop that hardly waits, whose step of 10 ms computes; its threads wait for cores."""
+    busy = Usage(
+        own_cpu_cores=0.16, available_cpu_cores=0.16, other_cpu_cores=1.84, other_runnable=25.0,
+        run_queue_wait_fraction=queued,
+    )  # fmt: skip
+    loader = dataclasses.replace(
+        LOADER, waited_s=waited_s, stepped_s=10.0, wait_fraction=waited_s / (10 + waited_s),
+        wait=durations(waited_s / BATCHES), step=durations(10 / BATCHES),
+    )  # fmt: skip
+    return diagnose_script(
+        [loader], [TRACED], builders.machine(2), builders.target(), wall_s=wall_s, usage=busy
+    )
+
+
+@pytest.mark.parametrize("waited_s", [0.8, 0.1])
+def test_a_step_that_others_take_the_cores_from_is_not_said_to_be_the_limit_alone(
+    waited_s: float,
+) -> None:
+    found = _fed(0.9, waited_s=waited_s, wall_s=12.0)
+    assert found is not None
+    first, second = found.findings
+    assert (first.code, second.code) == ("cpu.neighbours", "consumer")
+    assert first.title == "Other processes take the cores: 0.16 of 2 were left"
+    assert "run-queue delay was 90%" in first.explanation
+    assert first.predicted_gain is None
+    shown = dict(answer(found.findings, 0.07, workers=1))
+    assert shown["If quiet"] == "not known: the step would be faster as well"
+    # Whose threads hardly waited for a core is slow by itself.
+    quiet = _fed(0.04, waited_s=waited_s, wall_s=12.0)
+    assert quiet is None or [each.code for each in quiet.findings] == ["consumer"]
+    assert (quiet is None) == (waited_s < 0.5)
 
 
 class Snapshots:

@@ -99,9 +99,9 @@ where the step is the limit, as does waste."""
 
 def rows(view: Evidence) -> Iterator[Cause]:
     """The causes that come into question."""
-    fed = view.limit == "consumer"
+    fed, also = view.limit == "consumer", {*_IN_STEP, "too_many_workers", "cpu.neighbours"}
     for row in TABLE:
-        if not fed or row.place <= Place.CONSUMER or row.code in {*_IN_STEP, "too_many_workers"}:
+        if not fed or row.place <= Place.CONSUMER or row.code in also:
             yield row
 
 

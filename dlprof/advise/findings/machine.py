@@ -173,6 +173,8 @@ def _self_starved(view: Evidence) -> float:
 
 def neighbours(view: Evidence) -> Claim | None:
     """Others take the cores."""
+    if view.limit == "consumer":
+        return _neighbours_of_step(view)
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
     if view.others < at.OTHERS * view.cores or lost < at.STARVED:
         return None
@@ -199,11 +201,41 @@ def neighbours(view: Evidence) -> Claim | None:
         lost,
         "other_cpu_cores other_runnable own_cpu_cores available_cpu_cores usable_cores "
         "starved_fraction",
-        fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
-        "cores.",
+        fix=_QUIETER,
         gain=gain,
         place=Place.CROWD if lost >= 0.4 and crowded else Place.BEHIND,
     )
+
+
+def _neighbours_of_step(view: Evidence) -> Claim | None:
+    """Others take the cores that a step computes on, which the loader keeps fed."""
+    usage, costs, taken = view.usage, view.costs, view.others >= at.OTHERS * view.cores
+    own, queued = usage.own_cpu_cores, usage.run_queue_wait_fraction
+    if not (taken and own and queued and costs and view.wait is not None):
+        return None
+    # Of a stated length it is none of the user's. All threads that want a core are those that have
+    # one and those that wait: on a machine of their own no more of them wait than there are cores.
+    wanted = own / max(0.01, 1 - queued)
+    lost = 1 - (1 - queued) / max(0.05, min(1.0, view.cores / wanted))
+    by_loading = (costs.making.run_queue_s + costs.receive.run_queue_s) / max(1e-12, costs.period_s)
+    share = min(1 - view.wait, queued * wanted - by_loading)
+    stated = view.script is None and view.step_s > 0
+    if stated or lost < at.STARVED or share < at.STARVED or _is_throttled(view):
+        return None
+    return Claim(
+        f"Other processes take the cores: {own:.2g} of {view.cores:g} were left",
+        f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy, and run-queue delay "
+        f"was {percent(queued)} of the time that this job's threads could run. The loader keeps "
+        "up, and the step itself takes longer than it would on a quiet machine.",
+        share,
+        "other_cpu_cores other_runnable own_cpu_cores available_cpu_cores usable_cores",
+        {"run_queue_wait_fraction": queued},
+        _QUIETER,
+        place=Place.CONSUMER,
+    )
+
+
+_QUIETER = "Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved cores."
 
 
 def _alone(view: Evidence) -> Gain | None:
