@@ -577,3 +577,6 @@ def test_no_gain_is_more_than_the_step_allows() -> None:
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(4.0)
     assert first.predicted_gain.ends[0] < 3.5  # which isn't sure because of the step
+    assert found.stalls is not None  # of the same trials as the wait, as no other has its step
+    assert found.stalls.prep_fraction == pytest.approx(view.wait)
+    assert found.stalls.resident_s == pytest.approx(0.005)

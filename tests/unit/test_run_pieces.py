@@ -486,6 +486,16 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     assert (none in text) is not told
 
 
+def test_others_that_slow_the_step_are_named_where_no_loader_is_waited_for() -> None:
+    others = Finding(code="cpu.neighbours", severity="info", title="Others", explanation="Long.")
+    step = dataclasses.replace(others, code="consumer", title="The step")
+    for findings in ((others, step), (others,)):  # else they slow a loader that doesn't matter
+        found = Diagnosis(config=Config(), findings=findings, trials=("train.py:3",))
+        run = dataclasses.replace(watched_run(loader("train.py:3", 0.01)), diagnosis=found)
+        shown = drawn(script_report(run), 80)
+        assert ("Others  cpu.neighbours" in shown) is (len(findings) > 1)
+
+
 def test_each_figure_of_a_screen_says_what_it_is_of() -> None:
     """Of the whole script its seconds, of the loop a share of its own, and a bound of that."""
     finding = Finding(

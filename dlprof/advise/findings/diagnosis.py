@@ -152,14 +152,13 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
 
 def _stalls(evidence: Evidence) -> Stalls | None:
     """``None`` without a step: a consumer that takes no time only waits."""
-    step = evidence.stage("step")
-    resident_s = step.mean_s if step is not None else evidence.step_s or None
     warm_s, cold_s = (
         typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
         for trials in (evidence.plain("present"), evidence.plain("cold"))
     )
-    if not evidence.has_step or resident_s is None or warm_s is None:
+    if not evidence.has_step or evidence.wait is None or warm_s is None:
         return None
+    resident_s = (1 - evidence.wait) * warm_s  # of the same trials: a traced step may take longer
     longest_s = max(warm_s, cold_s or 0.0)
     return Stalls(
         resident_s=resident_s,
