@@ -39,7 +39,7 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.late import Shown
-from dlprof.model.bounds import binding, bounds, cell_of, describe, main_work, own_cores
+from dlprof.model.bounds import binding, bounds, cell_of, describe, own_cores
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import needs
 from dlprof.model.work import Cell, Conditions, work_of
@@ -127,7 +127,7 @@ class Calibrated:
             available_cores=calibration.available_cores,
             standard_error=calibration.standard_error,
             doubts=calibration.doubts,
-            main_work=main_work(calibration),
+            main_work=situation.main_work,
         )
 
 
@@ -252,7 +252,9 @@ def forecast(
     rows = [
         ForecastRow(
             config=each.config,
-            prediction=model,
+            prediction=dataclasses.replace(model, bound="main")
+            if situation.profiled_main and each.measured and each.config.num_workers
+            else model,
             samples_per_s=model.samples_per_s and speeds.rate(each.key),
             measured=Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -302,7 +304,7 @@ def forecast(
         faster=faster,
         others=others,
         bounds={
-            name: describe(name, situation.calibration)
+            name: describe(name, situation.main_work)
             for name in sorted({row.prediction.bound for row in rows})
             if name
         },

@@ -305,28 +305,28 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     elif found is not None:
         from dlprof.model.bounds import describe
 
-        claim = f"With {choice.pick.name} {describe(found.bound, choice.situation.calibration)}"
+        claim = f"With {choice.pick.name} {describe(found.bound, choice.situation.main_work)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
 
 
 def _main_limits(choice: Choice) -> Iterator[Reason]:
-    """That main itself is what a measured loader waits for, by what batches cost.
+    """That main itself is what a measured loader waits for, by its profile or what batches cost.
 
-    So it is where the rate is as high as the model allows it: else it is held up by more.
+    By these where the rate is as high as the model allows it: else it is held up by more.
     """
     situation, config = choice.situation, choice.pick.config
     if not (choice.pick.measured and config.num_workers and situation.is_calibrated):
         return
-    calibration = situation.calibration
-    if config.batch_size not in {None, calibration.batch_size}:
-        return
-    from dlprof.model.bounds import describe, main_work
+    held = bool(situation.profiled_main)
+    if not held and config.batch_size in {None, situation.calibration.batch_size}:
+        found = predictions(situation, [config])[config]
+        rate = choice.speeds.steady(choice.pick.key).value
+        held = found.bound == "main" and rate >= at.USED_UP * found.steady.value
+    if held:
+        from dlprof.model.bounds import describe
 
-    found = predictions(situation, [config])[config]
-    rate = choice.speeds.steady(choice.pick.key).value
-    if found.bound == "main" and rate >= at.USED_UP * found.steady.value:
-        work = main_work(calibration)
-        claim = f"With {choice.pick.name} {describe('main', calibration)}"
+        work = situation.main_work
+        claim = f"With {choice.pick.name} {describe('main', work)}"
         yield Reason(claim=claim, evidence={"bound": "main", "main_work": work})
 
 

@@ -238,7 +238,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
             mine = found.of(mine.config) or found.pick
         bound = ""
         if mine.prediction is not None:
-            bound = describe(mine.prediction.bound, situation.calibration)
+            bound = describe(mine.prediction.bound, situation.main_work)
         best = found.speeds.log_speed(found.best.key)
         speeds[name] = {
             each.config: math.exp(found.speeds.log_speed(each.key) - best) for each in found.allowed

@@ -13,6 +13,8 @@ from dlprof.advise import thresholds as at
 from dlprof.errors import UsageError
 from dlprof.records import (
     DATA_FAULTS,
+    DRAWING,
+    RECEIVING,
     Calibration,
     Config,
     Constraints,
@@ -189,6 +191,24 @@ class Situation:
     def calibration(self) -> Calibration:
         """That calibration; raises as ``usable_calibration`` does."""
         return usable_calibration(self.run)
+
+    @property
+    def profiled_main(self) -> str:
+        """What keeps the main process busy, where a profile found that first; else empty.
+
+        Its trials show what the model can't: a sampler that waits, and on a crowded machine how
+        long main waits for a core.
+        """
+        diagnosis = self.run.diagnosis if self.as_measured else None
+        first = diagnosis.findings[0].code if diagnosis and diagnosis.findings else ""
+        return {"main.sampler": DRAWING, "main.receive": RECEIVING}.get(first, "")
+
+    @property
+    def main_work(self) -> str:
+        """The same, by what batches cost where no profile says it."""
+        from dlprof.model.bounds import main_work
+
+        return self.profiled_main or main_work(self.calibration)
 
     @property
     def conditions(self) -> Conditions:

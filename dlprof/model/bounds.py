@@ -30,7 +30,7 @@ import math
 from typing import Literal
 
 from dlprof.model.work import Cell, Conditions, Means, Work, means_of, work_of
-from dlprof.records import Calibration, Config
+from dlprof.records import DRAWING, RECEIVING, Calibration, Config
 
 Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order", "barrier"]
 
@@ -49,10 +49,9 @@ _WORDS: dict[Bound, str] = {
 }
 
 
-def describe(bound: str, calibration: Calibration) -> str:
-    """A bound in words; the bound itself where it is not known."""
-    words = next((words for name, words in _WORDS.items() if name == bound), bound)
-    return words.format(main_work(calibration))
+def describe(bound: str, work: str) -> str:
+    """A bound in words, and ``work`` is the main process's; the bound itself if it is not known."""
+    return next((words for name, words in _WORDS.items() if name == bound), bound).format(work)
 
 
 def main_work(calibration: Calibration) -> str:
@@ -63,13 +62,13 @@ def main_work(calibration: Calibration) -> str:
     """
     costs = calibration.in_workers or calibration.in_main
     if costs is None:
-        return "receiving batches"
+        return RECEIVING
     draws_s, computes_s, waits_s = (
         math.fsum(column) / max(1, len(column))
         for column in (costs.main_cpu_s, costs.receive_cpu_s, costs.receive_io_s)
     )
     receives_s = computes_s + (1 - (calibration.run_queue_fraction or 0.0)) * waits_s
-    return "drawing indices" if draws_s > receives_s else "receiving batches"
+    return DRAWING if draws_s > receives_s else RECEIVING
 
 
 def cell_of(

@@ -68,6 +68,8 @@ from dlprof.records.run import RunEnd as RunEnd
 from dlprof.records.run import RunHeader as RunHeader
 from dlprof.records.run import Timeline as Timeline
 from dlprof.records.run import TrialCost as TrialCost
+from dlprof.records.stages import DRAWING as DRAWING
+from dlprof.records.stages import RECEIVING as RECEIVING
 from dlprof.records.stages import BatchCosts as BatchCosts
 from dlprof.records.stages import Explanation as Explanation
 from dlprof.records.stages import SampleCosts as SampleCosts

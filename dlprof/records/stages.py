@@ -18,6 +18,9 @@ AGE_STAGES: tuple[StageName, ...] = (
 )  # fmt: skip
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
+DRAWING, RECEIVING = "drawing indices", "receiving batches"
+"""What the main process does for a loader with workers, of which it may be too busy."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stage:

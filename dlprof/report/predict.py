@@ -10,7 +10,7 @@ from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import Config, ConfigRate, Estimate, Prediction
+from dlprof.records import RECEIVING, Config, ConfigRate, Estimate, Prediction
 from dlprof.report import document as doc
 from dlprof.report import sweep
 from dlprof.report.documents import json_document
@@ -422,6 +422,6 @@ def _fed(feed: Feed) -> str:
     loaders = "no loader keeps" if beyond else "hardly any loader keeps"
     least = percent_text(feed.least_wait_fraction)
     takes = f"receiving batches alone takes {least}"
-    if (work := feed.calibrated.main_work) != "receiving batches":
+    if (work := feed.calibrated.main_work) != RECEIVING:
         takes = f"{work} and receiving batches take {least}"
     return f"{wait} {loaders} it below {asked} (--max-wait), as {takes}"

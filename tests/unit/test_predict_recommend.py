@@ -24,7 +24,9 @@ from dlprof.records import (
     Certificate,
     Config,
     Constraints,
+    Diagnosis,
     Estimate,
+    Finding,
     Recommendation,
     Run,
     Usage,
@@ -111,6 +113,28 @@ def test_all_views_name_what_the_main_process_is_busy_with(main: float, work: st
     assert [work in each for each in shown] == [True] * 3
     assert not any("CPU cores are the bottleneck" in each for each in shown)
     assert main > 0 or not any("drawing indices" in each for each in shown)
+
+
+def test_what_a_profile_found_the_main_process_to_do_is_what_all_views_of_its_run_name() -> None:
+    """A sampler that waits computes nothing, by which the model could see it."""
+    tried = [trial(config(2), 1_000.0, wait_fraction=0.8), trial(config(1), 990.0)]
+    costs = calibration(cpu=0.002, receive=0.001)
+    run_ = calibrated(costs, tried, settings={"step_s": 0.005})
+    finding = Finding(code="main.sampler", severity="high", title="Slow", explanation="It is.")
+    found = Diagnosis(config=config(2), findings=(finding,), trials=("t0001",))
+    for told in (None, found):
+        where = asked(dataclasses.replace(run_, diagnosis=told))
+        advice = recommend(where.run)
+        assert advice.config.num_workers
+        screens = [
+            drawn(forecast_report(forecast(where, None)), 200),
+            drawn(recommendation_report(where.run, advice), 200),
+            drawn(feed_report(feed(where, max_wait=0.001)), 200),
+        ]
+        assert ["drawing indices" in each for each in screens] == [told is not None] * 3
+    # On other cores it may be another.
+    other = forecast(asked(where.run, cores=1.0), None)
+    assert "main" not in {row.prediction.bound for row in other.rows}
 
 
 def test_a_run_of_no_trials_is_enough() -> None:

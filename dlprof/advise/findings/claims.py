@@ -206,7 +206,7 @@ def most_by_step(view: Evidence, *, costs: Costs | None = None, quiet: bool = Fa
     On cores that nobody else uses (``quiet``) a step that computes takes less as well: only one of
     stated length is known then.
     """
-    most, rate, wait = math.inf, view.rate, view.wait
+    most, rate, wait = math.inf, view.rate, view.mean_wait
     if not view.has_step or (costs and view.costs and costs.copy_s < view.costs.copy_s):
         return most
     if view.script is None and view.step_s > 0 and rate:

@@ -156,9 +156,11 @@ def _stalls(evidence: Evidence) -> Stalls | None:
         typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
         for trials in (evidence.plain("present"), evidence.plain("cold"))
     )
-    if not evidence.has_step or evidence.wait is None or warm_s is None:
+    if not evidence.has_step or evidence.mean_wait is None or warm_s is None:
         return None
-    resident_s = (1 - evidence.wait) * warm_s  # of the same trials: a traced step may take longer
+    resident_s = (
+        1 - evidence.mean_wait
+    ) * warm_s  # of the same trials: a traced step may take longer
     longest_s = max(warm_s, cold_s or 0.0)
     return Stalls(
         resident_s=resident_s,

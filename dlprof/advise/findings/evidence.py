@@ -503,11 +503,19 @@ class Evidence:
         """Share of time that the consumer waits: 1 for one that does nothing else."""
         if not self.has_step:
             return 1.0
-        plain = self.plain("present")
-        waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
-        if waits:
+        if waits := self._waits:
             return statistics.median_low(waits)  # of two that disagree, the one less disturbed
         return None if self.explained is None else self.explained.wait_fraction
+
+    @property
+    def mean_wait(self) -> float | None:
+        """The same over all its trials, as all views of the run print it."""
+        return statistics.fmean(self._waits) if self.has_step and self._waits else self.wait
+
+    @property
+    def _waits(self) -> list[float]:
+        plain = self.plain("present")
+        return [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
 
     @property
     def trial_ids(self) -> tuple[str, ...]:

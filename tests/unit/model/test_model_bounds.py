@@ -10,7 +10,7 @@ import pytest
 from model_calibrations import constant, fed, lowest_bound, prediction, rate
 from oracle import simulated
 
-from dlprof.model.bounds import bounds, cell_of, describe
+from dlprof.model.bounds import bounds, cell_of, describe, main_work
 from dlprof.model.predict import predict_all
 from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
@@ -171,17 +171,17 @@ def test_a_handshake_costs_nothing_where_workers_are_held_back(rate: Callable[..
 def test_every_bound_has_words() -> None:
     known = constant(cpu=1 * MS)
     cell = cell_of(known, fed(2), Conditions(cores=1.0))
-    assert all("limit" in describe(name, known) for name in bounds(cell))
-    assert describe("something else", known) == "something else"
+    assert all("limit" in describe(name, main_work(known)) for name in bounds(cell))
+    assert describe("something else", "") == "something else"
 
 
 def test_the_main_process_is_said_to_do_what_takes_it_longest() -> None:
     """What it waits for while it receives is no core of which others take a part."""
     quick, slow = (constant(main=4 * MS, receive=1 * MS, receive_io=io * MS) for io in (0, 4))
-    assert "drawing indices keeps" in describe("main", quick)
-    assert "receiving batches keeps" in describe("main", slow)
+    assert "drawing indices keeps" in describe("main", main_work(quick))
+    assert main_work(slow) == "receiving batches"
     crowded = dataclasses.replace(slow, run_queue_fraction=0.8)
-    assert "drawing indices keeps" in describe("main", crowded)
+    assert main_work(crowded) == "drawing indices"
 
 
 def test_without_any_batch_nothing_is_predicted() -> None:

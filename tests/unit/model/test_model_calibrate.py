@@ -313,7 +313,7 @@ def test_storage_that_gives_no_more_is_the_limit_of_any_number_of_workers() -> N
         [9.9, 10, 10], rel=0.05
     )
     assert eight.bound == "storage"
-    assert "delivers no more" in describe("storage", known)
+    assert "delivers no more" in describe("storage", "")
     (shared,) = rates(known, 2, ranks=4)
     assert shared.batches_per_s.value == pytest.approx(10 / 4, rel=0.05)
 
