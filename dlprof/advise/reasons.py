@@ -26,7 +26,7 @@ from dlprof.advise.choice import (
     unmeasured,
     workers_shown,
 )
-from dlprof.advise.situation import Situation, neighbours_seen
+from dlprof.advise.situation import Situation, measured_step, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
     background_text,
@@ -749,7 +749,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     }
     step_s = there.constraints.step_s
     step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"
-    asked = "with these cores, storage and background load" if there.step_measured else step
+    alike = there.step_measured or not (step_s or any(measured_step(run)))
+    asked = "with these cores, storage and background load" if alike else step
     cores = known.available_cores if known is not None else None
     had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {

@@ -94,10 +94,16 @@ def fit(
         main_standard_error=alone,
         drift=_drift_of(usable),
         run_queue_fraction=run_queue,
-        available_cores=_mean(t.node_usage.available_cpu_cores for t in mine),
+        available_cores=_mean(_available(trial.node_usage) for trial in mine),
         trials=tuple(each.trial_id for each in usable),
         doubts=tuple(_doubts(traced, usable, error, run_queue)),
     )
+
+
+def _available(usage: Usage) -> float | None:
+    """Cores that a trial could have had: of busy ones its share, which it needn't have used."""
+    idle, fair = usage.available_cpu_cores, usage.fair_cpu_cores
+    return idle if idle is None or fair is None else max(idle, fair)
 
 
 def _alone(

@@ -527,6 +527,10 @@ def test_what_trials_say_of_batches_is_taken_over() -> None:
     assert made.samples_per_batch == 32
     assert made.read_bytes_per_batch == pytest.approx(5e5)
     assert made.available_cores == 1.5
+    # Of busy cores what sleeps could have had its share, which it doesn't use.
+    usage = Usage(available_cpu_cores=0.1, fair_cpu_cores=1.0)
+    sleeping = dataclasses.replace(trial, usage=usage)
+    assert fit([explained(0)], [sleeping], batch_tensors=3.0).available_cores == 1.0
     assert made.batch_tensors == 3
 
 
