@@ -187,8 +187,11 @@ def observe(
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
         wanted = ranks * max(1, trial.config.num_workers) * max(_cpu_share(trial, None), 0.01)
         log_wanted = min(0.0, math.log(wanted / (left + others)))
-    if trial.noisy:  # half of what the cores that others took would have added
-        computing = max(NOISY_LOG_SD, -(log_left or 0.0) / 2)
+    if trial.noisy:
+        # Half of what the cores that others took would have added. Where the kernel shares them
+        # between groups, one alone takes half of them: who takes more are many, and so steadier.
+        half = -(log_left or 0.0) / 2 if node.fair_cpu_cores is None else 0.0
+        computing = max(NOISY_LOG_SD, half)
     between = math.hypot(WAITING_LOG_SD, share * computing)
     steady = math.hypot(WAITING_LOG_SD, share * min(computing, COMPUTING_LOG_SD))
     # Of few blocks the normal quantiles of ``Estimate.log_sd`` make more than their standard error,

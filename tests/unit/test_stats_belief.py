@@ -948,6 +948,19 @@ def test_what_a_quota_leaves_to_nobody_makes_no_trial_less_sure() -> None:
     assert log_sd(0.5, ranks=4) == pytest.approx(math.log(4) / 2, rel=0.03)
 
 
+def test_many_sessions_that_take_most_are_steadier_than_one() -> None:
+    """One takes half of the cores at most, where the kernel shares them between sessions."""
+    usage = Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8)
+    crowds = (usage, dataclasses.replace(usage, fair_cpu_cores=0.2))
+    by_thread, by_session = (
+        observe(trial(config(2), 1000, noisy=True, spread=0.0, usage=each)) for each in crowds
+    )
+    assert by_thread is not None
+    assert by_thread.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+    assert by_session is not None
+    assert by_session.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
+
+
 def test_a_starved_window_is_no_sign_of_waiting() -> None:
     """Others left no core, so that the loader's own CPU time says nothing of what it does."""
     starved = with_usage(0, own_cpu_cores=0.0, available_cpu_cores=0.0)
