@@ -654,6 +654,20 @@ def _untried(choice: Choice) -> str:
     return words
 
 
+def slow_to_begin(run: Run) -> str:
+    """Why a budget held few trials, in words: an epoch's start takes most of them; else empty."""
+    seen = [trial for trial in run.trials if trial.startup_s is not None]
+    spent_s = math.fsum(trial.wall_s for trial in seen)
+    begun_s = math.fsum((t.startup_s or 0.0) + (t.epoch_turnover_s or 0.0) for t in seen)
+    if run.end is None or run.end.reason != "budget" or not seen or 2 * begun_s < spent_s:
+        return ""
+    first = format_duration(statistics.median(trial.startup_s or 0.0 for trial in seen))
+    return (
+        f"; the budget held {counted(len(run.trials), 'trial')}, as an epoch's first batch takes "
+        f"{first}"
+    )
+
+
 def _grows(choice: Choice) -> bool:
     """Whether each worker that was measured brought more, and there are cores for another."""
     pick = choice.pick

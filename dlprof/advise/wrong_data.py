@@ -12,6 +12,8 @@ from dlprof.advise.wording import inside
 from dlprof.records import (
     DATA_FAULTS,
     LENGTH_SIGN,
+    NO_DATA_SIGN,
+    PARTIAL_SIGN,
     UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
@@ -139,6 +141,12 @@ def found_in(  # noqa: C901 - a branch for each fault
         yield finding("workers.unfed", title, text, fix, **shares)
 
 
+def noted(run: Run) -> list[str]:
+    """What was known of the target before any trial, and changes what all figures mean."""
+    signs, notes = (NO_DATA_SIGN, PARTIAL_SIGN), run.header.target.notes
+    return [note for note in notes if any(sign in note for sign in signs)]
+
+
 def said_first(run: Run) -> list[str]:
     """What has to be known before any recommendation, one paragraph each.
 
@@ -146,6 +154,7 @@ def said_first(run: Run) -> list[str]:
     with the shares of ranks.
     """
     said = [each.claim for each in present_failure(run)]
+    said += noted(run)
     warnings = itertools.chain.from_iterable(trial.warnings for trial in run.trials)
     if uneven := next((text for text in warnings if UNEVEN_SIGN in text), ""):
         said.append(f"{uneven[0].upper()}{uneven[1:]}.")

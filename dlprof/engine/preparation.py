@@ -19,6 +19,7 @@ from dlprof.machine.launchers import launch_words
 from dlprof.records import (
     BY_COPY,
     COPIED_SIGN,
+    PARTIAL_SIGN,
     SCHEMA_VERSION,
     Calibration,
     Config,
@@ -127,14 +128,16 @@ def look_at(
 ) -> Outlook:
     """Build the target, probe it, and see what can work.
 
-    A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called.
+    A target that hangs keeps to ``left_s``, too: what is left of the budget as it is called. It may
+    refuse to go on.
     ``one`` says that the settings name a single configuration, which may be one that can't work.
     """
-    target, accelerator, probe = _probed(runner, settings, machine, left_s())
+    target, accelerator, probe = _probed(runner, settings, machine, left_s, one=one)
     has = accelerator is not None
     if one:
         named = single_config(settings, target, has_accelerator=has)
         space = Space(configs=(named,), left_out=())
+        target = dataclasses.replace(target, notes=(*target.notes, *_partial(target, named)))
     else:
         asked, settings = settings, _within_shards(settings, target, probe.get("shards"))
         space = build_space(settings, target, machine, has_accelerator=has)
@@ -200,11 +203,17 @@ def _named_shards(space: Space, shards: int) -> Space:
 
 
 def _probed(
-    runner: TrialRunner, settings: SweepSettings, machine: Machine, left_s: float
+    runner: TrialRunner,
+    settings: SweepSettings,
+    machine: Machine,
+    left_s: Callable[[], float],
+    *,
+    one: bool,
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
     built = runner.build(limits_of(settings, machine))
-    _refuse_small(built, settings)
+    if not one:
+        _refuse_small(built, settings)
     probe = runner.probe(
         TrialRequest(
             config=Config(),
@@ -213,7 +222,7 @@ def _probed(
             # Only a step of the user's own has to find the batch where it will be.
             device="cpu" if settings.step_callable is None else settings.device,
         ),
-        left_s=left_s,
+        left_s=left_s(),
     )
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
@@ -282,6 +291,14 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
             f"{min(sizes)}: what that size gives can't be measured.",
             hint=f"Give --batch-size {target.length}{smaller}, or more data.",
         )
+
+
+def _partial(target: Target, config: Config) -> Iterator[str]:
+    """That an epoch is a batch which is not full, of which there is a rate of whole epochs."""
+    size, samples = config.batch_size or target.batch_size, target.length
+    if target.kind != "iterable" and size and samples is not None and samples < size:
+        one = f"one batch of {counted(samples, 'sample')}, {PARTIAL_SIGN} of {size}"
+        yield f"An epoch is {one}: rates are of whole epochs, with the start of each."
 
 
 def trial_cost(

@@ -44,6 +44,7 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.records.run import EndReason
+from dlprof.search.space import refuse_budget
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.failures import SENT_SOONER
@@ -115,10 +116,11 @@ def run_profile(
     settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
+    refuse_budget(settings)
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
-        outlook = look_at(runner, settings, machine, lambda: deadline.cut_s, one=True)
+        outlook = look_at(runner, settings, machine, lambda: deadline.spare_s(settings), one=True)
         config = outlook.space.configs[0]
         cost = trial_cost(settings, machine, outlook.target, runner)
         if config not in outlook.faults:
@@ -219,6 +221,7 @@ class _Profile(Measuring):
             cold_cache=experiment.role == "cold" or self.settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
+            any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
         found = self.measured(
             request,

@@ -364,6 +364,9 @@ class Sweep(Measuring):
         ]
         # A single time that others disturbed may be several times too long: the median of three.
         known = len(timed) >= 3 or not all(trial.noisy for trial in timed)
+        # One that takes longer than a window, as an iterable's first batch may, is timed once: each
+        # more would cost more than what it says.
+        known |= any((trial.epoch_turnover_s or 0.0) > proposal.trial_s for trial in timed)
         request = self.request(
             config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )
@@ -434,7 +437,11 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         cpus = numa_cpus(ranks, machine)
-        outlook = look_at(runner, settings, machine, lambda: deadline.cut_s)
+
+        def left_s() -> float:  # a run that goes on has trials
+            return deadline.spare_s(settings) if before is None else deadline.cut_s
+
+        outlook = look_at(runner, settings, machine, left_s)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)

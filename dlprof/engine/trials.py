@@ -21,6 +21,7 @@ from dlprof.records import (
     checked,
 )
 from dlprof.records.run import EndReason
+from dlprof.search.space import refuse_budget
 from dlprof.settings import SweepSettings
 from dlprof.store import RunWriter
 from dlprof.trial.protocol import Message, TrialRequest
@@ -70,6 +71,15 @@ class Deadline:
     def cut_s(self) -> float:
         """Seconds after which the trial that runs is ended."""
         return self._until_s(overrun=_PROMISED / 2)
+
+    def spare_s(self, settings: SweepSettings) -> float:
+        """``cut_s``, of what comes before the first trial.
+
+        Raises:
+            UsageError: Nothing is left for a trial, whatever comes yet.
+        """
+        refuse_budget(settings, self.budget_s - self.cut_s)
+        return self.cut_s
 
     def _until_s(self, *, overrun: float) -> float:
         promised_s = (1 + _PROMISED) * self.budget_s - self.ending_s

@@ -56,8 +56,8 @@ def cards(findings: Sequence[Finding]) -> Iterator[Card]:
 
 
 def _worth(finding: Finding, gain: str) -> Iterator[Row]:
-    if gain:
-        yield "Speed-up", gain
+    if gain:  # what others take is nothing that a change of the loader brings
+        yield "If quiet" if finding.code == "cpu.neighbours" else "Speed-up", gain
     if finding.script_gain is not None:
         whole = f"{_worth_of(finding, finding.script_gain)}, from the script's start to its end"
         yield "Overall", ", ".join(filter(None, (whole, _needs(finding))))
@@ -66,12 +66,16 @@ def _worth(finding: Finding, gain: str) -> Iterator[Row]:
 
 
 def answer(
-    findings: Sequence[Finding], wait: float | None = None, *, workers: int | None = None
+    findings: Sequence[Finding],
+    wait: float | None = None,
+    *,
+    workers: int | None = None,
+    where: str = "",
 ) -> Iterator[Row]:
     """The first finding: the bottleneck, the fix and what it brings; and what else pays most.
 
     ``wait`` is the share of the time that the step waits, ``workers`` how many there are now, where
-    they are known.
+    they are known; ``where`` is of what, for a loop that is a part of a script.
     """
     finding = next(iter(findings), None)
     if finding is None:
@@ -100,7 +104,8 @@ def answer(
         if wait is None:
             gain = "not known"
         elif NOTABLE <= wait < 1:
-            gain = f"not known; at most {ratio_text(1 / (1 - wait))}, without any wait for data"
+            most = f"{ratio_text(1 / (1 - wait))} {where}".strip()
+            gain = f"not known; at most {most}, without any wait for data"
     yield from _worth(finding, gain)
     if other is not None and not instead:
         said = f": {_offer(finding, other)}"

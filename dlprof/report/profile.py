@@ -67,7 +67,7 @@ def profile_report(run: Run) -> doc.Document:
     return doc.Document(
         title=title_of(run),
         answer=(
-            *(first(run) if run.traced else ()),  # else findings are all that there is
+            *first(run, found=run.traced is not None),  # else findings are all that there is
             doc.FactList(tuple(_answer(run, diagnosis, measured))),
             *doc.known(_lanes(run.traced)),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -112,7 +113,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         late = straggler_of(run) if "rank" in shown[0].evidence else None
         wait = _slowest(run.watched).wait_fraction if run.watched else None
         wait = wait if late is None else waits_for_late(run, late)
-        yield from answer(shown, wait, workers=diagnosis.config.num_workers)
+        now = diagnosis.config.num_workers
+        yield from answer(shown, wait, workers=now, where="in this loop")
         if shown[0].fix is not None:
             yield _certainty(shown[0])
     elif diagnosis is not None and diagnosis.trials and run.watched:
@@ -328,9 +330,12 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         if script is not None and _is_rarely_waited_for(loaders, script):
             who, wait = "the script", percent_text(script.wait_fraction)
         return f"No DataLoader bottleneck: {who} spends {wait} waiting for data."
-    sentence = f"The loop over {name} spends {percent_text(share)} of its time waiting for data"
-    begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     whole_s = slowest.waited_s + slowest.stepped_s
+    # In seconds, as the wait beside it is of the whole script's; a share in rounds is of these.
+    of_loop = math.isclose(share * whole_s, slowest.waited_s, rel_tol=1e-6)
+    spent = format_duration(whole_s) if of_loop else "time"
+    sentence = f"The loop over {name} spends {percent_text(share)} of its {spent} waiting for data"
+    begun_s = (slowest.startup_s or 0.0) + (slowest.turnover.total_s if slowest.turnover else 0.0)
     begun = begun_s / whole_s if whole_s > 0 else 0.0
     if begun >= NOTABLE:
         within, config = max(0, round(100 * share) - round(100 * begun)), slowest.config

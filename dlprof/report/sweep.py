@@ -13,7 +13,7 @@ from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import background_text
-from dlprof.advise.wrong_data import present_failure, said_first
+from dlprof.advise.wrong_data import noted, present_failure, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
@@ -138,9 +138,12 @@ def certainty(found: Recommendation | Answer) -> doc.Row:
     return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
 
 
-def first(run: Run) -> Iterator[doc.Block]:
-    """What is said before all else: settings whose data is wrong, or that fail."""
-    for text in said_first(run):
+def first(run: Run, *, found: bool = True) -> Iterator[doc.Block]:
+    """What is said before all else: settings whose data is wrong, or that fail.
+
+    With ``found=False`` only what was known before any trial.
+    """
+    for text in said_first(run) if found else noted(run):
         yield doc.Text(doc.Styled(text, "bad"))
 
 
@@ -184,8 +187,8 @@ def _answer(
     asked = ", ".join(_asked(limits, step=advice.expected.wait_fraction is None))
     if how:
         known = filter(None, (says, asked and f"for {asked}"))
-        source = "the costs of batches" if predicted else "what was measured"
-        yield how, "; ".join(known) or f"from {source} on {measured}"
+        source = "what a batch costs in its traced trials" if predicted else "its trials"
+        yield how, "; ".join(known) or f"not measured: this run has it from {source}"
     yield "Speed-up", _speed_up(run, advice)
     yield from ranks
     if advice.numa_binding is not None:

@@ -110,13 +110,15 @@ def plan_trials(
     return plan, (LeftOut(setting=setting, reason=reason),)
 
 
-def refuse_budget(settings: SweepSettings) -> None:
-    """Refuse a budget that can't hold a trial whatever the target, before it is built."""
+def refuse_budget(settings: SweepSettings, spent_s: float = 0.0) -> None:
+    """Refuse a budget that can't hold a trial whatever the target, as soon as that is known."""
     least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
         Config(), settings.trial_s or SHORTEST_TRIAL_S
     )
-    if least_s > settings.budget_s:
-        raise _too_little(settings, f"{format_duration(least_s)} at least", 10 * least_s)
+    if least_s > settings.budget_s - spent_s:
+        before = " with all before it" if spent_s else ""
+        takes = f"{format_duration(spent_s + least_s)} at least{before}"
+        raise _too_little(settings, takes, spent_s + 10 * least_s)
 
 
 def _too_little(settings: SweepSettings, takes: str, enough_s: float) -> UsageError:

@@ -66,7 +66,7 @@ def make_loader(
     size, length = getattr(loader, "batch_size", None), built.target.length
     is_less = isinstance(size, int) and length is not None and length < size
     # The length of an iterable dataset may be anybody's guess. Else an epoch without one full
-    # batch has no rate: what it takes is time to first batch.
+    # batch has no rate to compare: what it takes is time to first batch.
     if is_less and built.target.kind != "iterable" and not any_size:
         raise TargetError(
             f"The dataset is smaller than one batch: an epoch of {built.target.spec!r} has "

@@ -237,7 +237,8 @@ def _measure(
         request.step_s, request.step_callable, request.step_spread, built.directory
     )
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
-    loader = make_loader(built, request.config, gate=gate, in_worker=guard_worker)
+    size = request.any_size
+    loader = make_loader(built, request.config, gate=gate, in_worker=guard_worker, any_size=size)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     ranks: RankGroup | None = None

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_maker, set_iterator_maker
-from dlprof.records import BY_COPY, Config, DatasetWeight, Failure, FailureKind, WorkerStart
+from dlprof.records import (
+    BY_COPY,
+    NO_DATA_SIGN,
+    Config,
+    DatasetWeight,
+    Failure,
+    FailureKind,
+    WorkerStart,
+)
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
@@ -278,10 +286,10 @@ def _samples_per_batch(
     """
     from dlprof.targets.counting import SampleCounter
 
-    sizes = gate.sizes if gate.attached else None
-    if sizes:
-        lost = first is None and batch is None
-        return float(sizes[-1]), "Each batch is None: does collate_fn return it?" if lost else ""
+    sizes, lost = gate.sizes if gate.attached else None, first is None and batch is None
+    if sizes or lost:
+        said = f"{NO_DATA_SIGN}: does collate_fn return it?" if lost else ""
+        return float(sizes[-1]) if sizes else None, said
     count = SampleCounter(built.target.batch_size)
     count(first)
     samples = count(batch)
@@ -477,7 +485,7 @@ def _loader(built: BuiltTarget, config: Config) -> Any:
     from dlprof.targets.loader import make_loader
     from dlprof.targets.parts import core_of
 
-    return core_of(make_loader(built, config, in_worker=guard_worker))
+    return core_of(make_loader(built, config, in_worker=guard_worker, any_size=True))
 
 
 def _start(built: BuiltTarget, config: Config, weight: DatasetWeight) -> WorkerStart | None:

@@ -64,6 +64,7 @@ class TrialRequest:
     weigh: bool = False  # instead of that, weigh the dataset within ``trial_s``
     # Start methods by which one worker is then started; ``own`` for the loader's.
     starts: tuple[str, ...] = ()
+    any_size: bool = False  # measure an epoch without one full batch, too
     # Follow each batch through its stages; the rate is then no figure to compare.
     explain: bool = False
     # Where batches are copied to before the step, by torch's name; ``auto`` for the accelerator

@@ -34,6 +34,40 @@ def test_a_consumer_that_is_the_limit_is_reported(tmp_path: Path) -> None:
     assert document["stalls"]["prep_fraction"] < 0.5
 
 
+_FEW = """
+import time
+import torch
+
+class Few(torch.utils.data.Dataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.zeros(4)
+
+def few(drop_last="no"):
+    return torch.utils.data.DataLoader(Few(), batch_size=8, drop_last=drop_last == "yes")
+"""
+
+
+def test_an_epoch_of_less_than_a_batch_is_profiled_and_said(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(_FEW)
+    profile(tmp_path, "small.py:few")
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    trial = run.completed[0]
+    assert (trial.samples_per_batch, trial.whole_epochs) == (5.0, True)
+    said = " ".join(dlprof(tmp_path, "report", "run.dlprof.jsonl").stdout.split())
+    assert said.startswith("An epoch is one batch of 5 samples, less than a full batch of 8")
+    # A sweep compares rates, of which there is none for full batches; nor is there any batch here.
+    for arguments in (
+        ("sweep", "small.py:few"),
+        ("profile", "small.py:few", "--arg", "drop_last=yes"),
+    ):
+        done = dlprof(tmp_path, *arguments, *QUICK, "-o", "none.dlprof.jsonl")
+        assert done.returncode == 2, done.stderr
+
+
 def remedied(document: dict[str, Any]) -> None:
     codes = [finding["code"] for finding in document["findings"]]
     assert set(codes[:2]) & {"too_few_workers", "fetch.io"}, codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from finding_cases import QUIET, Loader, codes, evidence, modeled
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.advise.findings.machine import growth_per_batch, may_grow
-from dlprof.records import BatchCosts, Usage
+from dlprof.records import BatchCosts, Finding, SampleCosts, Usage
 
 MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -164,11 +165,13 @@ def test_a_little_faster_with_fewer_workers_is_chance_beside_others() -> None:
     assert "too_many_workers" not in codes(find(noisy))
 
 
-def _with_batches(seen: Evidence, io_s: tuple[float, ...]) -> Evidence:
+def _with_batches(
+    seen: Evidence, io_s: tuple[float, ...], *, cpu_s: float = 0.0, queue_s: float = 0.0
+) -> Evidence:
     """The same with other batches in what was explained of the settings themselves."""
-    zero = (0.0,) * len(io_s)
+    zero, cpu, queue = ((each_s,) * len(io_s) for each_s in (0.0, cpu_s, queue_s))
     rows = BatchCosts(
-        cpu_s=zero, io_s=io_s, run_queue_s=zero, put_cpu_s=zero, receive_cpu_s=zero,
+        cpu_s=cpu, io_s=io_s, run_queue_s=queue, put_cpu_s=zero, receive_cpu_s=zero,
         receive_io_s=zero, main_cpu_s=zero,
     )  # fmt: skip
     observations = tuple(
@@ -186,6 +189,44 @@ def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None
     tail = (0.03,) * 97 + (0.45,) * 3
     assert "order.blocking" in codes(find(_with_batches(seen, tail)))
     assert "order.blocking" not in codes(find(_with_batches(seen, (0.03, 0.045) * 50)))
+
+
+def _uneven(io_s: tuple[float, ...], *, longest_s: float = 0.4) -> list[Finding]:
+    """Beside others, who take most of the cores: samples of a few ms, and some."""
+    cpu_s, queue_s, blocked_s = 0.03, 0.06, statistics.fmean(io_s)
+    loader = Loader(
+        config=config(0), fetch_cpu=cpu_s, fetch_io=blocked_s, starved=queue_s,
+        rate=1 / (cpu_s + queue_s + blocked_s),
+    )  # fmt: skip
+    crowd = Usage(
+        own_cpu_cores=0.6, available_cpu_cores=0.7, other_cpu_cores=1.3, other_runnable=4.0
+    )
+    seen = evidence(loader, usage=crowd, noisy=True)
+    seen = _with_batches(seen, io_s, cpu_s=cpu_s, queue_s=queue_s)
+    samples = SampleCosts(
+        count=1600, mean_s=0.006, median_s=0.004, p95_s=0.01, p99_s=0.02, max_s=longest_s,
+        slowest={"407": longest_s, "7": 0.9 * longest_s, "30": 0.05},
+    )  # fmt: skip
+    named = tuple(
+        dataclasses.replace(o, explanation=dataclasses.replace(o.explanation, samples=samples))
+        if o.explanation
+        else o
+        for o in seen.observations
+    )
+    return [*find(dataclasses.replace(seen, observations=named))]
+
+
+def test_a_few_samples_that_wait_far_longer_are_named_before_others_who_take_cores() -> None:
+    tail = ((0.001,) * 11 + (0.4,)) * 8
+    first, *rest = _uneven(tail)
+    assert (first.code, first.title.rpartition(": ")[2]) == ("fetch.io", "index 407 (400 ms)")
+    assert "407 (400 ms), 7 (360 ms)." in first.explanation
+    assert "cpu.neighbours" in codes(rest)
+    # What all samples wait for, or one waits for a core, is no tail of theirs.
+    for io_s, longest_s in (((0.034,) * 96, 0.4), (tail, 0.05)):
+        found = _uneven(io_s, longest_s=longest_s)
+        assert codes(found)[0] == "cpu.neighbours"
+        assert not any("few samples" in each.title for each in found)
 
 
 def test_queues_that_others_empty_are_not_too_shallow() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from builders import config
-from finding_cases import Loader, codes, evidence
+from builders import around, config
+from finding_cases import Loader, codes, evidence, modeled
 
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
@@ -110,6 +111,16 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.evidence["starved_workers"] == [0, 1]
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
+
+
+def test_no_text_has_parentheses_within_parentheses() -> None:
+    """What more shards bring is said in words where it is too noisy, and these have their own."""
+    widths = {4: 0.02, 2: 0.8}  # of what is surer, less cancels
+    model = modeled(lambda chosen, _: around(12.5 * chosen.num_workers, widths[chosen.num_workers]))
+    first = find(dataclasses.replace(_starving(2, 4), predict=model))[0]
+    assert first.fix is not None
+    assert "too noisy to say" in first.fix.text
+    assert not re.search(r"\([^)]*\(", f"{first.fix.text} {first.explanation}")
 
 
 @pytest.mark.parametrize(("rate", "does"), [(1.0, True), (0.6, False)])

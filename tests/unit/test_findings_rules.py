@@ -894,6 +894,12 @@ def test_what_others_take_is_known_by_a_batch_where_a_trial_was_too_short_for_it
     assert first.predicted_gain is not None
     assert second.predicted_gain is not None
     assert first.predicted_gain.value > second.predicted_gain.value > 1.1
+    # No change of the loader brings it, so that it is no speed-up.
+    assert str(first.evidence["gain_at"]).endswith("on a quiet machine")
+
+    told = dict(answer([first, second]))
+    assert "Speed-up" not in told
+    assert "on a quiet machine" in str(told["If quiet"])
 
 
 def test_others_come_behind_what_pays_where_their_cores_bring_nothing() -> None:

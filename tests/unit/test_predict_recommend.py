@@ -404,3 +404,12 @@ def test_poor_runs_get_an_honest_answer(
         assert rates_there[answer.config] == rate
         assert json.loads(predict_document(view))["rows"]
         assert drawn(forecast_report(view), 80, verbose=True)
+
+
+def test_what_was_not_measured_is_said_in_plain_words() -> None:
+    """Not by the name of the host, which says nothing of how it is known."""
+    seen = run(blocks({config(0): [100.0] * 3, config(1): [150.0] * 3}))
+    found = dataclasses.replace(recommend(seen), basis="predicted")
+    text = " ".join(drawn(recommendation_report(seen, found), 80).split())
+    assert "Predicted not measured: this run has it from what a batch costs" in text
+    assert seen.header.machine.hostname not in text

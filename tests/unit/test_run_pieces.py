@@ -36,6 +36,7 @@ from dlprof.records import (
     Estimate,
     Finding,
     FindingCode,
+    Fix,
     Headroom,
     Run,
     TriedSetting,
@@ -425,7 +426,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
     assert (
         verdict([quick, slow])
-        == "The loop over train.py:31 spends 38% of its time waiting for data."
+        == "The loop over train.py:31 spends 38% of its 1 min 40 s waiting for data."
     )
     late = dataclasses.replace(slow, startup_s=8.4)  # and 2.6 s of restarts, of 100 s
     starting = " data: 27% in epochs, 11% at epoch starts"
@@ -445,7 +446,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert verdict([slow], rarely).startswith("No DataLoader bottleneck: the script spends 1%")
     for ending in ("interrupted", "running", "exception"):  # of which the loop was to go on
         cut = dataclasses.replace(rarely, ending=ending)
-        assert verdict([slow], cut).startswith("The loop over train.py:31 spends 38% of its time")
+        assert verdict([slow], cut).startswith("The loop over train.py:31 spends 38% of its 1 min")
 
 
 @pytest.mark.parametrize("ending", ["returned", "interrupted"])
@@ -485,6 +486,19 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     assert (none in text) is not told
 
 
+def test_each_figure_of_a_screen_says_what_it_is_of() -> None:
+    """Of the whole script its seconds, of the loop a share of its own, and a bound of that."""
+    finding = Finding(
+        code="fetch.io", severity="high", title="Slow", explanation="Long.", fix=Fix(text="Less.")
+    )
+    found = Diagnosis(config=Config(), findings=(finding,), trials=("train.py:3",))
+    run = dataclasses.replace(watched_run(loader("train.py:3", 0.75)), diagnosis=found)
+    text = " ".join(drawn(script_report(run), 80).split())
+    assert "train.py ran 2 min 5 s and waited 48 s of that for data" in text
+    assert "The loop over train.py:3 spends 75% of its 1 min 40 s waiting for data" in text
+    assert "Speed-up not known; at most 4.00x in this loop, without any wait for data" in text
+
+
 HEADROOM = Headroom(
     rounds=8,
     live_batches=80,
@@ -511,11 +525,18 @@ def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
         assert "without any wait for data" not in text
 
 
-@pytest.mark.parametrize(("wait", "said"), [(0.3, "38"), (0.38, "38"), (0.45, "45")])
-def test_a_loop_that_waits_less_than_its_rounds_waits_as_they_do(wait: float, said: str) -> None:
+@pytest.mark.parametrize(
+    ("wait", "said", "of"),
+    [(0.3, "38", "time"), (0.38, "38", "1 min 40 s"), (0.45, "45", "1 min 40 s")],
+)
+def test_a_loop_that_waits_less_than_its_rounds_waits_as_they_do(
+    wait: float, said: str, of: str
+) -> None:
     report = script_report(watched_run(loader("train.py:3", wait, headroom=HEADROOM)))
     text = drawn(report, 80)
-    assert f"The loop over train.py:3 spends {said}% of its time waiting for data." in text
+    # Seconds are its own only where the share is of them, and not of a batch in its rounds.
+    whole = f"The loop over train.py:3 spends {said}% of its {of} waiting for data."
+    assert whole in " ".join(text.split()).replace("Data wait ", "")
     assert f"  train.py:3  {said}% wait  " in text
     why = "38% of the time is waiting, without the pauses, which fill queues"
     assert why in " ".join(drawn(report, 80, verbose=True).split())

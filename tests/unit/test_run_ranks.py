@@ -251,7 +251,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause() -> None:
     # Not 1.11x, by its own wait of 10%.
     fix = "Fix num_workers=4 on rank 1, or on all ranks (now num_workers=1)"
     assert f"{fix} Speed-up not known; at most" in text
-    assert "at most 1.67x, without any " in text
+    assert "at most 1.67x in this loop, without any " in text
 
 
 def test_a_step_is_not_the_limit_of_a_rank_whose_data_others_wait_for() -> None:
@@ -291,7 +291,7 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     found = slow_reads(gain=Estimate(value=3.0, low=2.0, high=4.0))
     late = rank_run(0, came(0.5), io_s=0.4, diagnosis=found)
     _, text = shown({0: late, 1: rank_run(1, came(0.1))})
-    assert "The loop over train.py:7 spends 50% of its time waiting for data." in text
+    assert "The loop over train.py:7 spends 50% of its 20 s waiting for data." in text
     assert "rank 0's batches come last" in text
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.

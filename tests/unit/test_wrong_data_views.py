@@ -19,6 +19,8 @@ from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.wrong_data import data_findings, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
+    NO_DATA_SIGN,
+    PARTIAL_SIGN,
     UNEVEN_SIGN,
     UNSHARED_SIGN,
     Constraints,
@@ -410,6 +412,23 @@ def test_idle_workers_that_nobody_asked_for_are_not_said_first() -> None:
     )
     assert recommend(found).findings[0].code == "workers.unfed"
     assert not said_first(found)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        f"{NO_DATA_SIGN}: does collate_fn return it?",
+        f"An epoch is one batch of 5 samples, {PARTIAL_SIGN} of 8.",
+    ],
+)
+def test_what_batches_lack_is_said_first_on_every_screen(note: str) -> None:
+    trials = blocks({config(0): [100.0] * 3, config(1): [150.0] * 3})
+    found = run(trials, target=target(notes=("Loaded as it is.", note)))
+    assert said_first(found) == [note]
+    answer = with_recommendation(found)
+    assert note in drawn(sweep_report(answer), 500)
+    diagnosed = dataclasses.replace(answer, diagnosis=Diagnosis(config=config(0)))
+    assert note in drawn(profile_report(diagnosed), 500)  # though no batch was traced
 
 
 def test_ranks_of_uneven_epochs_are_named_on_every_screen() -> None:

@@ -202,7 +202,7 @@ def unfed(view: Evidence) -> Claim | None:
     elif pays and not few and not _all_fed(view, fed):
         code = _STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
-    brings = f" (predicted {as_fast(whole.estimate)})" if whole is not None and pays else ""
+    brings = f". Predicted: {as_fast(whole.estimate)}" if whole is not None and pays else ""
     return Claim(
         title,
         f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "

@@ -277,7 +277,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         where = f"at a step of {step}" if view.step_s > 0 else "with this step"
         where = where if view.has_step else "with no training step"
         where = where if view.script is None else "in this loop"
-        where += " on cores that nobody else uses" if gain.is_alone else ""
+        where += " on a quiet machine" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
         # To a whole script starts of epochs are left as well.
         evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}

@@ -663,14 +663,64 @@ def _scattered(view: Evidence, costs: Costs) -> Claim | None:
     )
 
 
+def _few_slow(view: Evidence) -> Claim | None:
+    """A few samples wait so long that they take a large part of the time.
+
+    By what batches were blocked: what a sample waits for a core, others bring, and any may have it.
+    Where settings bridge such waits, workers wait for each other, or each epoch begins with one,
+    that is found by itself.
+    """
+    explained, costs = view.explained, view.costs
+    samples = None if explained is None else explained.samples
+    if explained is None or costs is None or samples is None or not explained.costs.io_s:
+        return None
+    blocked, slow_s = explained.costs.io_s, 0.5 * samples.max_s
+    beyond_s = [max(0.0, each - 2 * costs.usual_io_s) for each in blocked]
+    share = math.fsum(beyond_s) / max(1e-12, costs.making.own_s * len(blocked))
+    slow = {name: took_s for name, took_s in samples.slowest.items() if took_s >= slow_s}
+    # The slowest has to be far from the usual, and its batch blocked for as long.
+    heavy = share >= at.LARGE_SHARE and slow_s >= 10 * samples.median_s and max(beyond_s) >= slow_s
+    if not (heavy and slow and view.limit in ("workers", "waiting")) or view.filling_s >= slow_s:
+        return None
+    if any(rule(view) is not None for rule in (lock, order, shallow)):
+        return None
+    named = [f"{name} ({format_duration(each_s)})" for name, each_s in slow.items()]
+    which = "position" if view.target.kind == "iterable" else "index"
+    gain = predicted_gain(view, costs=costs.without(math.fsum(beyond_s) / len(blocked)))
+    fix = (
+        f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
+        "that is tried again, a chunk that is read as a whole. Have such samples read ahead, "
+        "cached or left out."
+    )
+    more, brings = _more_that_pay(view)
+    if more is not None and brings is not None and (gain is None or brings.value > gain.value):
+        gain = brings
+        fix = f"Set num_workers={more.num_workers}: others go on while one waits. And s{fix[1:]}"
+    else:
+        more = None
+    return Claim(
+        f"A few samples wait far longer than the rest: {which} {named[0]}",
+        f"The usual sample takes {format_duration(samples.median_s)}, and some of "
+        f"{samples.count:,} up to {format_duration(samples.max_s)}: what their batches are blocked "
+        f"beyond others is {percent(share)} of the time to make all. The slowest: {which} "
+        f"{', '.join(named)}.",
+        share * (view.wait or 1.0),
+        "fetch_waiting_s fetch_cpu_s share",
+        {"share": share, "slowest_samples": slow},
+        fix,
+        config=more,
+        gain=gain,
+        place=Place.FAULT,
+    )
+
+
 def fetch_io(view: Evidence) -> Claim | None:
     """``__getitem__`` waits for storage or network."""
-    costs = _making_costs(view)
-    if costs is None:
-        return None
-    waits = costs.fetch.io_s > costs.fetch.cpu_s
-    found = (_scattered(view, costs) if waits else None) or _blocked(view, costs)
-    if found is not None:
+    costs, found = _making_costs(view), _few_slow(view)
+    if costs is not None and found is None:
+        waits = costs.fetch.io_s > costs.fetch.cpu_s
+        found = (_scattered(view, costs) if waits else None) or _blocked(view, costs)
+    if costs is None or found is not None:
         return found
     costs = costs.without(view.waits_for_gil_s or 0.0)
     # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.

@@ -219,11 +219,17 @@ def _alone(view: Evidence) -> Gain | None:
         # What it had doesn't show in a short trial, nor in one of a loader that mostly waits: by
         # what a batch took, and would take with a core at hand.
         gain = bound(max(1.0, costs.rate(view.config, view.cores) * costs.period_s))
-    if gain is None or not own or queued is None:
+    if gain is None:
+        return gain
+    gain = dataclasses.replace(gain, is_alone=True)
+    if not own or queued is None:
         return gain
     waited = own * queued / max(0.01, 1 - queued)  # threads in the run queue, on average
     most = 1 / max(0.02, 1 - waited)
     capped = gain.estimate.through(lambda value: min(value, most))
+    if gain.value > most:  # by one figure, of which its own interval says nothing
+        low, _ = bound(most).estimate.ends
+        capped = dataclasses.replace(capped, low=min(capped.ends[0], low))
     return dataclasses.replace(gain, estimate=capped)
 
 

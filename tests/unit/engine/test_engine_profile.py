@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,16 @@ from builders import config, header, machine, target
 from finding_cases import Loader, evidence, stage
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.preparation import Outlook, trial_cost
+from dlprof.engine.preparation import Outlook, look_at, trial_cost
 from dlprof.engine.profile import _Profile, for_one, refuse_spent
 from dlprof.engine.trials import Deadline
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
-from dlprof.records import Config, Failure, Run, Trial, TrialCost
+from dlprof.records import Config, Failure, Run, Target, Trial, TrialCost
 from dlprof.records.codec import to_json
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
+from dlprof.trial.protocol import Message
 from dlprof.trial.runner import TrialRunner
 
 
@@ -58,6 +60,37 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
     refuse(8.8)
     with pytest.raises(UsageError, match="can't hold a single trial"):
         refuse(9.8)  # half a second is left, and the first trial takes 1.4
+
+
+class SlowBuild:
+    """A runner whose target takes so long to build, and that must not be probed then."""
+
+    def __init__(self, now_s: list[float]) -> None:
+        self.now_s = now_s
+
+    def build(self, _limits: object) -> Target:
+        """As one that imports for long."""
+        self.now_s[0] += 9.0
+        return target()
+
+    def probe(self, _request: object, *, left_s: float) -> Message:
+        """What comes after it, with what is left then."""
+        raise NothingMeasuredError(f"{left_s:.1f}")
+
+
+def test_a_budget_that_is_used_up_is_refused_before_anything_else_is_begun() -> None:
+    def look(budget_s: float) -> None:
+        now_s = [0.5]
+        deadline = Deadline(budget_s=budget_s, began_s=0.0, clock=lambda: now_s[0])
+        settings, runner = SweepSettings(budget_s=budget_s), SlowBuild(now_s)
+        left_s = functools.partial(deadline.spare_s, settings)
+        look_at(cast("Any", runner), settings, machine(2), left_s, one=True)
+
+    with pytest.raises(UsageError, match="10 s at least with all before it") as shown:
+        look(3.0)
+    assert shown.value.hint == "Give a budget of 16 s or more."
+    with pytest.raises(NothingMeasuredError, match=r"11\.5"):  # 5% more, less 9.5 s
+        look(20.0)
 
 
 class DeadForkServer(PretendedBench):

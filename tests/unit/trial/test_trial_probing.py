@@ -58,11 +58,12 @@ def test_one_sample_at_a_time_is_reported() -> None:
     assert shown == (1.0, "The second batch counts as 1 sample.")
 
 
-def test_batches_in_which_nothing_is_are_reported() -> None:
-    gate: Any = types.SimpleNamespace(sizes=[8, 8], attached=True)
+@pytest.mark.parametrize("sizes", [[8, 8], None])  # of an iterable dataset nobody says them
+def test_batches_in_which_nothing_is_are_reported(sizes: list[int] | None) -> None:
+    gate: Any = types.SimpleNamespace(sizes=sizes, attached=True)
     built: Any = types.SimpleNamespace(target=types.SimpleNamespace(batch_size=8))
     shown = probing._samples_per_batch(gate, None, None, built)
-    assert shown == (8.0, "Each batch is None: does collate_fn return it?")
+    assert shown == (sizes and 8.0, "Each batch is None: does collate_fn return it?")
 
 
 SPAWN = Config(num_workers=1, start_method="spawn").canonical()
