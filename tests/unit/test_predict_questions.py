@@ -227,8 +227,8 @@ def test_nobody_is_assumed_on_other_cores_and_that_is_said() -> None:
 
 def test_what_was_measured_without_a_step_is_not_said_to_lack_one() -> None:
     on_more, with_step = (
-        recommend(calibrated(), Constraints(**wanted)).confidence_reason
-        for wanted in ({"cores": 16.0}, {"step_s": 0.02})
+        recommend(calibrated(), wanted).confidence_reason
+        for wanted in (Constraints(cores=16.0), Constraints(step_s=0.02))
     )
     assert "without a step" not in on_more
     assert "with a step of 20 ms" in with_step
