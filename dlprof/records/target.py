@@ -145,6 +145,10 @@ class Target:
     sharing_strategy: str | None = None
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
+    # Seconds of a sample that a process asks for the first time, and for the second, where it keeps
+    # samples in its memory: each process for itself. ``None`` where it doesn't, or that isn't known.
+    first_sample_s: float | None = None
+    kept_sample_s: float | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
@@ -164,6 +168,18 @@ class Target:
         if self.own_config is not None and self.own_config.persistent_workers:
             return None
         return next((note for note in self.notes if EPOCH_SIGN in note), None)
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether the dataset has a cache in the memory of each process, which that fills."""
+        return self.first_sample_s is not None and self.kept_sample_s is not None
+
+    @property
+    def persisting(self) -> tuple[bool, ...]:
+        """What ``persistent_workers`` may be where the user doesn't say."""
+        if self.against_persisting:
+            return (False,)
+        return (True,) if self.keeps_samples else (False, True)
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""
