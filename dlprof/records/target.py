@@ -145,8 +145,8 @@ class Target:
     sharing_strategy: str | None = None
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
-    # Seconds of a sample that a process asks for the first time, and for the second, where it keeps
-    # samples in its memory: each process for itself. ``None`` where it doesn't, or that isn't known.
+    # Seconds of a sample that a process asks for the first time, and again, where each keeps samples
+    # in its own memory. ``None`` where the dataset doesn't, or that isn't known.
     first_sample_s: float | None = None
     kept_sample_s: float | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
@@ -173,6 +173,19 @@ class Target:
     def keeps_samples(self) -> bool:
         """Whether the dataset has a cache in the memory of each process, which that fills."""
         return self.first_sample_s is not None and self.kept_sample_s is not None
+
+    def epochs_loaded(self, config: Config) -> float:
+        """How many first epochs ten epochs take as long as, where the dataset keeps samples.
+
+        Each worker that persists has a cache of its own. Drawn at random, a sample comes to the one
+        that has it as often as to each other one; in order, always.
+        """
+        lost = config.num_workers and not config.persistent_workers
+        if lost or self.first_sample_s is None or self.kept_sample_s is None:
+            return 10
+        others = 0.0 if self.sampler == "SequentialSampler" else 1 - 1 / max(1, config.num_workers)
+        whole = math.fsum(others**epoch for epoch in range(10))
+        return whole + (10 - whole) * self.kept_sample_s / self.first_sample_s
 
     @property
     def persisting(self) -> tuple[bool, ...]:
