@@ -365,7 +365,9 @@ class Measurement:
         however slow the batches are.
         """
         loop, gate = self.loop, self.gate
-        limited = self.turnover and gate.attached
+        stays = loop.config.persistent_workers or not loop.config.num_workers
+        # Who stays has the samples of that epoch in the next.
+        limited = self.turnover and gate.attached and not (self.one_epoch and stays)
         if limited:
             gate.reopen(limit=max(1, loop.config.num_workers))
         loop.begin_epoch()
