@@ -145,10 +145,10 @@ class Target:
     sharing_strategy: str | None = None
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
-    # Seconds of a sample that a process asks for the first time, and again, where each keeps them
-    # in its own memory. ``None`` where the dataset doesn't, or that isn't known.
+    # Seconds of a sample that a process asks for the first time, where it keeps samples in its own
+    # memory; ``None`` where it doesn't, or that isn't known.
     first_sample_s: float | None = None
-    kept_sample_s: float | None = None
+    kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from builders import config
@@ -260,7 +261,10 @@ def test_whole_epochs_of_another_remedy_are_none_of_workers_that_persist() -> No
         target_fields={"batches_per_epoch": 100},
         variants={kept: 1.0, config(16): 1.3},
     )
-    differ = {kept: {"epoch_turnover_s": 0.0}, config(16): {"whole_epochs": True}}
+    differ: dict[Config, dict[str, Any]] = {
+        kept: {"epoch_turnover_s": 0.0},
+        config(16): {"whole_epochs": True},
+    }
     whole = tuple(
         dataclasses.replace(
             each, trial=dataclasses.replace(each.trial, **differ.get(each.trial.config, {}))
