@@ -144,9 +144,9 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
 def by_memory(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     """Seconds of a sample that is asked for the first time, and of the same one asked for again.
 
-    The middle of each, of three samples to eight that lie apart, asked again only when all of them
-    were: the last one alone is no cache worth the name. ``None`` where that takes longer than the
-    limit, or the dataset doesn't give single samples by their numbers.
+    The middle of each, of three samples to 32 that lie apart, asked again only when all of them
+    were: the last few blocks that were read are no cache of an epoch. ``None`` where that takes
+    longer than the limit, or the dataset doesn't give single samples by their numbers.
     """
     if issubclass(type(dataset), IterableDataset):
         return None
@@ -154,7 +154,7 @@ def by_memory(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     with _alarm(max(0.0, limit_s)), contextlib.suppress(Exception, SystemExit):
         count = len(dataset) if limit_s > 0 else 0
         dataset[0 if count else None]  # pays for imports and for what is opened once
-        for place in range(count // 16, count, max(1, count // 8)):
+        for place in range(count // 64, count, max(1, count // 32)):
             asked_s = _spent_s()
             dataset[place]
             first[place] = _spent_s() - asked_s

@@ -87,7 +87,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         shards = split_by(built.parts.dataset)
         # A loader that loads nothing here has no samples to ask for here.
         if alone is None and not is_bounded(built.parts.dataset):
-            patience_s = max(0.5, min(2 * (ended_s - middle_s), (request.limit_s or 0.0) / 10))
+            patience_s = min(0.5 + 2 * (ended_s - middle_s), (request.limit_s or math.inf) / 10)
             kept = by_memory(built.parts.dataset, limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
