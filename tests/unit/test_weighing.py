@@ -353,7 +353,12 @@ class Keeping(Blocks):
 
 @pytest.mark.parametrize(
     ("data", "again_s"),
-    [(Keeping(), 0.001), (Keeping(length=8), 0.001), (Keeping(room=30), 0.1), (Blocks(), 0.1)],
+    [
+        (Keeping(), 0.001),
+        (Keeping(length=8), 0.001),
+        (Keeping(room=30), 0.1),
+        (Blocks(keeps=False), 0.1),
+    ],
 )
 def test_samples_are_asked_for_again_when_others_were(
     monkeypatch: pytest.MonkeyPatch, data: Blocks, again_s: float
