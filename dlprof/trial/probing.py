@@ -66,7 +66,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
-    files = open_files()
+    files, began_s = open_files(), _clock()
     places, gate = positions(files), EpochGate()
     loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
@@ -87,7 +87,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         shards = split_by(built.parts.dataset)
         # A loader that loads nothing here has no samples to ask for here.
         if alone is None and not is_bounded(built.parts.dataset):
-            patience_s = min(0.5 + 2 * (ended_s - middle_s), (request.limit_s or math.inf) / 10)
+            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
+            patience_s = min(0.5 + 2 * (ended_s - middle_s), left_s / 4)
             kept = by_memory(built.parts.dataset, limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
