@@ -338,15 +338,16 @@ def _wanted(
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
-    keeps: tuple[bool, ...] = (False, True)
-    if settings.persistent_workers is None and (note := target.against_persisting):
-        keeps = (False,)
-        reason = f"measured only where it is named, as {note.removesuffix('.')}"
-        left_out.append(LeftOut(setting="persistent_workers=True", reason=reason))
+    if settings.persistent_workers is None and len(target.persisting) == 1:
+        lost = "workers that end lose the samples that the dataset keeps in them"
+        why = (target.against_persisting or lost).removesuffix(".")
+        reason = f"measured only where it is named, as {why}"
+        setting = f"persistent_workers={not target.persisting[0]}"
+        left_out.append(LeftOut(setting=setting, reason=reason))
     # Torch's default and twice it; deeper queues help only against bursts.
     unnamed: dict[str, tuple[object, ...]] = {
         "prefetch_factor": (2, 4),
-        "persistent_workers": keeps,
+        "persistent_workers": target.persisting,
         "in_order": (own is None or own.in_order,),
     }
     names = [field.name for field in dataclasses.fields(Config)]

@@ -783,6 +783,8 @@ class Evidence:
 
     def having(self, **changes: Any) -> Config:
         """The configuration with other settings."""
+        if changes.get("num_workers") and self.target.persisting == (True,):
+            changes = {"persistent_workers": True, **changes}  # else they lose what they keep
         return dataclasses.replace(self.config, **changes).canonical()
 
     def figures(self, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
