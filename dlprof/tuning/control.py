@@ -7,6 +7,7 @@ passes in what it saw, and gets the next answer.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections import deque
@@ -247,10 +248,15 @@ class Control:
         self.idle = f"{share:.0%} of the time waits for data, {why}"
 
     def _may_lose(self, more_s: float = _ALLOWED_S / 2) -> bool:
-        """Whether trials have cost so little lately that they may cost so much more."""
+        """Whether trials may cost so much more, and no minute that has it costs more than allowed.
+
+        What one of them brought pays for those before it, and for none after: a minute may begin
+        with these.
+        """
         while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
             self._losses.popleft()
-        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses)) + more_s <= _ALLOWED_S
+        latest = (lost_s for _, lost_s in reversed(self._losses))
+        return max(itertools.accumulate(latest, initial=0.0)) + more_s <= _ALLOWED_S
 
     # Looking.
 
@@ -282,10 +288,12 @@ class Control:
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             turn = _whole(seen)
-            if against_s is not None and not self._may_lose(turn.lost_s(against_s)):
-                break
             if self.total_s > self._until_s:
                 break
+            if against_s is not None:  # another window costs what these did
+                more_s = turn.lost_s(against_s) * (1 + 1 / len(seen))
+                if not self._may_lose(more_s):
+                    break
         return turn
 
     def _cost_s(self, window: Window, step_s: float) -> float:
@@ -294,8 +302,13 @@ class Control:
         waited_s = (window.waited_s + window.stepped_s) / window.made - stepped_s
         return max(0.0, waited_s) + (step_s if self.by_wait else stepped_s)
 
-    def _count_loss(self, turn: Window, against_s: float) -> None:
-        self._losses.append((self.total_s, turn.lost_s(against_s)))
+    def _count_loss(self, turn: Window, against_s: float, back: Window | None = None) -> float:
+        """What a turn cost, with the way ``back``: what was ordered in it is let pass after it."""
+        lost_s = turn.lost_s(against_s)
+        if back is not None:  # what is in stock was made in the turn
+            lost_s += back.skipped_s - (back.skipped - turn.stocked) * against_s
+        self._losses.append((self.total_s, lost_s))
+        return lost_s
 
     # Trying.
 
@@ -414,7 +427,7 @@ class Control:
         try:
             old = yield from self._turn(self.kept, 2)
             old_s = [self._cost_s(old, step_s)]
-            verdict = None
+            lost_s, verdict = list[float](), None
             # What is hard to distinguish takes longer turns.
             for count in range(2, 2 + _ENOUGH):
                 against_s = statistics.fmean(old_s)
@@ -422,11 +435,13 @@ class Control:
                 old = yield from self._turn(self.kept, count)
                 old_s.append(self._cost_s(old, step_s))
                 around_s = statistics.fmean(old_s[-2:])
-                self._count_loss(tried, around_s)
+                lost_s.append(self._count_loss(tried, around_s, old))
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
                 last = self.total_s > self._until_s or count == 1 + _ENOUGH
                 verdict = judged(gains, cheaper=cheaper, last=last)
-                if verdict is not None or not self._may_lose(0.0):
+                # Another one costs what these did.
+                again_s = max(0.0, statistics.fmean(lost_s))
+                if verdict is not None or not self._may_lose(again_s):
                     break
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))
