@@ -30,6 +30,15 @@ def test_a_second_attempt_finds_no_run_of_the_first(tmp_path: Path) -> None:
     run_commands(fails_once, tmp_path, os.environ, code=0)
 
 
+def test_the_last_attempt_has_more_time_than_the_page_gives(tmp_path: Path) -> None:
+    run_commands(
+        'dlprof() { [ "$*" = "profile --budget 5m x" ]; }\ndlprof profile x --budget 60s\n',
+        tmp_path,
+        os.environ,
+        code=0,
+    )
+
+
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 LINKED = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
 
