@@ -227,9 +227,8 @@ def interval(rate: float, calibration: Calibration, cell: Cell, lost_log: float 
         MODEL_ERROR,
         EXTRAPOLATED_ERROR if elsewhere else 0.0,
         *[DOUBT_ERROR] * len(calibration.doubts),
-        DOUBT_ERROR
-        if calibration.queueing_s or calibration.lock_s
-        else 0.0,  # a line through few workers
+        # Few workers show how long many wait for each other.
+        DOUBT_ERROR if calibration.queueing_s or calibration.lock_s else 0.0,
         lost_log / 2,
     )
     limit, work = binding(cell)[1], cell.work

@@ -328,8 +328,8 @@ def test_a_lock_that_is_waited_for_on_a_crowded_machine_is_not_held_for_longer()
     quiet = locked(0.5, cpu_s=0.2, io_s=0.0)
     some, trials = [], []
     for count, waited_s in ((1, 0.0), (2, quiet.lock_s**2 / 0.2)):
-        half = {"cpu": (0.1,) * 30, "io": (waited_s,) * 30, "run_queue_s": (0.1,) * 30}
-        some.append(explained(count, **half))
+        computed, waited = (0.1,) * 30, (waited_s,) * 30
+        some.append(explained(count, cpu=computed, io=waited, run_queue_s=computed))
         rate = Estimate(value=count / (0.2 + waited_s))
         usage = Usage(worker_waits={"running": 0.8, "lock": 0.2} if count > 1 else {})
         config = Config(num_workers=count).canonical()
