@@ -583,6 +583,25 @@ def test_whether_a_limit_was_met_is_as_open_as_the_trials_leave_it() -> None:
     assert high > 2
 
 
+@pytest.mark.parametrize("served", [4, 6, 10, 14])
+@pytest.mark.parametrize("sharpness", [2, 20])
+def test_numbers_of_workers_below_a_limit_that_was_met_are_as_open_as_how_sharp_it_is(
+    served: int, sharpness: int
+) -> None:
+    """Of those that weren't measured, the intervals hold what they give by either."""
+
+    def rate(workers: int) -> float:
+        return 180 * float((workers**-sharpness + served**-sharpness) ** (-1 / sharpness))
+
+    counts = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 18, 24, 32)
+    measured = {f"w{n}": [rate(n)] * 2 for n in (3, 24, 32)}
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
+    belief = believe(rows, waits(*counts))
+    for count in counts[2:]:
+        low, high = ends(belief.rate(f"w{count}"))
+        assert low <= rate(count) <= high, count
+
+
 @pytest.mark.parametrize("measured", [{"w8": [6 * 180]}, {"w4": [3 * 180]}, {"w12": [6 * 180]}])
 def test_of_a_gain_that_a_limit_explains_as_well_an_interval_holds_that_too(
     measured: Table,

@@ -111,6 +111,7 @@ class ModelAtStep:
                     calibration,
                     batch_size=config.batch_size,
                     queueing_s=0.0,  # the trial's own waits are as long as its workers made them
+                    lock_s=0.0,
                     in_main=own,
                     in_workers=own,
                     receive={},
