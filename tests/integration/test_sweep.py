@@ -378,7 +378,7 @@ class Bounded(Private):
 @pytest.mark.slow
 def test_trials_of_what_each_process_keeps_end_with_their_first_epoch(tmp_path: Path) -> None:
     (tmp_path / "kept.py").write_text(KEEPING)
-    options = ("--num-workers", "0,2", "--prefetch-factor", "2", "--batch-size", "8")
+    options = ["--num-workers", "0,2", "--prefetch-factor", "2", "--batch-size", "8"]
     options += ("--trial-time", "2s", "--repeats", "1", "--budget", "60s", "--json")
     done = dlprof(tmp_path, "sweep", "kept.py:Private", *options, "-o", "run.dlprof.jsonl")
     assert done.returncode == 0, done.stderr

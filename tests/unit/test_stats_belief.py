@@ -594,7 +594,7 @@ def test_numbers_of_workers_below_a_limit_that_was_met_are_as_open_as_how_sharp_
         return 180 * float((workers**-sharpness + served**-sharpness) ** (-1 / sharpness))
 
     counts = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 18, 24, 32)
-    measured = {f"w{n}": [rate(n)] * 2 for n in (3, 24, 32)}
+    measured: Table = {f"w{n}": [rate(n)] * 2 for n in (3, 24, 32)}
     rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
     belief = believe(rows, waits(*counts))
     for count in counts[2:]:
