@@ -1036,7 +1036,7 @@ def _bounded(
 
     Such a limit is no sharp one: where workers would ask for as much as it gives, they may get the
     root of 2 less, and of what is further from it ever less than that. With 0.3 of this as a
-    standard deviation, 95 % intervals of numbers that weren't measured hold in 97 to 99 % of drawn
+    standard deviation, 95 % intervals of numbers that weren't measured hold in 96 to 99 % of drawn
     plateaus, sharp or not; without, in 78 to 98 %.
     """
     logs, families, epochs = expected.log_rates, expected.families, expected.epoch_log_rates
