@@ -7,9 +7,7 @@ passes in what it saw, and gets the next answer.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import operator
 import statistics
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -196,7 +194,7 @@ class Control:
         self._most, self._cores, self.live = most_workers, cores, live
         self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
-        self._losses: deque[tuple[float, Setting, float]] = deque()
+        self._losses: deque[tuple[float, float]] = deque()
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before some were parked
         self._floor = 0  # workers that were seen to be too few
@@ -249,16 +247,10 @@ class Control:
         self.idle = f"{share:.0%} of the time waits for data, {why}"
 
     def _may_lose(self, more_s: float = _ALLOWED_S / 2) -> bool:
-        """Whether trials may cost so much more, and no minute that has it costs more than allowed.
-
-        What one setting brought pays for those before it, and for none after: a minute may begin
-        with these. Its turns in a row are one: each by itself is mostly chance.
-        """
+        """Whether trials may cost so much more: what the last minute's cost is one budget."""
         while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
             self._losses.popleft()
-        each = itertools.groupby(reversed(self._losses), key=operator.itemgetter(1))
-        latest = (math.fsum(lost_s for *_, lost_s in turns) for _, turns in each)
-        return max(itertools.accumulate(latest, initial=0.0)) + more_s <= _ALLOWED_S
+        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses)) + more_s <= _ALLOWED_S
 
     # Looking.
 
@@ -309,7 +301,7 @@ class Control:
         lost_s = turn.lost_s(against_s)
         if back is not None:  # what is in stock was made in the turn
             lost_s += back.skipped_s - (back.skipped - turn.stocked) * against_s
-        self._losses.append((self.total_s, turn.setting, lost_s))
+        self._losses.append((self.total_s, lost_s))
         return lost_s
 
     # Trying.
