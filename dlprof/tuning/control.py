@@ -7,9 +7,7 @@ passes in what it saw, and gets the next answer.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import operator
 import statistics
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -196,7 +194,7 @@ class Control:
         self._most, self._cores, self.live = most_workers, cores, live
         self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
-        self._losses: deque[tuple[float, Setting, float]] = deque()
+        self._losses: deque[tuple[float, float]] = deque()
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before some were parked
         self._floor = 0  # workers that were seen to be too few
@@ -249,16 +247,10 @@ class Control:
         self.idle = f"{share:.0%} of the time waits for data, {why}"
 
     def _may_lose(self, more_s: float = _ALLOWED_S / 2) -> bool:
-        """Whether trials may cost so much more, and no minute that has it costs more than allowed.
-
-        What one setting brought pays for those before it, and for none after: a minute may begin
-        with these. Its turns in a row are one: each by itself is mostly chance.
-        """
+        """Whether trials have cost so little lately that they may cost so much more."""
         while self._losses and self._losses[0][0] < self.total_s - _MINUTE_S:
             self._losses.popleft()
-        each = itertools.groupby(reversed(self._losses), key=operator.itemgetter(1))
-        latest = (math.fsum(lost_s for *_, lost_s in turns) for _, turns in each)
-        return max(itertools.accumulate(latest, initial=0.0)) + more_s <= _ALLOWED_S
+        return max(0.0, math.fsum(lost_s for _, lost_s in self._losses)) + more_s <= _ALLOWED_S
 
     # Looking.
 
@@ -290,12 +282,10 @@ class Control:
         for _ in range(count):
             seen += yield from self._windows(setting, 1, skip=0 if seen else skip)
             turn = _whole(seen)
+            if against_s is not None and not self._may_lose(turn.lost_s(against_s)):
+                break
             if self.total_s > self._until_s:
                 break
-            if against_s is not None:  # another window costs what these did
-                more_s = turn.lost_s(against_s) * (1 + 1 / len(seen))
-                if not self._may_lose(more_s):
-                    break
         return turn
 
     def _cost_s(self, window: Window, step_s: float) -> float:
@@ -304,13 +294,8 @@ class Control:
         waited_s = (window.waited_s + window.stepped_s) / window.made - stepped_s
         return max(0.0, waited_s) + (step_s if self.by_wait else stepped_s)
 
-    def _count_loss(self, turn: Window, against_s: float, back: Window | None = None) -> float:
-        """What a turn cost, with the way ``back``: what was ordered in it is let pass after it."""
-        lost_s = turn.lost_s(against_s)
-        if back is not None:  # what is in stock was made in the turn
-            lost_s += back.skipped_s - (back.skipped - turn.stocked) * against_s
-        self._losses.append((self.total_s, turn.setting, lost_s))
-        return lost_s
+    def _count_loss(self, turn: Window, against_s: float) -> None:
+        self._losses.append((self.total_s, turn.lost_s(against_s)))
 
     # Trying.
 
@@ -433,7 +418,7 @@ class Control:
         try:
             old = yield from self._turn(self.kept, 2)
             old_s = [self._cost_s(old, step_s)]
-            lost_s, verdict = 0.0, None
+            verdict = None
             # What is hard to distinguish takes longer turns.
             for count in range(2, 2 + _ENOUGH):
                 against_s = statistics.fmean(old_s)
@@ -441,13 +426,11 @@ class Control:
                 old = yield from self._turn(self.kept, count)
                 old_s.append(self._cost_s(old, step_s))
                 around_s = statistics.fmean(old_s[-2:])
-                lost_s += self._count_loss(tried, around_s, old)
+                self._count_loss(tried, around_s)
                 gains.append(math.log(around_s / max(self._cost_s(tried, step_s), 1e-9)))
                 last = self.total_s > self._until_s or count == 1 + _ENOUGH
                 verdict = judged(gains, cheaper=cheaper, last=last)
-                # Another one costs what these did.
-                again_s = max(0.0, lost_s / (count - 1))
-                if verdict is not None or not self._may_lose(again_s):
+                if verdict is not None or not self._may_lose(0.0):
                     break
         except _RefusedError as error:
             self._note(candidate, why, kept=False, refused=str(error))

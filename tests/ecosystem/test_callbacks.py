@@ -122,7 +122,7 @@ def test_lightning_has_its_training_loader_tune_itself_if_asked(tmp_path: Path) 
     )
     assert _rows_of(seen) == sorted([*map(float, range(SAMPLES))] * 2)
     assert trainer.train_dataloader is loader
-    assert isinstance(loader.tuning, Tuning)  # of a class of its own
+    assert isinstance(loader.tuning, Tuning)
     assert not loader.tuning.off
     assert not hasattr(trainer.val_dataloaders, "tuning")
 

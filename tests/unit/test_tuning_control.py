@@ -216,43 +216,6 @@ def test_fewer_workers_are_tried_where_cores_lose_little_by_it_however_slow_batc
     assert (control.changes[0].after.workers < 16) is first
 
 
-@pytest.mark.parametrize(
-    ("lost", "may"),
-    [
-        pytest.param([(30, START, 1.0)], True, id="over a minute ago"),
-        pytest.param([(70, START, 0.4)], False, id="too much lately"),
-        pytest.param([(70, NO_WORKERS, -2.0), (90, START, 0.4)], False, id="gains pay not ahead"),
-        pytest.param([(70, NO_WORKERS, 0.5), (90, START, -0.4)], True, id="gains pay back"),
-        pytest.param([(70, START, -0.4), (90, START, 0.5)], True, id="turns of one setting"),
-    ],
-)
-def test_what_trials_may_cost_is_one_budget_over_any_minute(
-    lost: list[tuple[float, Setting, float]], *, may: bool
-) -> None:
-    control = Control(START, 16)
-    control.total_s = 100.0
-    control._losses.extend(lost)
-    assert control._may_lose(0.3) is may
-
-
-def test_no_turn_goes_on_that_would_cost_more_than_is_left() -> None:
-    """What is tried loses 0.4 s in ten batches: one window, and no more in that minute."""
-    control = Control(START, 16, changes_workers=False)
-    ask, now_s, lost_s = control.begin(), 0.0, list[tuple[float, float]]()
-    while now_s < 300:
-        each_s = 0.1 if ask.setting == START else 0.14
-        count = max(ask.batches, round(ask.seconds / each_s))
-        took_s, skipped_s = count * each_s, ask.skip * each_s
-        now_s += took_s + skipped_s
-        if each_s > 0.1:
-            lost_s.append((now_s, (count + ask.skip) * 0.04))
-        seen = Window(ask.setting, count, 0.9 * took_s, 0.1 * took_s, ask.skip, skipped_s)
-        ask = control.look(seen)
-    assert control.kept == START
-    minutes = [sum(lost for at_s, lost in lost_s if 0 <= at_s - t < 60) for t, _ in lost_s]
-    assert 0 < max(minutes) <= 0.6
-
-
 def epochs(
     control: Control, waited_s: Any, count: int, windows: int = 12, **figures: Any
 ) -> list[Setting]:
