@@ -407,13 +407,12 @@ def test_threads_of_main_that_cost_more_than_they_give(
 def test_threads_that_wait_for_each_other_are_no_slow_collating(
     beside_s: float, queue_s: float, blocked_s: float, worker_s: float | None, first: str
 ) -> None:
-    made = {"config": config(0), "fetch_cpu": 0.0115, "collate_cpu": 0.030, "rate": 3.2}
+    made = Loader(config=config(0), fetch_cpu=0.0115, collate_cpu=0.030, rate=3.2)
+    worker = dataclasses.replace(made, config=config(1), collate_cpu=worker_s or 0.0)
     seen = evidence(
-        Loader(**made, fetch_io=blocked_s, starved=queue_s),
+        dataclasses.replace(made, fetch_io=blocked_s, starved=queue_s),
         usage=Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8),
-        calibrations=[]
-        if worker_s is None
-        else [Loader(config=config(1), fetch_cpu=0.0115, collate_cpu=worker_s)],
+        calibrations=[] if worker_s is None else [worker],
     )
     observed = [
         dataclasses.replace(
