@@ -112,12 +112,15 @@ def plan_trials(
 
 def refuse_budget(settings: SweepSettings, spent_s: float = 0.0) -> None:
     """Refuse a budget that can't hold a trial whatever the target, as soon as that is known."""
-    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
-        Config(), settings.trial_s or SHORTEST_TRIAL_S
-    )
+    # A step passes as the trial warms up, and one as it measures.
+    steps_s = 2 * (settings.step_s or 0.0)
+    shortest_s = max(settings.trial_s or SHORTEST_TRIAL_S, steps_s)
+    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(Config(), shortest_s)
     if least_s > settings.budget_s - spent_s:
         before = " with all before it" if spent_s else ""
         takes = f"{format_duration(spent_s + least_s)} at least{before}"
+        if shortest_s == steps_s:
+            takes += f", as two steps pass in it of {format_duration(steps_s / 2)} each"
         raise _too_little(settings, takes, spent_s + 10 * least_s)
 
 

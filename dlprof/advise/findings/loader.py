@@ -905,7 +905,9 @@ def collate(view: Evidence) -> Claim | None:
     costs, tensors = _making_costs(view), view.target.batch_tensors
     if costs is None:
         return None
+    # Threads that wait for each other while it collates are a cause of their own.
     own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
+    own_s -= min(view.pool_s, costs.collate.cpu_s)
     if own_s <= 0.5 * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
