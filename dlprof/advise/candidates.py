@@ -93,7 +93,7 @@ def candidate_configs(situation: Situation) -> tuple[Config, ...]:
     axes = {
         "num_workers": auto_workers(calibration, base, situation.conditions, most),
         "prefetch_factor": auto_prefetch(calibration),
-        "persistent_workers": (False,) if run.header.target.against_persisting else (False, True),
+        "persistent_workers": run.header.target.persisting,
     }
     plain, present = Config(batch_size=calibration.batch_size), situation.present
     configs = {*attainable(run, [*configs_of(base, axes), plain], {})}

@@ -26,7 +26,7 @@ from dlprof.advise.choice import (
     unmeasured,
     workers_shown,
 )
-from dlprof.advise.situation import Situation, neighbours_seen
+from dlprof.advise.situation import Situation, measured_step, neighbours_seen
 from dlprof.advise.wording import (
     as_fast,
     background_text,
@@ -82,7 +82,7 @@ def explain(
     """All reasons that apply, the most important first; ``limits`` are those that left some out."""
     run, pick, measured = choice.situation.run, choice.pick, choice.pick.measured
     yield from _conditions(choice) if measured else ()
-    for kind in (_feeding, _bound, _present, _default, _fewer, _more, _persistent, _pin):
+    for kind in (_feeding, _bound, _keeping, _present, _default, _fewer, _more, _persistent, _pin):
         yield from kind(choice)
     for kind in (_undecided, _cores, _ranks, _placement):
         yield from kind(choice)
@@ -618,6 +618,7 @@ def judge(
     whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
     which, untried = "asked for" if named else "", "" if named else _untried(choice)
+    untried += _first_epoch(choice)
     doubt = next(_doubts(choice), None)
     if doubt is not None:
         return doubt[0], doubt[1] + _by_model(choice, certificate, which) + untried
@@ -644,6 +645,45 @@ def judge(
     high = certificate.epsilon <= at.HIGH and not crowded
     alike += "; one that was not measured may be faster" if high and faster else ""
     return "high" if high and not faster and not untried else "medium", near + alike + untried
+
+
+def _first_epoch(choice: Choice) -> str:
+    """That rates of a dataset that keeps samples aren't those of a whole training, in words."""
+    target, pick, alone = choice.situation.target, choice.pick, choice.default
+    if not target.keeps_samples:
+        return ""
+    text = "; in a first epoch: the dataset keeps samples"
+    if not pick.config.num_workers or alone is None or choice.situation.constraints.step_s:
+        return f"{text}, and later ones load fewer"
+    share = target.epochs_loaded(alone.config) / target.epochs_loaded(pick.config)
+    gain = choice.speeds.ratio(pick.key, alone.key).times(share)
+    if gain.is_wide:
+        return f"{text}, and over more of them num_workers=0 may be as fast"
+    return f"{text}, and over 10 it is {as_fast(gain)} as num_workers=0"
+
+
+def _keeping(choice: Choice) -> Iterator[Reason]:
+    """What becomes of the samples that a dataset keeps in the memory of each process."""
+    target, config = choice.situation.target, choice.pick.config
+    if not target.keeps_samples:
+        return
+    loaded = target.epochs_loaded(config)
+    claim = (
+        f"The dataset keeps samples in each process's memory "
+        f"({format_duration(target.first_sample_s)} the first time, "
+        f"{format_duration(target.kept_sample_s)} again), and rates are those of a first epoch. "
+    )
+    if config.num_workers and not config.persistent_workers:
+        claim += "Workers that end with each epoch lose them"
+    elif config.num_workers:
+        claim += (
+            f"Each worker has a cache of its own: as far as it holds them, 10 epochs load "
+            f"as much as {loaded:.1f}"
+        )
+    else:
+        claim += "Later ones come from memory, as far as it holds them"
+    evidence = {"first_sample_s": target.first_sample_s, "kept_sample_s": target.kept_sample_s}
+    yield Reason(claim=claim, evidence=evidence | {"epochs_loaded": loaded})
 
 
 def _untried(choice: Choice) -> str:
@@ -677,6 +717,20 @@ def _untried(choice: Choice) -> str:
     if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= pick.num_workers:
         return ""
     return words
+
+
+def slow_to_begin(run: Run) -> str:
+    """Why a budget held few trials, in words: an epoch's start takes most of them; else empty."""
+    seen = [trial for trial in run.trials if trial.startup_s is not None]
+    spent_s = math.fsum(trial.wall_s for trial in seen)
+    begun_s = math.fsum((t.startup_s or 0.0) + (t.epoch_turnover_s or 0.0) for t in seen)
+    if run.end is None or run.end.reason != "budget" or not seen or 2 * begun_s < spent_s:
+        return ""
+    first = format_duration(statistics.median(trial.startup_s or 0.0 for trial in seen))
+    return (
+        f"; the budget held {counted(len(run.trials), 'trial')}, as an epoch's first batch takes "
+        f"{first}"
+    )
 
 
 def _grows(choice: Choice) -> bool:
@@ -774,7 +828,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     }
     step_s = there.constraints.step_s
     step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"
-    asked = "with these cores, storage and background load" if there.step_measured else step
+    alike = there.step_measured or not (step_s or any(measured_step(run)))
+    asked = "with these cores, storage and background load" if alike else step
     cores = known.available_cores if known is not None else None
     had, free = there.cores if cores is None else cores, there.cores - there.neighbours
     lesser = {

@@ -26,7 +26,7 @@ from dlprof.advise.choice import (
     gather,
     perhaps_faster,
 )
-from dlprof.advise.reasons import certify, explain, judge
+from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import STORAGE_WAITS
@@ -90,6 +90,7 @@ def recommend(
     certificate = certify(choice)
     faster = tuple(_perhaps_faster(choice))
     confidence, confidence_reason = judge(choice, certificate, faster=bool(faster))
+    confidence_reason += slow_to_begin(run)
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(

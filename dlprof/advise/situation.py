@@ -138,9 +138,11 @@ class Situation:
                 )
         neighbours, fair = asked.neighbours, None
         if neighbours is None:
-            shared = not other and seen >= at.SHARED * there.usable_cores
-            seen_fair = (each.usage.fair_cpu_cores for each in _looked_at(run))
-            fair = typical(seen_fair) if shared and asked.cores is None else None
+            # Who else will be on other cores, nobody has seen.
+            same = not other and abs(cores - there.usable_cores) <= at.SAME_CORES
+            shared = same and seen >= at.SHARED * there.usable_cores
+            shares = (each.usage.fair_cpu_cores for each in _looked_at(run))
+            fair = typical(shares) if shared else None
             threads = (threads_of_others(each.usage, there) for each in _looked_at(run))
             neighbours = (typical(threads) or 0.0) if shared else 0.0
         by_model = calibrated and not as_measured
@@ -358,7 +360,9 @@ def _positive(value: object) -> float | None:
 
 def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
     known = there.run.calibration
-    if asked.neighbours is None and there.extrapolated:
+    same = abs(there.cores - there.machine.usable_cores) <= at.SAME_CORES
+    seen = neighbours_seen(there.run) or 0.0
+    if asked.neighbours is None and (there.extrapolated or (not same and seen >= at.SHARED)):
         yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     if physical < logical and there.cores > physical:

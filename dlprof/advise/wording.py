@@ -9,6 +9,9 @@ from dlprof.units import counted
 EVEN_SHARDS = "its shards feed all workers alike"
 """What a gain of more workers takes for granted, of an iterable whose epochs no trial saw whole."""
 
+FIRST_EPOCH = "its cache holds no sample yet, as in a first epoch"
+"""Of a dataset that keeps samples: later epochs get some of them without loading."""
+
 NO_LIMIT = "its workers share no limit"
 """What it takes for granted of what they wait for, as of a server's rate: no lower end has it."""
 

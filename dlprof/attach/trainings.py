@@ -23,6 +23,8 @@ _FORKSERVER = "multiprocessing.forkserver"
 _TAKING_VALUES = {"-X", "-W", "--check-hash-based-pycs", "-o", "--output", "--json"}
 """Options before a script, of Python and ``dlprof run``, that take the word behind them."""
 
+_EXECNETS = "import sys;exec(eval(sys.stdin.readline()))"  # what xdist's processes start as
+
 _LOADS_NOTHING = "Give the process that runs the training's loop; `dlprof top` lists those."
 
 
@@ -85,8 +87,9 @@ def find_trainings(
 ) -> tuple[Training, ...]:
     """All processes that have workers, or have torch loaded and may load data by themselves.
 
-    What dlprof has started to measure by itself is none. ``known`` says which have torch loaded, by
-    id and start, as found before; new ones are added.
+    What dlprof has started to measure by itself is none, nor is a process of pytest-xdist before it
+    has workers: it runs tests. ``known`` says which have torch loaded, by id and start, as found
+    before; new ones are added.
     """
     torch = {} if known is None else known
     processes = dict(scan_processes(f"{root}/proc"))
@@ -97,6 +100,8 @@ def find_trainings(
     parents = {each.parent for each in found.values()}
     for pid, stat in processes.items():
         if not _is_python(stat) or found.keys() & {pid, stat.parent} or pid in parents | own:
+            continue
+        if _EXECNETS in _command(pid, root):
             continue
         # What has no torch yet may still import it.
         key = pid, stat.start_ticks

@@ -80,7 +80,8 @@ def _index(
             streams.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
     index = index_report(rows, names)
     if output is not None:
-        streams.write_file(output, formats.written(index, written_as), quiet=quiet)
+        also = f", and a page for each of {len(pages)} runs beside it" if pages else ""
+        streams.write_file(output, formats.written(index, written_as), quiet=quiet, also=also)
     elif written_as == "text":
         streams.print_result(index)
     else:

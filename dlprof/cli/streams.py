@@ -45,8 +45,8 @@ def write_result(text: str) -> None:
         ) from None
 
 
-def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
-    """Write a result to a file, and say so on stderr."""
+def write_file(path: Path, written: str | bytes, *, quiet: bool, also: str = "") -> None:
+    """Write a result to a file, and say so on stderr, and what else was written."""
     from dlprof.files import replace_file  # most results go to stdout
 
     if isinstance(written, str):
@@ -54,7 +54,7 @@ def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
         written = written.encode("utf-8", errors="replace")
     replace_file(path, written)
     if not quiet:
-        sys.stderr.write(f"Written: {path}\n")
+        sys.stderr.write(f"Written: {path}{also}\n")
 
 
 def print_result(document: Document, *, verbose: bool = False) -> None:

@@ -364,6 +364,9 @@ class Sweep(Measuring):
         ]
         # A single time that others disturbed may be several times too long: the median of three.
         known = len(timed) >= 3 or not all(trial.noisy for trial in timed)
+        # One that takes longer than a window, as an iterable's first batch may, is timed once: each
+        # more would cost more than what it says.
+        known |= any((trial.epoch_turnover_s or 0.0) > proposal.trial_s for trial in timed)
         request = self.request(
             config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )

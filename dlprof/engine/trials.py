@@ -125,6 +125,7 @@ class Measuring:
             "step_callable": settings.step_callable,
             "cold_cache": settings.cold_cache,
             "step_barrier": settings.step_barrier,
+            "one_epoch": self.header.target.keeps_samples,
             **copy_settings(settings, self.header.accelerator),
             **details,
         }

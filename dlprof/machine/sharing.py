@@ -5,7 +5,7 @@ extensions"): the cgroups of one level alike, and where all are in the root one,
 (sched(7), "The autogroup feature"); only within a group all threads alike. A container, a job and a
 user of systemd are groups. What a group doesn't use the others get (max-min fairness, Bertsekas &
 Gallager, *Data Networks* 6.5). Of two cores beside 1, 2, 4 and 8 busy sessions, 1 to 8 threads of
-another one got 0.84-1.13, 0.55-0.64, 0.37-0.45 and 0.22-0.30 together; by thread, eight would get
+another one got 0.83-1.00, 0.61-0.65, 0.39-0.42 and 0.29-0.35 together; by thread, eight would get
 1.78, 1.60, 1.33 and 1.00 (``benchmarks/sharing.py``). Weights other than the usual are not read.
 """
 

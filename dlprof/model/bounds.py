@@ -32,7 +32,7 @@ from typing import Literal
 from dlprof.model.work import Cell, Conditions, Means, Work, means_of, work_of
 from dlprof.records import DRAWING, RECEIVING, Calibration, Config
 
-Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order", "barrier"]
+Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "lock", "order", "barrier"]
 
 _WORDS: dict[Bound, str] = {
     "step": (
@@ -44,6 +44,7 @@ _WORDS: dict[Bound, str] = {
     "main": "the main process is the limit: {} keeps it busy",
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
     "storage": "storage is the limit: it delivers no more, however many read from it at once",
+    "lock": "a lock is the limit: what workers do while they have it, one does at a time",
     "order": "in-order delivery is the limit: finished batches wait for slower, earlier ones",
     "barrier": "the barrier of each step is the limit: ranks wait there for the last one's batch",
 }
@@ -93,19 +94,25 @@ def cell_of(
         step_s=conditions.step_s + conditions.copy_scale * copy_s,
         conditions=conditions,
     )
-    return _beside_others(cell) if cell.work.queueing_s and cell.work.means.io else cell
+    work = cell.work
+    if work.lock_s and work.means.cpu + work.means.io:
+        return _beside_others(cell, locked=True)
+    return _beside_others(cell) if work.queueing_s and work.means.io else cell
 
 
-def _beside_others(cell: Cell) -> Cell:
+def _beside_others(cell: Cell, *, locked: bool = False) -> Cell:
     """The cell with waits as long as all that is waited for at once makes them.
 
     A wait is ``L = a + b * N`` (``calibrate``) of ``N`` others. While loading is the limit, each of
     ``n = R * W`` readers waits for ``L`` of a round that takes ``D`` beside, and ``N`` is
     ``(n - 1) * L / (D + L)``; else other limits say the rate ``X``, and it is
-    ``R * X * L * (n - 1) / n``.
+    ``R * X * L * (n - 1) / n``. At a lock of the rank's own, it is ``at_lock_s`` at most.
     """
-    work, where = cell.work, cell.conditions
-    first_s, slope_s, rest_s = work.means.io, work.queueing_s, work.means.cpu
+    work, ranks = cell.work, 1 if locked else cell.conditions.ranks
+    own_s = work.means.cpu + work.means.io if locked else work.means.io
+    first_s = min(work.lock_s, own_s) if locked else own_s
+    slope_s = first_s if locked else work.queueing_s
+    rest_s = work.means.cpu + work.means.io - first_s
     allowed = math.inf
     if cell.workers:
         if cell.prefetch == 1:  # a worker rests until its batch is taken in
@@ -115,17 +122,36 @@ def _beside_others(cell: Cell) -> Cell:
         rest_s += work.main_s + cell.whole_step_s
 
     def wait_s(readers: int) -> float:
+        if locked:
+            return at_lock_s(first_s, rest_s, readers)
         half = (first_s + slope_s * (readers - 1) - rest_s) / 2
         return half + math.sqrt(half**2 + first_s * rest_s)
 
-    readers = where.ranks * max(1, cell.workers)
+    readers = ranks * max(1, cell.workers)
     io_s, twice_s = wait_s(readers), wait_s(2 * readers)
     saturated = 2 * (rest_s + io_s) < math.sqrt(2) * (rest_s + twice_s)
     if cell.workers > allowed * (rest_s + io_s):
-        io_s = first_s / (1 - slope_s * where.ranks * allowed * (readers - 1) / readers)
-    rows = tuple((cpu, io * io_s / first_s, *others) for cpu, io, *others in work.rows)
+        served = slope_s * ranks * allowed * (readers - 1) / readers
+        io_s = min(io_s, first_s / (1 - served)) if served < 1 else io_s
+    each_s = (io_s - first_s) / own_s  # longer, a second of what a batch waits, or takes, alone
+    rows = tuple(
+        (cpu, io + each_s * (cpu + io if locked else io), *others) for cpu, io, *others in work.rows
+    )
     work = dataclasses.replace(work, rows=rows, means=means_of(rows), is_saturated=saturated)
     return dataclasses.replace(cell, work=work)
+
+
+def at_lock_s(held_s: float, rest_s: float, workers: int) -> float:
+    """Seconds that one of some workers is at a lock a batch: waits for it, and has it.
+
+    By mean value analysis (Reiser & Lavenberg 1980): one that comes finds there as many as there
+    are where it is none of them.
+    """
+    at_s, others = held_s, 0.0
+    for count in range(1, workers + 1):
+        at_s = held_s * (1 + others)
+        others = count * at_s / (rest_s + at_s)
+    return at_s
 
 
 def bounds(cell: Cell) -> dict[Bound, float]:
@@ -164,10 +190,12 @@ def bounds(cell: Cell) -> dict[Bound, float]:
 def binding(cell: Cell) -> tuple[Bound, float]:
     """The lowest bound; of equal ones, the first as ``bounds`` lists them.
 
-    Workers that queue for storage are held back by that.
+    Workers that queue for storage, or for a lock, are held back by that.
     """
     name, rate = min(bounds(cell).items(), key=lambda each: each[1])
-    return "storage" if name == "workers" and cell.work.is_saturated else name, rate
+    if name == "workers" and cell.work.is_saturated:
+        name = "lock" if cell.work.lock_s else "storage"
+    return name, rate
 
 
 def rate_allowed(

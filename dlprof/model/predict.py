@@ -202,7 +202,7 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
         return None
     loaded, first_s = count, max(0.0, 1.0 / rate - cell.whole_step_s)
     # What holds back the loading of batches has it come in rounds.
-    if cell.workers and bound in {"workers", "storage", "order", "cores"}:
+    if cell.workers and bound in {"workers", "storage", "lock", "order", "cores"}:
         at_once = cell.workers
         if bound == "cores":
             each = math.floor(own_cores(cell) / cell.conditions.ranks)
@@ -227,7 +227,8 @@ def interval(rate: float, calibration: Calibration, cell: Cell, lost_log: float 
         MODEL_ERROR,
         EXTRAPOLATED_ERROR if elsewhere else 0.0,
         *[DOUBT_ERROR] * len(calibration.doubts),
-        DOUBT_ERROR if calibration.queueing_s else 0.0,  # a line through few workers
+        # Few workers show how long many wait for each other.
+        DOUBT_ERROR if calibration.queueing_s or calibration.lock_s else 0.0,
         lost_log / 2,
     )
     limit, work = binding(cell)[1], cell.work

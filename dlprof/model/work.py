@@ -102,6 +102,7 @@ class Work:
     read_bytes: float = 0.0  # from storage, a batch
     # How much longer each batch waits for every other one that is waited for at once.
     queueing_s: float = 0.0
+    lock_s: float = 0.0  # of making a batch, those in which no other worker of the rank can
     # Whether twice the workers would gain less than the root of 2 for that.
     is_saturated: bool = False
 
@@ -177,14 +178,17 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
     strategy = config.sharing_strategy or DEFAULT
     if strategy == "file_descriptor" and strategy not in calibration.receive:
         strategy = DEFAULT  # torch's own on Linux
+    means = means_of(rows)
+    there_s, here_s = means.cpu + means.io, means.cpu * speed + means.io
     return Work(
         rows=rows,
-        means=means_of(rows),
+        means=means,
         hand_over_s=math.fsum(columns[1] + columns[2]) / len(rows) / speed,
         busy_s=calibration.receive_busy_s.get(strategy, 0.0),
         pinned=config.pin_memory and bool(costs.pin_s),
         read_bytes=read_bytes,
         queueing_s=calibration.queueing_s,
+        lock_s=calibration.lock_s * there_s / here_s if here_s > 0 else 0.0,
     )
 
 

@@ -25,6 +25,10 @@ class Calibration:
     # queueing_s`` batches a second, or fewer where a batch computes much as well. 0 where waits
     # don't surely rise. ``io_s`` is that of a batch beside which nothing is waited for.
     queueing_s: float = 0.0
+    # Seconds of making a batch in which its worker has a lock that all workers of a rank share, so
+    # that together they make ``1 / lock_s`` batches a second at most. 0 where none was seen to wait
+    # for one. What batches wait for it is not part of ``io_s``.
+    lock_s: float = 0.0
     in_main: BatchCosts | None = None  # costs without workers (num_workers=0)
     # Costs with workers: fetching, putting, receiving. Where ``receive_busy_s`` knows the strategy,
     # ``receive_io_s`` is that of batches whose worker is idle.

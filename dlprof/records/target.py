@@ -149,6 +149,10 @@ class Target:
     sharing_strategy: str | None = None
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
+    # Seconds of a sample that a process asks for the first time, where it keeps samples in its own
+    # memory; ``None`` where it doesn't, or that isn't known.
+    first_sample_s: float | None = None
+    kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
@@ -168,6 +172,31 @@ class Target:
         if self.own_config is not None and self.own_config.persistent_workers:
             return None
         return next((note for note in self.notes if EPOCH_SIGN in note), None)
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether the dataset has a cache in the memory of each process, which that fills."""
+        return self.first_sample_s is not None and self.kept_sample_s is not None
+
+    def epochs_loaded(self, config: Config) -> float:
+        """How many first epochs ten epochs take as long as, where the dataset keeps samples.
+
+        Each worker that persists has a cache of its own. Drawn at random, a sample comes to the one
+        that has it as often as to each other one; in order, always.
+        """
+        lost = config.num_workers and not config.persistent_workers
+        if lost or self.first_sample_s is None or self.kept_sample_s is None:
+            return 10
+        others = 0.0 if self.sampler == "SequentialSampler" else 1 - 1 / max(1, config.num_workers)
+        whole = math.fsum(others**epoch for epoch in range(10))
+        return whole + (10 - whole) * self.kept_sample_s / self.first_sample_s
+
+    @property
+    def persisting(self) -> tuple[bool, ...]:
+        """What ``persistent_workers`` may be where the user doesn't say."""
+        if self.against_persisting:
+            return (False,)
+        return (True,) if self.keeps_samples else (False, True)
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""

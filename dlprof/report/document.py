@@ -122,7 +122,8 @@ class Bar:
     high: float | None = None
     note: str = ""  # what is behind it
     tone: Tone = ""
-    # How soon a screen that has no room for all leaves it out: 0 never, the highest first.
+    # How soon a screen that has no room for all leaves it out: 0 never, 1 and 2 after blank
+    # lines, the highest first.
     spare: int = 0
 
     @property
@@ -158,6 +159,7 @@ class Chart:
     bars: tuple[Bar, ...]
     label: str = ""  # what the labels are
     unit: str = ""  # what the lengths are
+    left_out: int = 0  # how many more bars there are than a screen has room for
     # ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the first
     # piece of each as a share of all; ``lanes``, pieces one after another, each with its name and
     # figure; ``timeline``, pieces where they begin, in seconds, which only a page draws.
@@ -252,7 +254,7 @@ def chart(
 def spare_between(bars: Sequence[Bar]) -> list[Bar]:
     """Bars of which the first and the last stay where a screen has no room; the later go sooner."""
     found = list(bars)
-    found[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(found[1:-1], 1)]
+    found[1:-1] = [dataclasses.replace(bar, spare=n) for n, bar in enumerate(found[1:-1], 3)]
     return found
 
 

@@ -309,9 +309,10 @@ def rates_chart(
     rest = sorted(({*range(len(found))} if fits else first) - sure)
     bars = []
     for place in sorted({*sure, *evenly(rest, most - len(sure))}):
-        # What was measured goes after what is only predicted, be that the best.
-        late = place in (first or sure)
-        spare = 1 if place in own else 2 if not place else 3 if late else 4
+        # What is only predicted goes first, be that the best, then blank lines and what was
+        # measured. The present and the default settings stay wherever an answer fits at all.
+        named = place in own or not found[place].config.num_workers
+        spare = 1 if named else 2 if place in (first or sure) else 3
         bars.append(_bar(found[place], pick, present, spare=spare))
     return chart(bars, "workers", unit)
 
@@ -343,5 +344,4 @@ def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: int
                 unlike.append(on if isinstance(value, bool) else f"{title} {value}")
         label = " ".join([label, ", ".join(unlike)]).rstrip()
     bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
-    # The answer names both the recommended and the present settings: these two go last.
     return dataclasses.replace(bar, spare=0 if config == pick else spare)

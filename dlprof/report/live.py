@@ -124,7 +124,10 @@ class QuietListener:
         self.heard_at = self.heard_at or self.clock()
 
     def expect(self, elapsed_s: float, expected_s: float) -> None:
-        """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
+        """Set the clock right; a sweep that takes longer than it seemed goes on slower from here.
+
+        It never goes back, nor stands still.
+        """
         now = self.clock()
         self.reached = self.fraction_at(now)
         self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
@@ -137,7 +140,14 @@ class QuietListener:
         """How much of the sweep is over, 0 to 1."""
         if self.expected_s <= 0:
             return self.reached
-        return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
+        begun = max(self.reached, self.elapsed_s / self.expected_s)
+        if begun >= 1:
+            return 1.0
+        # As if as much were left as then, since only a trial that ends says whether less is; where
+        # more was said to be over before, after as long as that share takes.
+        left_s = self.expected_s - self.elapsed_s
+        gone_s = left_s * begun / (1 - begun) + self.elapsed_at(now) - self.elapsed_s
+        return gone_s / (gone_s + left_s)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.making is not None:
@@ -266,7 +276,7 @@ class PlainListener(QuietListener):
 
     def trial_ended(self, trial: Trial) -> None:
         """Say what came out of it, and how far the sweep was."""
-        self._show(f"{100 * self.fraction_at(self.heard_at):3.0f}%  {trial_line(trial)}")
+        self._show(f"{100 * self.fraction_at(self.clock()):3.0f}%  {trial_line(trial)}")
         if self.verbose:
             self._show(f"       {usage_text(trial.usage)}")
 

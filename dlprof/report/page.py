@@ -136,7 +136,7 @@ _WIDTHS = {"broad": 860.0, "narrow": 400.0}
 """Each picture is drawn for wide windows and for phones; the page shows the one that fits."""
 
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
-_LETTER = 6.6  # mean width of a letter of 12 px
+_LETTER = 7.3  # width of a letter of 12 px where the font is wide, or has one width for all
 
 _HEIGHT = 300.0
 _LEFT = 70.0

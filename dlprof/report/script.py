@@ -65,7 +65,7 @@ def script_report(run: Run) -> doc.Document:
             _in_rounds(each),
             each.name + rank,
             "wait",
-            "" if each.config is None else each.config.text,
+            "" if each.config is None else f"{each.config.text}{_until_tuned(each, script)}",
         )
         for each in _by_wait(run)[:4]
         if each.batches and each.wait_fraction is not None and not whole
@@ -382,6 +382,12 @@ def loader_report(loader: WatchedLoader) -> doc.Document:
     """What was seen of one loader."""
     said = doc.Text(verdict([loader]))
     return doc.Document(title=loader.name, answer=(_loader(loader), said))
+
+
+def _until_tuned(loader: WatchedLoader, script: WatchedScript | None) -> str:
+    """That a loader had its settings at first, where it tuned itself to others."""
+    kept = () if script is None else (t.dataset for t in script.tried if t.result == "kept")
+    return " at first" if loader.dataset.rpartition(".")[2] in kept else ""
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:

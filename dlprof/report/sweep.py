@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING
 
+from dlprof.advise.choice import Candidate
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
@@ -481,12 +482,21 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in seen], 5),
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in seen], 2),
         doc.Column("cores", cores, 1, note="used/available."),
-        doc.Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
+        doc.Column("trials", [*map(_trials_text, seen)], 3, note=_TRIALS),
         doc.Column("", marks, 7, left=True, note=disturbed),
     )
     yield doc.Table(columns, tuple(_ROLES.get(role, "") for role in roles))
     if run.header.target.notes:
         yield doc.Items(run.header.target.notes)
+
+
+_TRIALS = "how many, and what they gave, samples/s, beside what others took just then."
+
+
+def _trials_text(seen: Candidate) -> str:
+    given = sorted(each.samples_per_s.value for each in seen.trials if each.samples_per_s)
+    ends = dict.fromkeys(map(format_rate, (given[0], given[-1]))) if given else {}
+    return f"{len(seen.trials)}: {'-'.join(ends)}" if ends else MISSING
 
 
 def _relative(row: ConfigSummary) -> str:

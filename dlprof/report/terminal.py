@@ -57,11 +57,12 @@ class Screen:
         hints = doc.known(*map(_beside_details, hints)) if self._verbose else hints
         answer = (*self._document.answer, *hints)
         lines = list(writer.blocks(answer))
-        while len(lines) > _MOST_LINES and any(map(_spare, answer)):
+        while len(lines) > _MOST_LINES and (spare := [*map(_spare, answer)]) and any(spare):
             fewer = doc.known(*map(_with_fewer_bars, answer))
             close = [line for line in lines if line.plain.strip()]
-            if len(fewer) < len(answer) and len(close) <= _MOST_LINES:
-                break  # rather close together than without a chart
+            last = all(bar.spare <= 2 for bars in spare for bar in bars)
+            if (last or len(fewer) < len(answer)) and len(close) <= _MOST_LINES:
+                break  # rather close together than without a chart, or what it is for
             answer = fewer
             lines = list(writer.blocks(answer))
         close = [line for line in lines if line.plain.strip()]
@@ -221,6 +222,8 @@ class _Writer:
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
+            if chart.left_out and chart.kind == "bars":  # a comparison's hint says it of its parts
+                head += f"{' ' * _GAP}({chart.left_out} more)"
             yield _line((indent + head).rstrip(), "dim")
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
             line = _line(indent)
@@ -396,7 +399,8 @@ def _with_fewer_bars(block: doc.Block) -> doc.Block | None:
     soonest = [bar for bar in spare if bar.spare == max(bar.spare for bar in spare)]
     dropped = next((bar for bar in soonest if not bar.note), soonest[len(soonest) // 2])
     bars = tuple(bar for bar in block.bars if bar is not dropped)
-    return dataclasses.replace(block, bars=bars) if len(bars) > 1 else None
+    left_out = block.left_out + 1
+    return dataclasses.replace(block, bars=bars, left_out=left_out) if len(bars) > 1 else None
 
 
 def _width(column: doc.Column) -> int:

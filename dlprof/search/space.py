@@ -111,17 +111,16 @@ def plan_trials(
 
 
 def refuse_budget(settings: SweepSettings, spent_s: float = 0.0) -> None:
-    """Refuse a budget that can't hold a trial whatever the target, as soon as that is known.
-
-    Raises:
-        UsageError: What is left of it is less than the shortest trial of batches that cost nothing.
-    """
-    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
-        Config(), settings.trial_s or SHORTEST_TRIAL_S
-    )
+    """Refuse a budget that can't hold a trial whatever the target, as soon as that is known."""
+    # A step passes as the trial warms up, and one as it measures.
+    steps_s = 2 * (settings.step_s or 0.0)
+    shortest_s = max(settings.trial_s or SHORTEST_TRIAL_S, steps_s)
+    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(Config(), shortest_s)
     if least_s > settings.budget_s - spent_s:
         before = " with all before it" if spent_s else ""
         takes = f"{format_duration(spent_s + least_s)} at least{before}"
+        if shortest_s == steps_s:
+            takes += f", as two steps pass in it of {format_duration(steps_s / 2)} each"
         raise _too_little(settings, takes, spent_s + 10 * least_s)
 
 
@@ -342,15 +341,16 @@ def _wanted(
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
-    keeps: tuple[bool, ...] = (False, True)
-    if settings.persistent_workers is None and (note := target.against_persisting):
-        keeps = (False,)
-        reason = f"measured only where it is named, as {note.removesuffix('.')}"
-        left_out.append(LeftOut(setting="persistent_workers=True", reason=reason))
+    if settings.persistent_workers is None and len(target.persisting) == 1:
+        lost = "workers that end lose the samples that the dataset keeps in them"
+        why = (target.against_persisting or lost).removesuffix(".")
+        reason = f"measured only where it is named, as {why}"
+        setting = f"persistent_workers={not target.persisting[0]}"
+        left_out.append(LeftOut(setting=setting, reason=reason))
     # Torch's default and twice it; deeper queues help only against bursts.
     unnamed: dict[str, tuple[object, ...]] = {
         "prefetch_factor": (2, 4),
-        "persistent_workers": keeps,
+        "persistent_workers": target.persisting,
         "in_order": (own is None or own.in_order,),
     }
     names = [field.name for field in dataclasses.fields(Config)]

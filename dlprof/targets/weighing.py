@@ -3,7 +3,7 @@
 To be called in a disposable process that nobody else needs: what is pickled runs the user's own
 ``__getstate__``, once for each object as torch's start of one worker does. Nothing else of the
 user's is called: attributes are read past properties and ``__getattr__``, so that lazy ones stay as
-they are. Only ``by_order``, behind that, asks the dataset for some samples.
+they are. Only ``by_order``, behind that, and ``by_memory`` ask the dataset for some samples.
 
 Nothing that has no end is waited for, and nothing large is copied: bytes are counted and thrown
 away, of a large container some entries stand for all, and of arrays and tensors the size is known.
@@ -23,6 +23,7 @@ import math
 import mmap
 import pickle
 import signal
+import statistics
 import sys
 import time
 import types
@@ -138,6 +139,51 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
             far.append(took[0])
             following.append(sorted(took[1:])[-2])
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
+
+
+def by_memory(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
+    """Seconds of a sample that is asked for the first time, and of the same one asked for again.
+
+    The middle of each, of three samples to 32 that lie apart, asked again only when all of them
+    were: the last few blocks that were read are no cache of an epoch. ``None`` where that takes
+    longer than the limit, or the dataset doesn't give single samples by their numbers.
+    """
+    if issubclass(type(dataset), IterableDataset):
+        return None
+    first, again, began_s = dict[int, float](), list[float](), _now_s()
+    with _alarm(max(0.0, limit_s)), contextlib.suppress(Exception, SystemExit):
+        count = len(dataset) if limit_s > 0 else 0
+        dataset[0 if count else None]  # pays for imports and for what is opened once
+        for place in range(count // 64, count, max(1, count // 32)):
+            asked_s = _spent_s()
+            dataset[place]
+            first[place] = _spent_s() - asked_s
+            if len(first) >= 3 and _now_s() - began_s > limit_s / 2:
+                break
+        for place in first if len(first) >= 3 else ():
+            asked_s = _spent_s()
+            dataset[place]
+            again.append(_spent_s() - asked_s)
+    if len(again) < max(3, len(first)):
+        return None
+    return statistics.median(first.values()), statistics.median(again)
+
+
+def is_bounded(dataset: Any) -> bool:
+    """Whether a ``functools.lru_cache`` of the dataset's holds fewer samples than an epoch has.
+
+    Samples that were drawn at random are gone then before they come again.
+    """
+    held = own_attributes(dataset).values()
+    methods = (each for kind in type(dataset).__mro__ for each in vars(kind).values())
+    sizes = [
+        each.cache_info().maxsize
+        for each in (*held, *methods)
+        if _is(each, functools._lru_cache_wrapper)  # noqa: SLF001 - it has no other name
+    ]
+    with contextlib.suppress(Exception):  # the user's __len__
+        return any(size is not None and size < len(dataset) for size in sizes)
+    return False
 
 
 @contextlib.contextmanager

@@ -271,6 +271,7 @@ def _measure(
         gate=gate,
         window_s=request.trial_s,
         turnover=request.turnover,
+        one_epoch=request.one_epoch,
         inspected=seen.batches,
         ranks=ranks,
     )

@@ -300,6 +300,7 @@ class Measurement:
     # three times.
     window_s: float
     turnover: bool = True  # whether to time an epoch's end if none comes by itself
+    one_epoch: bool = False  # whether what comes after an epoch is no figure of what loading takes
     # Batches of an epoch that are inspected: queues fill meanwhile, so that the warm-up goes on for
     # as many as they hold.
     inspected: int = 0
@@ -364,7 +365,9 @@ class Measurement:
         however slow the batches are.
         """
         loop, gate = self.loop, self.gate
-        limited = self.turnover and gate.attached
+        stays = loop.config.persistent_workers or not loop.config.num_workers
+        # Who stays has the samples of that epoch in the next.
+        limited = self.turnover and gate.attached and not (self.one_epoch and stays)
         if limited:
             gate.reopen(limit=max(1, loop.config.num_workers))
         loop.begin_epoch()
@@ -395,7 +398,8 @@ class Measurement:
                     "because they are slow; a longer --trial-time measures better"
                 )
             if not loop.warm_up():
-                self._next_epoch()
+                if not self.one_epoch:
+                    self._next_epoch()
                 break
         return ""
 
@@ -450,6 +454,9 @@ class Measurement:
             # In stretches of a second, between which the supervisor hears that batches still come.
             if loop.run(min(loop.now.yields_s[-1] + 1.0, ends_s)):
                 continue
+            if self.one_epoch:
+                self._check_whole()
+                return
             if loop.now.yields_s[-1] - began_s >= self.window_s and len(loop.logs) > 1:
                 return
             self._next_epoch()

@@ -59,6 +59,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         worker, else ``None``; ``main_failure`` if nothing loads without workers, else ``None``;
         ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
+        ``kept`` (seconds of a sample, and of the same one asked for again, or ``None``);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -73,7 +74,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
-    files = open_files()
+    files, began_s = open_files(), _clock()
     places, gate = positions(files), EpochGate()
     loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
@@ -86,11 +87,17 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     least_bytes = min(size, count_bytes(first))
     shards = None
     data_files = 0  # as far as it takes to know that the dataset reads some
+    kept = None
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import split_by
+        from dlprof.targets.weighing import by_memory, is_bounded, split_by
 
         shards = split_by(built.parts.dataset)
+        # A loader that loads nothing here has no samples to ask for here.
+        if alone is None and not is_bounded(built.parts.dataset):
+            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
+            patience_s = min(0.5 + 2 * (ended_s - middle_s), left_s / 4)
+            kept = by_memory(built.parts.dataset, limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -127,6 +134,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "shards": shards,
         "moved_files": len(moving),
+        "kept": kept,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),

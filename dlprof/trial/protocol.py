@@ -57,6 +57,8 @@ class TrialRequest:
     cold_cache: bool = False  # evict the dataset's files from the page cache first
     temporary: str = ""  # a directory that the trial's processes may use; the supervisor removes it
     turnover: bool = True  # time the end of an epoch, if none comes by itself
+    # Measure no more than one epoch: samples that come again come from the dataset's own memory.
+    one_epoch: bool = False
     limit_s: float | None = None  # for how long a probe is waited for, if that is known
     # Instead of measuring, load a batch or two in the main process and describe them; with workers,
     # try whether they can be started.

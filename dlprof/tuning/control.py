@@ -402,7 +402,11 @@ class Control:
             found.append((Setting(between, ahead), share))
         if self._changes_workers and workers > 1 and self.live:
             fewer = Setting(min(workers - 1, math.ceil(0.7 * workers)), ahead)
-            found.append((fewer, f"{share}; fewer workers may do as well"))
+            # Four a core are left, and others get little of these: it costs little to see.
+            crowded = fewer.workers >= _JUMP * self._cores
+            first = crowded and self._given_up(fewer.workers, seen) < _MOVED
+            asked = fewer, f"{share}; fewer workers may do as well"
+            found.insert(0 if first else len(found), asked)
         return found
 
     def _compare(

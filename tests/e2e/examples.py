@@ -64,21 +64,24 @@ def _run(
     assert result.returncode == code, f"{command}\n{result.stdout}\n{result.stderr}"
 
 
-def _run_commands(text: str, folder: Path, environment: Mapping[str, str], *, code: int) -> None:
+def run_commands(text: str, folder: Path, environment: Mapping[str, str], *, code: int) -> None:
     """Run commands, and again where their budget may have been too small for a busy machine.
 
-    Profiles have half of theirs at first, and checks and profiles more than theirs in the end. What
-    commands left in the background ends with them.
+    Profiles have half of theirs at first, and checks and profiles more than theirs in the end, also
+    where the page names it. What commands left in the background ends with them, and the runs of a
+    failed attempt go.
     """
     text = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + text
-    less, more = (
-        re.sub(rf"(?m)^dlprof {command}(?!.*--budget)", rf"\g<0> --budget {budget}", text)
-        for command, budget in (("profile", "15s"), ("(?:check|profile)", "5m"))
-    )
+    less = re.sub(r"(?m)^dlprof profile(?!.*--budget)", r"\g<0> --budget 15s", text)
+    unbound = re.sub(r"(?m)^(dlprof (?:check|profile)\b.*?) --budget \S+", r"\1", text)
+    more = re.sub(r"(?m)^dlprof (?:check|profile)\b", r"\g<0> --budget 5m", unbound)
     *attempts, last = dict.fromkeys((less, text, more))
+    before = {*folder.glob("*.dlprof.jsonl")}
     for attempt in attempts:
         if _ended(["bash", "-euc", attempt], folder, environment).returncode == code:
             return
+        for run in {*folder.glob("*.dlprof.jsonl")} - before:  # which no command replaces
+            run.unlink()
     _run(["bash", "-euc", last], folder, environment, code=code)
 
 
@@ -174,7 +177,7 @@ def run_examples(page: Path, folder: Path) -> None:
         match block.language:
             case "sh" if _is_run(block):
                 code = int(block.value) if block.mark == "exits" else 0
-                _run_commands(block.text, folder, environment, code=code)
+                run_commands(block.text, folder, environment, code=code)
             case "python":
                 _run_python(block, folder, environment)
             case "toml":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from readme_blocks import DOCS, PAGES, README, ROOT
 
-from examples import QUICK, run_examples, with_examples
+from examples import QUICK, run_commands, run_examples, with_examples
 
 OF_USERS = [
     pytest.param(page, id=page.stem, marks=() if page in QUICK else pytest.mark.slow)
@@ -19,6 +20,23 @@ OF_USERS = [
 @pytest.mark.parametrize("page", OF_USERS)
 def test_every_example_runs_as_written(page: Path, tmp_path: Path) -> None:
     run_examples(page, tmp_path)
+
+
+def test_a_second_attempt_finds_no_run_of_the_first(tmp_path: Path) -> None:
+    fails_once = (
+        "dlprof() { test ! -e a.dlprof.jsonl; touch a.dlprof.jsonl; echo >> n; "
+        '[ "$(wc -l < n)" -gt 1 ]; }\ndlprof profile images\n'
+    )
+    run_commands(fails_once, tmp_path, os.environ, code=0)
+
+
+def test_the_last_attempt_has_more_time_than_the_page_gives(tmp_path: Path) -> None:
+    run_commands(
+        'dlprof() { [ "$*" = "profile --budget 5m x" ]; }\ndlprof profile x --budget 60s\n',
+        tmp_path,
+        os.environ,
+        code=0,
+    )
 
 
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")

@@ -22,6 +22,7 @@ import dlprof
 from dlprof.errors import FileError, UsageError
 from dlprof.integrations import callbacks, loggers
 from dlprof.integrations.watch import watch_in_place
+from dlprof.tuning.loader import Tuning
 
 WAIT_S = 0.01
 SAMPLES = 24
@@ -112,6 +113,18 @@ def test_lightning_logs_the_wait_and_says_what_to_run(
     said = capsys.readouterr().err
     assert "dlprof: The loop over train_dataloader spends" in said
     assert "dlprof run train.py ARGS\n" in said
+
+
+def test_lightning_has_its_training_loader_tune_itself_if_asked(tmp_path: Path) -> None:
+    loader = DataLoader(Rows(), batch_size=4, num_workers=2, shuffle=True)
+    trainer, seen = _lightning_training(
+        tmp_path, loader, callbacks=[callbacks.lightning(tune=True)], logger=False, max_epochs=2
+    )
+    assert _rows_of(seen) == sorted([*map(float, range(SAMPLES))] * 2)
+    assert trainer.train_dataloader is loader
+    assert isinstance(loader.tuning, Tuning)
+    assert not loader.tuning.off
+    assert not hasattr(trainer.val_dataloaders, "tuning")
 
 
 def test_lightning_with_loaders_that_are_made_each_epoch(

@@ -341,3 +341,66 @@ def test_a_sample_that_always_raises_ends_a_sweep(tmp_path: Path, *, drawn: bool
     assert drawn or "after 4 batches" in error["message"]
     assert "sample 35 is broken" in error["message"]
     assert len(read_run(tmp_path / "run.dlprof.jsonl").trials) <= 2 + drawn
+
+
+KEEPING = '''
+import functools, pathlib, time
+
+class Private:
+    """Each process loads a sample once; 0.8 s an epoch without workers."""
+    def __init__(self):
+        self.kept = {}
+    def __len__(self):
+        return 160
+    def __getitem__(self, index):
+        if index not in self.kept:
+            time.sleep(0.005)
+            self.kept[index] = float(index)
+        return self.kept[index]
+
+class Shared(Private):
+    """What one process has loaded, all find."""
+    def __getitem__(self, index):
+        place = pathlib.Path(f"{index}.kept")
+        if not place.exists():
+            time.sleep(0.005)
+            place.touch()
+        return float(index)
+
+class Bounded(Private):
+    @functools.lru_cache(16)
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return float(index)
+'''
+
+
+@pytest.mark.slow
+def test_trials_of_what_each_process_keeps_end_with_their_first_epoch(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(KEEPING)
+    options = ["--num-workers", "0,2", "--prefetch-factor", "2", "--batch-size", "8"]
+    options += ("--trial-time", "2s", "--repeats", "1", "--budget", "60s", "--json")
+    done = dlprof(tmp_path, "sweep", "kept.py:Private", *options, "-o", "run.dlprof.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = read_run(tmp_path / "run.dlprof.jsonl")
+    assert found.header.target.keeps_samples
+    assert {t.config.persistent_workers for t in found.trials if t.config.num_workers} == {True}
+    for trial in found.completed:
+        assert trial.samples_per_s is not None
+        # As fast as it sleeps, but for the samples of which two workers find a few.
+        assert trial.samples_per_s.value <= 1.1 * max(1, trial.config.num_workers) / 0.005
+    reason = json.loads(done.stdout)["recommendation"]["confidence_reason"]
+    assert "in a first epoch" in reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["Shared", "Bounded"])
+def test_what_is_kept_for_all_or_for_a_few_samples_is_no_matter(
+    tmp_path: Path, dataset: str
+) -> None:
+    (tmp_path / "kept.py").write_text(KEEPING)
+    done = dlprof(
+        tmp_path, "sweep", f"kept.py:{dataset}", *SHORT, "--batch-size", "8", "-o", "run.jsonl"
+    )
+    assert done.returncode == 0, done.stderr
+    assert not read_run(tmp_path / "run.jsonl").header.target.keeps_samples

@@ -180,9 +180,9 @@ def test_what_serves_one_at_a_time_is_predicted_to_serve_no_more_to_many(tmp_pat
     assert run.calibration is not None
     assert run.prediction is not None
     assert run.recommendation is not None
-    assert 30 < 1 / run.calibration.queueing_s < 80  # batches of four
+    # Batches of four. Where nobody may look at what workers wait for, it is known by its waits.
+    assert 30 < 1 / (run.calibration.lock_s or run.calibration.queueing_s) < 80
     assert all(cell.samples_per_s.value < 320 for cell in run.prediction.cells)
-    assert {cell.bound for cell in run.prediction.cells if cell.config.num_workers > 4} == {
-        "storage"
-    }
+    many = (cell.bound for cell in run.prediction.cells if cell.config.num_workers > 4)
+    assert {*many} == {"lock" if run.calibration.lock_s else "storage"}
     assert run.recommendation.expected.samples_per_s.value < 240

@@ -394,6 +394,46 @@ def test_threads_of_main_that_cost_more_than_they_give(
 
 
 @pytest.mark.parametrize(
+    ("beside_s", "queue_s", "blocked_s", "worker_s", "first"),
+    [
+        (0.029, 0.23, 0.005, None, "cpu.threads"),  # as seen beside 20 busy threads
+        (0.0, 0.23, 0.005, None, "collate"),  # one thread
+        (0.029, 0.0, 0.005, None, "collate"),  # nobody else wants the cores: they work
+        (0.029, 0.23, 0.1, None, ""),  # main is blocked while they work
+        (0.029, 0.0, 0.0, 0.003, "cpu.threads"),  # a worker collates in a tenth of that
+        (0.029, 0.0, 0.0, 0.030, "collate"),  # a worker takes as long
+    ],
+)
+def test_threads_that_wait_for_each_other_are_no_slow_collating(
+    beside_s: float, queue_s: float, blocked_s: float, worker_s: float | None, first: str
+) -> None:
+    made = Loader(config=config(0), fetch_cpu=0.0115, collate_cpu=0.030, rate=3.2)
+    worker = dataclasses.replace(made, config=config(1), collate_cpu=worker_s or 0.0)
+    seen = evidence(
+        dataclasses.replace(made, fetch_io=blocked_s, starved=queue_s),
+        usage=Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8),
+        calibrations=[] if worker_s is None else [worker],
+    )
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s),
+        )
+        for each in seen.observations
+    ]
+    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    named = [each for each in found if each.code in ("cpu.threads", "collate")]
+    assert [each.code for each in named] == list(filter(None, [first]))
+    if first == "cpu.threads":
+        assert named[0].fix is not None
+        assert "torch.set_num_threads(1)" in named[0].fix.code
+        # What one thread takes is no figure where nobody saw it.
+        assert (named[0].predicted_gain is None) is (worker_s is None)
+        assert found[0].code == first or queue_s == 0
+
+
+@pytest.mark.parametrize(
     ("waits", "code"),
     [
         ({"running": 0.1, "gil": 0.88, "sleep": 0.02}, "lock"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from builders import config
@@ -208,3 +209,69 @@ def test_a_buffer_that_fills_again_though_workers_were_kept_is_none() -> None:
     assert "imports" not in found.explanation
     assert found.fix is not None
     assert "persistent_workers=True doesn't help" in found.fix.text
+
+
+def _keeping(chosen: Config, sampler: str = "RandomSampler", **about: object) -> Evidence:
+    fields = {"first_sample_s": 0.02, "kept_sample_s": 1e-9, "sampler": sampler, **about}
+    variants = {config(16, persistent_workers=True): 7.5}
+    return evidence(
+        Loader(config=chosen, fetch_io=0.1, rate=20, busy=0.95),
+        trial_fields={"epoch_turnover_s": 0.01},
+        target_fields={"batches_per_epoch": 1000, **fields},
+        variants=variants,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampler", "loaded"), [("RandomSampler", 2 * (1 - 2**-10)), ("SequentialSampler", 1.0)]
+)
+def test_workers_that_lose_what_they_keep_are_to_persist(sampler: str, loaded: float) -> None:
+    """Of ten epochs: each sample then comes to the worker that has it in one case of two."""
+    found = {each.code: each for each in find(_keeping(config(2), sampler))}
+    lost = found["startup"]
+    assert lost.fix is not None
+    assert lost.predicted_gain is not None
+    assert lost.title == "Workers lose the samples that they keep"
+    assert lost.fix.dataloader_kwargs == {"persistent_workers": True}
+    assert lost.predicted_gain.value == pytest.approx(10 / loaded, rel=1e-6)
+    assert lost.evidence["gain_if"] == "a training has 10 epochs"
+    more = found["fetch.io"]
+    assert more.fix is not None
+    assert more.fix.dataloader_kwargs == {"num_workers": 16, "persistent_workers": True}
+    assert "as in a first epoch" in more.evidence["gain_if"]
+
+
+def test_those_that_persist_or_are_not_to_lose_nothing_by_that() -> None:
+    assert "startup" not in {e.code for e in find(_keeping(config(2, persistent_workers=True)))}
+    assert "startup" not in {e.code for e in find(_keeping(config(0)))}
+    note = f"Mixed has set_epoch: {EPOCH_SIGN} what that changes."
+    seen = _keeping(config(2), notes=(note,))
+    found = next(each for each in find(seen) if each.code == "startup")
+    assert found.predicted_gain is None
+    assert found.fix is not None
+    assert not found.fix.dataloader_kwargs
+
+
+def test_whole_epochs_of_another_remedy_are_none_of_workers_that_persist() -> None:
+    """In the middle of an epoch nothing shows of what they gain between two."""
+    kept = config(2, persistent_workers=True)
+    seen = evidence(
+        Loader(fetch_io=0.1, rate=20, busy=0.95),
+        trial_fields={"epoch_turnover_s": 2.0, "startup_s": 2.0},
+        target_fields={"batches_per_epoch": 100},
+        variants={kept: 1.0, config(16): 1.3},
+    )
+    differ: dict[Config, dict[str, Any]] = {
+        kept: {"epoch_turnover_s": 0.0},
+        config(16): {"whole_epochs": True},
+    }
+    whole = tuple(
+        dataclasses.replace(
+            each, trial=dataclasses.replace(each.trial, **differ.get(each.trial.config, {}))
+        )
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=whole))
+    starting = next(each for each in found if each.code == "startup")
+    assert starting.predicted_gain is not None
+    assert starting.predicted_gain.value == pytest.approx(7 / 5, rel=0.03)

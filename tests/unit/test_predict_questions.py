@@ -20,6 +20,7 @@ from dlprof.advise.candidates import (
     wanted_configs,
 )
 from dlprof.advise.choice import predictions, speeds_of
+from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import (
     Situation,
     clock_of,
@@ -31,7 +32,7 @@ from dlprof.advise.situation import (
 )
 from dlprof.errors import UsageError
 from dlprof.model.work import SPEED_ERROR, Conditions
-from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
+from dlprof.records import Config, Constraints, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
 
 _UNIT = CoreSpeeds.unit_of(header().python_version)
 
@@ -212,6 +213,25 @@ def test_a_share_of_the_cores_is_that_beside_the_others_who_were_there() -> None
     assert asked(run).conditions.fair_cores == 1.25
     for other in ({"cores": 16.0}, {"neighbours": 1.0}, {"machine": elsewhere()}):
         assert asked(run, **other).conditions.fair_cores is None
+
+
+def test_nobody_is_assumed_on_other_cores_and_that_is_said() -> None:
+    run = calibrated(trials=[trial(config(2), usage=Usage(other_cpu_cores=3.0))])
+    there = asked(run, cores=1.0)
+    assert there.neighbours == 0.0
+    assert any("no other process is assumed" in note for note in there.notes)
+    assert not any("no other process" in note for note in asked(run).notes)
+    quiet = asked(calibrated(), cores=1.0)
+    assert not any("no other process" in note for note in quiet.notes)
+
+
+def test_what_was_measured_without_a_step_is_not_said_to_lack_one() -> None:
+    on_more, with_step = (
+        recommend(calibrated(), wanted).confidence_reason
+        for wanted in (Constraints(cores=16.0), Constraints(step_s=0.02))
+    )
+    assert "without a step" not in on_more
+    assert "with a step of 20 ms" in with_step
 
 
 def test_what_no_machine_has_is_refused() -> None:

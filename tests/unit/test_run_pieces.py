@@ -596,6 +596,15 @@ def test_what_loaders_tried_that_tune_themselves_is_in_the_report(tmp_path: Path
     assert "Tuning" not in drawn(script_report(watched_run()), 200, verbose=True)
 
 
+@pytest.mark.parametrize("result", ["kept", "taken back"])
+def test_a_loader_that_tuned_itself_had_its_own_settings_at_first(result: str) -> None:
+    seen = loader("train.py:31", 0.1)
+    tried = dataclasses.replace(TRIED[0], result=result)
+    page = drawn(script_report(watched_run(seen, tried=(tried,))), 200)
+    row = next(line for line in page.splitlines() if "10% wait" in line)
+    assert ("at first" in row) is (result == "kept")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_screen_keeps_to_its_width(width: int, encoding: str) -> None:

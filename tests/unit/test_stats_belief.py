@@ -583,6 +583,25 @@ def test_whether_a_limit_was_met_is_as_open_as_the_trials_leave_it() -> None:
     assert high > 2
 
 
+@pytest.mark.parametrize("served", [4, 6, 10, 14])
+@pytest.mark.parametrize("sharpness", [2, 20])
+def test_numbers_of_workers_below_a_limit_that_was_met_are_as_open_as_how_sharp_it_is(
+    served: int, sharpness: int
+) -> None:
+    """Of those that weren't measured, the intervals hold what they give by either."""
+
+    def rate(workers: int) -> float:
+        return 180 * float((workers**-sharpness + served**-sharpness) ** (-1 / sharpness))
+
+    counts = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 18, 24, 32)
+    measured: Table = {f"w{n}": [rate(n)] * 2 for n in (3, 24, 32)}
+    rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
+    belief = believe(rows, waits(*counts))
+    for count in counts[2:]:
+        low, high = ends(belief.rate(f"w{count}"))
+        assert low <= rate(count) <= high, count
+
+
 @pytest.mark.parametrize("measured", [{"w8": [6 * 180]}, {"w4": [3 * 180]}, {"w12": [6 * 180]}])
 def test_of_a_gain_that_a_limit_explains_as_well_an_interval_holds_that_too(
     measured: Table,
@@ -946,6 +965,19 @@ def test_what_a_quota_leaves_to_nobody_makes_no_trial_less_sure() -> None:
     assert log_sd(2.0) == pytest.approx(NOISY_LOG_SD, rel=0.01)
     assert log_sd(0.5) == pytest.approx(math.log(4) / 2, rel=0.01)
     assert log_sd(0.5, ranks=4) == pytest.approx(math.log(4) / 2, rel=0.03)
+
+
+def test_many_sessions_that_take_most_are_steadier_than_one() -> None:
+    """One takes half of the cores at most, where the kernel shares them between sessions."""
+    usage = Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8)
+    crowds = (usage, dataclasses.replace(usage, fair_cpu_cores=0.2))
+    by_thread, by_session = (
+        observe(trial(config(2), 1000, noisy=True, spread=0.0, usage=each)) for each in crowds
+    )
+    assert by_thread is not None
+    assert by_thread.log_sd == pytest.approx(math.log(10) / 2, rel=0.01)
+    assert by_session is not None
+    assert by_session.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
 
 
 def test_a_starved_window_is_no_sign_of_waiting() -> None:

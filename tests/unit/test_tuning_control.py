@@ -187,16 +187,17 @@ def test_more_workers_are_not_kept_where_they_bring_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "delay_s", "tried"),
+    ("cpu_s", "delay_s", "tried", "first"),
     [
-        pytest.param(0.1, 0.7, True, id="two cores, all of them its own"),
-        pytest.param(0.08, 0.72, True, id="four others"),
-        pytest.param(0.01, 0.0, False, id="storage"),
-        pytest.param(0.8, 0.0, False, id="a core each"),
+        pytest.param(0.1, 0.7, True, True, id="two cores, all of them its own"),
+        pytest.param(0.094, 0.706, True, True, id="one other"),
+        pytest.param(0.08, 0.72, True, False, id="four others"),
+        pytest.param(0.01, 0.0, False, False, id="storage"),
+        pytest.param(0.8, 0.0, False, False, id="a core each"),
     ],
 )
 def test_fewer_workers_are_tried_where_cores_lose_little_by_it_however_slow_batches_are(
-    cpu_s: float, delay_s: float, *, tried: bool
+    cpu_s: float, delay_s: float, *, tried: bool, first: bool
 ) -> None:
     """A turn of 12 of 16 workers is 68 batches, 5 s: a quarter, if all waited for storage."""
     control = Control(Setting(16, 2), 16, cores=2 if delay_s else 32)
@@ -211,6 +212,8 @@ def test_fewer_workers_are_tried_where_cores_lose_little_by_it_however_slow_batc
     )
     assert (min(each.workers for each in asked) < 16) is tried
     assert (control.kept.workers < 16) is tried
+    # And before deeper queues, but where others would take some of the cores' time.
+    assert (control.changes[0].after.workers < 16) is first
 
 
 def epochs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 import time
@@ -332,3 +333,60 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
     assert weighing.by_order(Endless(), limit_s=0.2) is None
     assert weighing.by_order(Endless(), limit_s=-1.0) is None  # weighing took all of the time
     assert weighing.by_order(Ending(), limit_s=60.0) is None
+
+
+class Keeping(Blocks):
+    """Keeps every sample, or as many as ``room``, for whoever asks again."""
+
+    def __init__(self, room: int = 1000, length: int = 1000) -> None:
+        super().__init__(length, keeps=False)
+        self.room, self.kept = room, dict[int, int]()
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.kept:
+            self.now_s += 0.001
+            return self.kept[index]
+        self.kept[index] = super().__getitem__(index)
+        self.kept = dict([*self.kept.items()][-self.room :])
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "again_s"),
+    [
+        (Keeping(), 0.001),
+        (Keeping(length=8), 0.001),
+        (Keeping(room=30), 0.1),
+        (Blocks(keeps=False), 0.1),
+    ],
+)
+def test_samples_are_asked_for_again_when_others_were(
+    monkeypatch: pytest.MonkeyPatch, data: Blocks, again_s: float
+) -> None:
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.by_memory(data, limit_s=60.0) == pytest.approx((0.1, again_s))
+
+
+def test_samples_that_take_too_long_are_not_asked_for_again() -> None:
+    class Endless(Blocks):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(3600)
+            return index
+
+    assert weighing.by_memory(Endless(), limit_s=0.2) is None
+    assert weighing.by_memory(Blocks(2), limit_s=60.0) is None  # two say nothing
+    assert weighing.by_memory(iter(()), limit_s=60.0) is None
+
+
+@pytest.mark.parametrize(("most", "bounded"), [(128, True), (1000, False), (None, False)])
+@pytest.mark.parametrize("of_class", [True, False])
+def test_a_cache_that_holds_less_than_an_epoch_is_known_by_its_size(
+    most: int | None, bounded: bool, of_class: bool
+) -> None:
+    class Methods(Blocks):
+        load = functools.lru_cache(most)(Blocks.__getitem__)
+
+    data = Methods() if of_class else Blocks()
+    if not of_class:
+        data.load = functools.lru_cache(most)(data.__getitem__)  # type: ignore[attr-defined]
+    assert weighing.is_bounded(data) is bounded

@@ -27,7 +27,15 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, as_fast, between, inside, severity_of
+from dlprof.advise.wording import (
+    EVEN_SHARDS,
+    FIRST_EPOCH,
+    NO_LIMIT,
+    as_fast,
+    between,
+    inside,
+    severity_of,
+)
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     SOME_SHARED,
@@ -283,7 +291,11 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
         # To a whole script starts of epochs are left as well.
         evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}
-    needs = [_shared_out(view, claim), NO_LIMIT if gain is not None and gain.may_share else ""]
+    needs = [
+        _kept(view, claim),
+        _shared_out(view, claim),
+        NO_LIMIT if gain is not None and gain.may_share else "",
+    ]
     if any(needs):
         evidence["gain_if"] = " and ".join(filter(None, needs))
     cost = min(1.0, max(0.0, claim.cost))
@@ -300,6 +312,14 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         cost=cost,
     )
     return Placed(place, stated, asked)
+
+
+def _kept(view: Evidence, claim: Claim) -> str:
+    """Of how many epochs a gain is, of a dataset that keeps samples; empty for any other."""
+    if claim.config is None or not view.target.keeps_samples:
+        return ""
+    ten = claim.config == view.having(persistent_workers=True)
+    return "a training has 10 epochs" if ten else FIRST_EPOCH
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:

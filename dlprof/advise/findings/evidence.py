@@ -111,6 +111,7 @@ class ModelAtStep:
                     calibration,
                     batch_size=config.batch_size,
                     queueing_s=0.0,  # the trial's own waits are as long as its workers made them
+                    lock_s=0.0,
                     in_main=own,
                     in_workers=own,
                     receive={},
@@ -789,8 +790,33 @@ class Evidence:
             return 0.0
         return min(costs.making.io_s, explained.fetch_threads_cpu_s or 0.0)
 
+    @property
+    def one_thread(self) -> StageTime | None:
+        """What making a batch takes in a worker, where torch computes in one thread."""
+        made = [each.making for count in (1, 2) if (each := self.costs_at(count)) is not None]
+        return max(made, key=lambda each: each.cpu_s, default=None)
+
+    @property
+    def pool_s(self) -> float:
+        """CPU time of main in making a batch, in which it may spin for other threads of a pool.
+
+        They spin for each other, so that each takes as much: what a worker shows to be needless, or
+        else all of it where cores are short, so that one waits long for the next. For threads that
+        work by themselves main would be blocked.
+        """
+        explained, costs, one = self.explained, self.costs, self.one_thread
+        if self.workers or explained is None or costs is None:
+            return 0.0
+        made, beside_s = costs.making, explained.fetch_threads_cpu_s or 0.0
+        if one is not None:
+            return min(beside_s, max(0.0, made.cpu_s - one.cpu_s))
+        spins = self.starved >= at.LARGE_SHARE and made.io_s <= made.cpu_s
+        return min(beside_s, made.cpu_s) if spins else 0.0
+
     def having(self, **changes: Any) -> Config:
         """The configuration with other settings."""
+        if changes.get("num_workers") and self.target.persisting == (True,):
+            changes = {"persistent_workers": True, **changes}  # else they lose what they keep
         return dataclasses.replace(self.config, **changes).canonical()
 
     def figures(self, names: str, given: Mapping[str, Any]) -> dict[str, Any]:

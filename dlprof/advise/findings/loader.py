@@ -277,8 +277,42 @@ def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
     return fix, more, gain
 
 
+def _losing(view: Evidence) -> Claim | None:
+    """Workers end with each epoch, and with them the samples that the dataset keeps in them."""
+    target, kept = view.target, view.having(persistent_workers=True)
+    if not target.keeps_samples or not view.workers or kept == view.config:
+        return None
+    loaded, alone = target.epochs_loaded(kept), target.epochs_loaded(Config())
+    text = (
+        "The dataset keeps samples in the memory of the process that asks for them: one takes "
+        f"{format_duration(target.first_sample_s)} the first time, "
+        f"{format_duration(target.kept_sample_s)} again. Workers that end with each epoch lose "
+        "them, so that each epoch loads all of them."
+    )
+    if target.against_persisting is not None:
+        advice = "Keep samples where all workers find them, as in files or in shared memory."
+        return Claim("Workers lose the samples that they keep", text, 0.0, "", {}, advice)
+    gain = bound(10 / loaded)
+    return Claim(
+        "Workers lose the samples that they keep",
+        text,
+        gain.saved,
+        "first_sample_s kept_sample_s epochs_loaded",
+        {"epochs_loaded": loaded},
+        f"Set persistent_workers=True: of 10 epochs {view.workers} workers then load as much as "
+        f"{loaded:.1f}, each into a cache of its own, as far as that holds them. num_workers=0 "
+        f"loads as much as {alone:.1f}; a cache that is filled before workers are forked is all "
+        "workers' from the first epoch on.",
+        config=kept,
+        gain=gain,
+        place=Place.FAULT,
+    )
+
+
 def startup(view: Evidence) -> Claim | None:
-    """Starting workers costs more than it saves."""
+    """Starting workers costs more than it saves, or what they keep ends with them."""
+    if (losing := _losing(view)) is not None:
+        return losing
     kept, (turn_s, share) = kept_workers(view), turn(view)
     if kept is None:
         return None
@@ -434,7 +468,8 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
 
     What is left of it is the start of forked workers, or a batch of running ones.
     """
-    whole = any(trial.whole_epochs for trial in view.plain("present", "variant"))
+    both = (t for t in view.plain("present", "variant") if t.config in (view.config, kept))
+    whole = all(trial.whole_epochs for trial in both)
     tried = measured_gain(view, kept) if whole else None
     if tried is not None:
         return tried
@@ -870,7 +905,9 @@ def collate(view: Evidence) -> Claim | None:
     costs, tensors = _making_costs(view), view.target.batch_tensors
     if costs is None:
         return None
+    # Threads that wait for each other while it collates are a cause of their own.
     own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
+    own_s -= min(view.pool_s, costs.collate.cpu_s)
     if own_s <= 0.5 * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive

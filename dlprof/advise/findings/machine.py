@@ -62,37 +62,48 @@ def _pool_of_main(view: Evidence) -> Claim | None:
     Its threads spin while they wait for each other, the longer the more others want the cores. A
     worker, in which torch computes in one thread, shows what a batch takes without them.
     """
-    explained, costs = view.explained, view.costs
+    explained, costs, one = view.explained, view.costs, view.one_thread
     beside_s = None if explained is None else explained.fetch_threads_cpu_s
-    workers = [each for count in (1, 2) if (each := view.costs_at(count)) is not None]
-    if not beside_s or costs is None or not workers or view.gil_share >= at.LARGE_SHARE:
+    if not beside_s or costs is None or view.gil_share >= at.LARGE_SHARE:
         return None
-    now, one = costs.making, max((each.making for each in workers), key=lambda each: each.cpu_s)
-    burned_s = now.cpu_s + beside_s - one.cpu_s  # where a pool does a part of it, next to nothing
-    if min(burned_s / max(1e-12, one.cpu_s), beside_s / max(1e-12, now.cpu_s)) < at.HELPERS:
+    now, share = costs.making, beside_s / (costs.making.cpu_s + beside_s)
+    if beside_s < at.HELPERS * now.cpu_s or (one is None and not view.pool_s):
         return None
+    taken = f"Making a batch takes {format_duration(now.cpu_s)} of CPU time in the main process, "
+    taken += f"where other threads use {format_duration(beside_s)} more, and "
+    claim = Claim(
+        "Threads of the main process compete for the cores",
+        f"{taken}run-queue delay is {percent(view.starved)} of the time. Threads that wait for "
+        "each other spin, the longer the busier the cores. One thread takes "
+        f"{format_duration(max(0.0, now.cpu_s - beside_s))} of CPU time if they only spin, and "
+        f"{format_duration(now.cpu_s + beside_s)} if all of it is work.",
+        share * (view.wait or 1.0),
+        "num_workers usable_cores making_s starved_fraction",
+        {"other_threads_cpu_fraction": share},
+        "Compute in one thread: torch.set_num_threads(1) where the script begins. If the step "
+        "needs more, let its threads sleep while they wait: OMP_WAIT_POLICY=passive.",
+        "torch.set_num_threads(1)  # before the loader is iterated",
+    )
+    if one is None:
+        return dataclasses.replace(claim, fix=f"{claim.fix} A worker computes in one thread, too.")
     # It is blocked until the pool's last thread is done, or while other threads hold the GIL: only
     # where that is known, the rest is the pool's.
     gil_s = view.waits_for_gil_s
     io_s = now.io_s if gil_s is None else min(now.io_s, one.io_s + gil_s)
     single = dataclasses.replace(costs, fetch=StageTime(one.cpu_s, io_s), collate=StageTime())
     gain = predicted_gain(view, costs=single)
-    if gain is None or gain.value < at.PAYS:
+    burned_s = now.cpu_s + beside_s - one.cpu_s  # where a pool does a part of it, next to nothing
+    if gain is None or gain.value < at.PAYS or burned_s < at.HELPERS * one.cpu_s:
         return None
-    share = beside_s / (now.cpu_s + beside_s)
-    return Claim(
-        "Threads of the main process cost more than they give",
-        f"Making a batch takes {format_duration(now.cpu_s)} of CPU time in the main process, where "
-        f"other threads use {format_duration(beside_s)} more, and {format_duration(one.cpu_s)} in "
-        "a worker, which computes in one thread. Threads that wait for each other spin.",
-        gain.saved,
-        "num_workers usable_cores making_s",
-        {"other_threads_cpu_fraction": share, "one_thread_cpu_s": one.cpu_s},
-        "Compute in one thread: torch.set_num_threads(1) where the script begins. If the step "
-        "needs more, let its threads sleep while they wait: OMP_WAIT_POLICY=passive.",
-        "torch.set_num_threads(1)  # before the loader is iterated",
+    return dataclasses.replace(
+        claim,
+        title="Threads of the main process cost more than they give",
+        explanation=f"{taken}{format_duration(one.cpu_s)} in a worker, which computes in one "
+        "thread. Threads that wait for each other spin.",
+        cost=gain.saved,
+        given={**claim.given, "one_thread_cpu_s": one.cpu_s},
         gain=gain,
-        place=Place.SETTING,
+        place=None if view.starved >= at.LARGE_SHARE else Place.SETTING,
     )
 
 

@@ -417,3 +417,24 @@ def test_a_scripts_run_predicts_nothing() -> None:
     module_named_run = run([], target=target(spec="run:f"), settings={"seed": 0})
     with pytest.raises(UsageError, match="no calibration"):
         usable_calibration(module_named_run)
+
+
+def test_rates_of_a_dataset_that_keeps_samples_are_said_to_be_of_a_first_epoch() -> None:
+    """Each of four workers has a quarter of the samples again, then seven sixteenths, …"""
+    kept = config(4, persistent_workers=True)
+    trials = blocks({W0: [100] * 3, kept: [390] * 3}, usage=WAITING)
+    keeping = target(first_sample_s=0.01, kept_sample_s=1e-9, sampler="RandomSampler")
+    answer = recommend(run(trials, target=keeping))
+    assert answer.config == kept
+    loaded = 4 * (1 - 0.75**10)
+    over = 3.9 / loaded
+    assert answer.confidence == "medium"
+    assert f"over 10 it is {over:.2f}x as fast as num_workers=0" in answer.confidence_reason
+    assert answer.expected.gain_if == "its cache holds no sample yet, as in a first epoch"
+    claims = [each for each in answer.reasons if "keeps samples" in each.claim]
+    assert claims[0].evidence["epochs_loaded"] == pytest.approx(loaded)
+    plain = recommend(run(trials))
+    assert "first epoch" not in plain.confidence_reason + plain.expected.gain_if
+    alone = recommend(run(blocks({W0: [100] * 3, W2: [60] * 3}), target=keeping))
+    assert alone.config == W0
+    assert "later ones load fewer" in alone.confidence_reason

@@ -26,6 +26,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
+from dlprof.records.run import EndReason
 from dlprof.report.sweep import recommendation_report
 
 W0, W1, W2, W4, W8 = (config(w) for w in (0, 1, 2, 4, 8))
@@ -351,6 +352,21 @@ def test_where_everything_failed_once_the_rest_still_counts_with_low_confidence(
     answer = recommend(run(trials))
     assert (answer.config, answer.confidence) == (W4, "low")
     assert answer.confidence_reason == "num_workers=4 also failed once"
+
+
+@pytest.mark.parametrize(
+    ("startup_s", "reason", "is_said"),
+    [(1.4, "budget", True), (0.2, "budget", False), (1.4, "complete", False)],
+)
+def test_that_epochs_begin_slowly_is_said_where_a_budget_held_few_trials_for_it(
+    startup_s: float, reason: EndReason, is_said: bool
+) -> None:
+    begun = {"startup_s": startup_s, "epoch_turnover_s": startup_s, "wall_s": 4.0}
+    seen = run(blocks({W4: [500, 505], W8: [900, 910]}, **begun))
+    cost = Cost(measured=4.0, overhead=12.0, total=16.0)
+    ended = dataclasses.replace(seen, end=RunEnd(ended_at="", reason=reason, cost_s=cost))
+    why = "the budget held 4 trials, as an epoch's first batch takes 1.4 s"
+    assert recommend(ended).confidence_reason.endswith(why) is is_said
 
 
 def test_nothing_measured() -> None:

@@ -88,6 +88,18 @@ def test_what_dlprof_runs_by_itself_is_no_training(root: Path, *, loads: bool) -
         assert [each.pid for each in find_trainings(root)] == listed
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_process_that_runs_tests_is_a_training_once_it_has_workers(
+    root: Path, *, loads: bool
+) -> None:
+    command = b"/usr/bin/python3\0-u\0-c\0import sys;exec(eval(sys.stdin.readline()))\0"
+    (root / f"proc/{MAIN}/cmdline").write_bytes(command)
+    if not loads:
+        for pid in (17661, 17666, 17672, 17680, 17695, 17700):
+            shutil.rmtree(root / f"proc/{pid}")
+    assert [each.pid for each in find_trainings(root)] == [MAIN] * loads
+
+
 def test_a_launcher_with_one_training_leads_to_it_and_one_with_two_lists_them(root: Path) -> None:
     launcher = root / "proc/17000"
     shutil.copytree(root / f"proc/{MAIN}", launcher)

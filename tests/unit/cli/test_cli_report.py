@@ -153,7 +153,8 @@ def test_several_runs_have_an_index_with_a_page_for_each(
     run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["report", run_file, slower_file, "-o", "index.html"], {}) == 0
-    assert capsys.readouterr().err == "Written: index.html\n"
+    written = "Written: index.html, and a page for each of 2 runs beside it\n"
+    assert capsys.readouterr().err == written
     index = Path("index.html").read_text(encoding="utf-8")
     for name in ("run", "slower"):
         assert f'<a href="./{name}.html">{name}</a>' in index

@@ -13,7 +13,7 @@ import builders
 import pytest
 from model_calibrations import constant
 
-from dlprof.model.bounds import describe
+from dlprof.model.bounds import at_lock_s, describe
 from dlprof.model.calibrate import fit
 from dlprof.model.predict import predict_all
 from dlprof.model.work import Conditions, work_of
@@ -279,6 +279,64 @@ def test_what_luck_explains_is_no_drift() -> None:
     assert drift < scatter / 2
 
 
+def locked(fraction: float, *, cpu_s: float, io_s: float, workers: int = 2) -> Calibration:
+    """Fitted to trials whose batches are made under one lock for a part of their time."""
+    own_s = cpu_s + io_s
+    held_s = fraction * own_s
+    wait_s = at_lock_s(held_s, own_s - held_s, workers) - held_s
+    some, trials = [], []
+    for count, waited_s in ((1, 0.0), (workers, wait_s)):
+        config = Config(num_workers=count).canonical()
+        some.append(explained(count, cpu=(cpu_s,) * 30, io=(io_s + waited_s,) * 30))
+        seen = {"running": cpu_s, "sleep": io_s, "lock": waited_s}
+        whole_s = sum(seen.values())
+        looks = {what: each_s / whole_s for what, each_s in seen.items() if each_s}
+        rate = Estimate(value=count / whole_s)
+        usage = Usage(worker_waits=looks)
+        trials.append(builders.trial(config, id=f"t{count}", batches_per_s=rate, usage=usage))
+    return fit(some, trials)
+
+
+@pytest.mark.parametrize(("cpu_s", "io_s"), [(0.1, 0.0), (0.001, 0.099), (0.05, 0.05)])
+def test_a_lock_bounds_all_workers_together_whatever_they_do_while_they_have_it(
+    cpu_s: float, io_s: float
+) -> None:
+    known = locked(0.7, cpu_s=cpu_s, io_s=io_s)
+
+    assert known.lock_s == pytest.approx(0.07, rel=0.02)
+    assert known.queueing_s == 0.0
+    one, two, sixteen = rates(known, 1, 2, 16)
+    assert one.batches_per_s.value == pytest.approx(10, rel=0.02)
+    assert two.batches_per_s.value == pytest.approx(2 / 0.149, rel=0.02)  # 0.7 of 0.07 more
+    assert 0.95 / 0.07 < sixteen.batches_per_s.value < 1 / 0.07
+    assert sixteen.bound == "lock"
+    (beside,) = rates(known, 2, ranks=4)  # each of which has a lock of its own
+    assert beside.batches_per_s.value == pytest.approx(2 / 0.149, rel=0.02)
+    slow = Conditions(cores=64.0, speed=0.5)
+    (there,) = predict_all(known, [Config(num_workers=16).canonical()], slow)
+    more = (2 * cpu_s + io_s) / 0.1  # computing takes twice as long, under the lock as elsewhere
+    assert there.batches_per_s.value == pytest.approx(sixteen.batches_per_s.value / more, rel=0.02)
+
+
+def test_a_lock_that_most_of_making_a_batch_is_outside_of_is_found_by_more_workers() -> None:
+    assert locked(0.2, cpu_s=0.1, io_s=0.0).lock_s == 0.0  # looks at two say too little of it
+    assert locked(0.2, cpu_s=0.1, io_s=0.0, workers=8).lock_s == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_lock_that_is_waited_for_on_a_crowded_machine_is_not_held_for_longer() -> None:
+    """As long again as they compute, workers wait for a core: half of that beside the lock."""
+    quiet = locked(0.5, cpu_s=0.2, io_s=0.0)
+    some, trials = [], []
+    for count, waited_s in ((1, 0.0), (2, quiet.lock_s**2 / 0.2)):
+        computed, waited = (0.1,) * 30, (waited_s,) * 30
+        some.append(explained(count, cpu=computed, io=waited, run_queue_s=computed))
+        rate = Estimate(value=count / (0.2 + waited_s))
+        usage = Usage(worker_waits={"running": 0.8, "lock": 0.2} if count > 1 else {})
+        config = Config(num_workers=count).canonical()
+        trials.append(builders.trial(config, id=f"t{count}", batches_per_s=rate, usage=usage))
+    assert fit(some, trials).lock_s == pytest.approx(quiet.lock_s / 2, rel=0.02)
+
+
 def test_waiting_that_changes_with_workers_is_no_drift() -> None:
     made = fit([explained(w, io=(w * 0.01,) * 50) for w in (1, 2, 4)], [])
     assert made.drift == 0.0
@@ -527,6 +585,10 @@ def test_what_trials_say_of_batches_is_taken_over() -> None:
     assert made.samples_per_batch == 32
     assert made.read_bytes_per_batch == pytest.approx(5e5)
     assert made.available_cores == 1.5
+    # Of busy cores what sleeps could have had its share, which it doesn't use.
+    usage = Usage(available_cpu_cores=0.1, fair_cpu_cores=1.0)
+    sleeping = dataclasses.replace(trial, usage=usage)
+    assert fit([explained(0)], [sleeping], batch_tensors=3.0).available_cores == 1.0
     assert made.batch_tensors == 3
 
 

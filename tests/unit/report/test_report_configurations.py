@@ -148,15 +148,15 @@ def test_a_chart_leaves_out_what_was_only_predicted_first() -> None:
 
     some = bars({2, 4, 8})
     measured = {"2", "4", "8"}
-    assert (some.pop("12"), some.pop("0")) == (0, 2)  # the recommended stays, the default longest
-    assert {label for label, spare in some.items() if spare == 3} == measured
-    assert {label for label, spare in some.items() if spare == 4} == some.keys() - measured
+    assert (some.pop("12"), some.pop("0")) == (0, 1)  # the recommended and the default stay
+    assert {label for label, spare in some.items() if spare == 2} == measured
+    assert {label for label, spare in some.items() if spare == 3} == some.keys() - measured
     every = bars({*range(13)})
-    assert {label for label, spare in every.items() if spare < 3} == {"0", "12"}
+    assert {label for label, spare in every.items() if spare < 2} == {"0", "12"}
     many = bars({1, 2, 3, 4, 5, 6, 7, 8})
     # The best goes before what was measured, where it is only predicted and not recommended.
     rates = [Rated(config(w), Estimate(value=100.0 + w), "", first=w < 3) for w in range(5)]
     shown = rates_chart(rates, config(2))
     assert shown is not None
-    assert [bar.spare for bar in shown.bars] == [2, 3, 0, 4, 4]
+    assert [bar.spare for bar in shown.bars] == [1, 2, 0, 3, 3]
     assert not {"9", "10", "11"} & many.keys()

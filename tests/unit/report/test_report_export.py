@@ -10,6 +10,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from builders import config, header, trial
@@ -29,8 +30,10 @@ from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.terminal import plain_text
+from dlprof.store import read_run
 
 _MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
+_EXAMPLES = Path(__file__).parents[3] / "examples"
 _EMPTY = Run(path="", header=header())
 _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e]")
 
@@ -139,6 +142,20 @@ def test_markdown_as_recorded() -> None:
 
 def test_the_page_as_recorded() -> None:
     check_golden("report.html", render_html(profiled_run()))
+
+
+@pytest.mark.parametrize("name", ["why", "training-before", "loader"])
+def test_no_text_of_a_picture_is_cut_off_where_all_letters_are_wide(name: str) -> None:
+    page = render_html(read_run(_EXAMPLES / f"{name}.dlprof.jsonl"))
+    for svg in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        picture = ET.fromstring(svg)
+        width = float(picture.get("viewBox", "").split()[2])
+        for text in picture.iter("text"):
+            wide = 7.2 * len(text.text or "")  # 12 px of a font such as Liberation Mono
+            share = {"end": 1.0, "middle": 0.5}.get(text.get("text-anchor", ""), 0.0)
+            begins = float(text.get("x", "0")) - share * wide
+            assert begins >= 0, text.text
+            assert begins + wide <= width, text.text
 
 
 @pytest.mark.parametrize("text", [HOSTILE, _MARKUP])

@@ -85,8 +85,8 @@ def test_the_view_keeps_its_height_at_any_width(width: int) -> None:
 def test_time_goes_on_between_events_and_stops_at_the_end() -> None:
     state = state_in_the_middle()
     assert state.fraction_at(100.0) == 0.5
-    assert state.fraction_at(115.0) == 0.75
-    assert state.fraction_at(900.0) == 1.0
+    assert state.fraction_at(115.0) == 0.6  # half a minute may be left yet
+    assert 0.95 < state.fraction_at(900.0) < 1.0  # nobody has said that it is over
     assert "0 s left" in drawn(state_in_the_middle(now=900.0), 80)
 
 
@@ -129,8 +129,9 @@ def test_progress_never_runs_back() -> None:
     for elapsed_s, expected_s in ((9.0, 20.0), (10.0, 24.0), (11.0, 100.0), (90.0, 100.0)):
         state.expect(elapsed_s, expected_s)
         shown += [state.fraction_at(elapsed_s), state.fraction_at(elapsed_s + 0.5)]
-    assert shown == sorted(shown)
-    assert (shown[0], shown[-2]) == (0.45, 0.9)
+    assert shown == sorted(set(shown))  # nor does it stand still until time has caught up with it
+    assert (shown[0], shown[-1] > 0.9) == (0.45, True)
+    assert shown[-1] < 1
 
     stream, run = io.StringIO(), example_run()
     listener = PlainListener(stream)
@@ -138,6 +139,18 @@ def test_progress_never_runs_back() -> None:
         listener.trial_started(run.trials[0].config, 0, 9.0, expected_s)
         listener.trial_ended(run.trials[0])
     assert [line[:4] for line in stream.getvalue().splitlines()] == [" 45%", " 45%"]
+
+
+def test_each_trial_of_a_sweep_that_takes_longer_than_it_seemed_is_further() -> None:
+    now_s, stream, run = [0.0], io.StringIO(), example_run()
+    listener = PlainListener(stream, clock=lambda: now_s[0])
+    for number in range(1, 13):  # each time as much is left as before
+        listener.trial_started(run.trials[0].config, 0, 10.0 * number, 10.0 * number + 12.0)
+        now_s[0] += 10.0
+        listener.trial_ended(run.trials[0])
+    shares = [float(line[:3]) for line in stream.getvalue().splitlines()]
+    assert shares == sorted({*shares})
+    assert shares[-1] < 100
 
 
 def test_what_was_planned_and_what_was_predicted_agree() -> None:

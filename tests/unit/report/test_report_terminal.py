@@ -257,7 +257,7 @@ def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
 def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str) -> None:
     made = bars(1, 2, 3, 4)
     spare = [
-        dataclasses.replace(bar, spare=n) for bar, n in zip(made.bars, (0, 1, 3, 2), strict=True)
+        dataclasses.replace(bar, spare=n) for bar, n in zip(made.bars, (0, 1, 4, 3), strict=True)
     ]
     facts = FactList(tuple((str(n), "word") for n in range(lines + 1)))
     chart = dataclasses.replace(made, label="bar", bars=tuple(spare))
@@ -265,3 +265,20 @@ def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str)
     drawn_bars = text.partition("  bar")[2]
     assert " ".join(line.split()[0] for line in drawn_bars.splitlines()[1:]) == left
     assert len(text.splitlines()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("lines", "left", "more"),
+    [(9, "0 1 2 3", ""), (11, "0 1 2 3", ""), (12, "0 1 3", "  (1 more)")],
+)
+def test_what_was_measured_stays_longer_than_blank_lines_and_how_many_are_left_out_is_said(
+    lines: int, left: str, more: str
+) -> None:
+    made = bars(1, 2, 3, 4)
+    kept = zip(made.bars, (1, 0, 2, 2), strict=True)
+    measured = tuple(dataclasses.replace(bar, spare=n) for bar, n in kept)
+    facts = FactList(tuple((str(n), "word") for n in range(lines)))
+    chart = dataclasses.replace(made, label="bar", unit="unit", bars=measured)
+    head, *drawn_bars = shown(facts, chart).partition("  bar")[2].splitlines()
+    assert head.endswith(f"unit{more}")
+    assert " ".join(line.split()[0] for line in drawn_bars) == left

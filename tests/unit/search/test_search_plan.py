@@ -101,6 +101,16 @@ def test_a_budget_below_any_trial_is_refused_before_the_target_is_built() -> Non
     refuse_budget(SweepSettings(budget_s=5.5, trial_s=5.0))
 
 
+def test_a_budget_below_the_steps_of_a_trial_is_refused_before_the_target_is_built() -> None:
+    # As ``--step-time 40`` has it, where 40 ms were meant.
+    with pytest.raises(UsageError, match="two steps pass in it of 40 s each") as caught:
+        refuse_budget(SweepSettings(budget_s=45.0, step_s=40.0))
+    assert "1 min 20 s at least" in caught.value.message
+    refuse_budget(SweepSettings(budget_s=45.0, step_s=20.0))
+    with pytest.raises(UsageError, match="with all before it"):
+        refuse_budget(SweepSettings(budget_s=45.0, step_s=20.0), 10.0)
+
+
 def test_overhead_that_can_not_be_shared_counts() -> None:
     assert len(planned(60, cost=TrialCost(overhead_s=5.0))[0].configs) < len(GRID)
 

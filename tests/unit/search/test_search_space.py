@@ -318,3 +318,15 @@ def test_only_what_can_be_set_is_predicted(fixed: dict[str, str]) -> None:
     )
     depths = {each.prefetch_factor for each in cells if each.num_workers}
     assert depths == ({2} if fixed else {2, 4, 8})
+
+
+def test_workers_that_keep_samples_outlive_epochs_unless_named() -> None:
+    keeping = dataclasses.replace(target(), first_sample_s=0.01, kept_sample_s=1e-5)
+    found = space(of=keeping)
+    assert {each.persistent_workers for each in found.configs if each.num_workers} == {True}
+    assert "lose the samples" in reason(found, "persistent_workers=False").reason
+    named = space(of=keeping, persistent_workers=(False,))
+    assert not any(each.persistent_workers for each in named.configs)
+    note = f"Mixed has set_epoch: {EPOCH_SIGN} what that changes."
+    both = space(of=dataclasses.replace(keeping, notes=(note,)))
+    assert not any(each.persistent_workers for each in both.configs)

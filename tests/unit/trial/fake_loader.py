@@ -36,6 +36,7 @@ class FakeLoader:
         limit: Batches after which an epoch is ended.
         lost: Batches at the end of an epoch that never come.
         handed_out: Index batches of this epoch.
+        epochs: Those that have begun.
     """
 
     clock: VirtualClock
@@ -47,8 +48,10 @@ class FakeLoader:
     limit: float = math.inf
     lost: int = 0
     handed_out: int = 0
+    epochs: int = 0
 
     def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
         self.clock.pass_by(self.startup_s)
         began_s = self.clock()
         self.handed_out = 0

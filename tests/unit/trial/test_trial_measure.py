@@ -26,6 +26,7 @@ def run(
     step_s: float = 0.0,
     gate: FakeGate | None = None,
     turnover: bool = True,
+    one_epoch: bool = False,
     count: Callable[[int], int | None] | None = None,
 ) -> tuple[WindowFigures, list[str]]:
     clock = loader.clock
@@ -39,7 +40,11 @@ def run(
         count=count,
     )
     measured = Measurement(
-        loop=loop, gate=gate or FakeGate(loader), window_s=window_s, turnover=turnover
+        loop=loop,
+        gate=gate or FakeGate(loader),
+        window_s=window_s,
+        turnover=turnover,
+        one_epoch=one_epoch,
     ).run(lambda edge, _fill: edges.append(edge))
     return measured, edges
 
@@ -93,6 +98,27 @@ def test_short_epochs_are_measured_whole() -> None:
     assert measured.rate.whole_epochs
     assert measured.rate.batches_per_s.value == pytest.approx(4 / epoch_s, rel=0.1)
     assert any("only 4 batches" in warning for warning in measured.warnings)
+
+
+@pytest.mark.parametrize(
+    ("config", "begun"),
+    [
+        (Config(), 1),
+        (Config(num_workers=2, prefetch_factor=2, persistent_workers=True), 1),
+        (Config(num_workers=2, prefetch_factor=2), 2),  # those that ended have lost what they kept
+    ],
+)
+@pytest.mark.parametrize("length", [4, 41])
+def test_what_a_dataset_keeps_for_its_next_epoch_is_in_no_rate(
+    config: Config, begun: int, length: int
+) -> None:
+    loader = FakeLoader(VirtualClock(), length=length, workers=config.num_workers)
+    measured, _ = run(loader, config, window_s=60.0, one_epoch=True)
+    assert loader.epochs == begun
+    assert measured.rate is not None
+    took_s = 0.5 + length / max(1, config.num_workers) * 0.1
+    whole = length / took_s if measured.rate.whole_epochs else 10.0 * max(1, config.num_workers)
+    assert measured.rate.batches_per_s.value == pytest.approx(whole, rel=0.05)
 
 
 def test_an_epoch_of_one_batch_is_measured() -> None:
