@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from dlprof.engine.check import measure
+from dlprof.engine.check import _needed_s, measure
 from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
 from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
@@ -74,6 +74,8 @@ class FakeProcess:
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
     begun: int = 0
     lucky: int = 0  # of the processes begun, the one that is as fast as it should be
+    fast_s: float = 0.01
+    build_s: float = 0.0
 
     def begin(self) -> None:
         self.begun += 1
@@ -84,6 +86,7 @@ class FakeProcess:
     def build(self, patience_s: float) -> Built:
         if self.error is not None:
             raise self.error
+        self.clock.now_s += self.build_s
         target = Target(
             spec="data.py:make",
             kind="map",
@@ -108,7 +111,7 @@ class FakeProcess:
         if request.series == "start":
             self.clock.now_s += self.start_s
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
-        usual_s = 0.01 if self.begun == self.lucky else self.batch_s
+        usual_s = self.fast_s if self.begun == self.lucky else self.batch_s
         batch_s = usual_s * self.coin.lognormvariate(0, self.noise)
         took_s = batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
         self.clock.now_s += max(took_s, self.ahead_s)
@@ -318,6 +321,41 @@ def test_without_time_for_a_second_pair_of_processes_nothing_fails() -> None:
     found = measured(made)
     assert {quad.processes for quad in found.quads} == {0}
     assert judge(found.plan, found.quads).state == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({"batch_s": 0.078}, "fail"),
+        ({"batch_s": 0.05}, "fail"),
+        ({"batch_s": 0.078, "lucky": 2}, "inconclusive"),
+        ({"batch_s": 0.04}, "pass"),
+    ],
+)
+def test_the_first_pair_of_processes_leaves_the_second_time_to_confirm(
+    change: dict[str, Any], state: str
+) -> None:
+    """Where both take 22 s to build, as beside many processes: ten quads would leave no time."""
+    side = {"batch_s": 0.04, "build_s": 11.0, "start_s": 0.1, "noise": 0.01, "fast_s": 0.04}
+    made = bench(side, {**side, **change}, budget_s=56.0)
+    found = measured(made)
+    assert judge(found.plan, found.quads).state == state
+    assert made.clock.now_s <= 56.0
+    first = sum(quad.series == "load" and not quad.processes for quad in found.quads)
+    assert first == (10 if state == "pass" else 5)
+
+
+def test_a_budget_that_leaves_no_time_for_any_second_pair_is_all_the_first_ones() -> None:
+    side = {"batch_s": 0.04, "build_s": 11.0}
+    made = bench(side, {**side, "batch_s": 0.078}, budget_s=42.0)
+    found = measured(made)
+    assert {quad.processes for quad in found.quads} == {0}
+    assert sum(quad.series == "load" for quad in found.quads) == 10
+    needed_s = _needed_s(found.plan, found.quads, made.sides, made.clock.now_s)
+    assert needed_s is not None
+    again = bench(side, {**side, "batch_s": 0.078}, budget_s=needed_s)
+    found = measured(again)
+    assert judge(found.plan, found.quads).state == "fail"
 
 
 def test_a_budget_that_is_spent_ends_it() -> None:
