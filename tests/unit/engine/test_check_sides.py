@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from dlprof.engine.check import _needed_s, measure
@@ -451,7 +452,7 @@ def cores_asked(made: TrialRunner, side: Side = "base") -> list[tuple[int, ...]]
 
 
 def test_on_one_core_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [3], raising=False)
     made = bench()
     found = measured(made)
     assert judge(found.plan, found.quads).state == "pass"
@@ -462,10 +463,10 @@ def test_on_one_core_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_cores_are_not_known_sides_run_free(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: int) -> None:
+    def refuse(_: psutil.Process) -> None:
         raise error
 
-    monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", refuse, raising=False)
     made = bench()
     found = measured(made)
     assert judge(found.plan, found.quads).state == "pass"
@@ -474,7 +475,7 @@ def test_where_cores_are_not_known_sides_run_free(
 
 def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = {0, 1}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [*usable], raising=False)
     made, held = bench(), []
     for number, cores in enumerate(({0, 1}, {1}, {1}, {0, 1})):
         usable.clear()
@@ -487,7 +488,7 @@ def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatc
 
 def test_where_one_side_can_not_be_held_neither_is(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = {0, 1}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [*usable], raising=False)
     stubborn = {"noise": 0.1, "unpinned": THREADS, "stays_on": (1,)}
     made = bench({"noise": 0.1, "stays_on": (0,)}, stubborn)
     found = measured(made)
