@@ -73,8 +73,8 @@ def judge_gate(
     one, second = ([quad for quad in own if bool(quad.processes) is pair] for pair in (False, True))
     first = _progress(plan, rule, one, ended=ended)
     if first.result.state != "fail" and (hurried or second) and len(one) < rule.looks[:3][-1]:
-        # In a hurry once a quad. Of 20 times with two views, 4 % err at the most, of which the
-        # second pair confirms one in ten by its own (``_WEAK``, two views): 0.4 % of all checks.
+        # In a hurry once a quad, from 5 to 24. These 20 times err in 4 % at most (two views), of
+        # which the second pair confirms one in ten (``_WEAK``, two views): 0.4 % of all checks.
         sooner = _progress(plan, rule, one, ended=True, again=True)
         first = sooner if sooner.result.state == "fail" else first
     if first.result.state != "fail":
