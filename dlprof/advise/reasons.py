@@ -824,7 +824,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         f"its rate may be {percent(lower)} lower: measure {better}": lower > USELESS,
         "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
         f"no more than {counted(tried, 'worker')} measured: more may share a limit of what they "
-        "wait for": there.as_measured and beyond and mostly_waits(run),
+        "wait for": beyond and mostly_waits(run),
     }
     step_s = there.constraints.step_s
     step = f"with a step of {format_duration(step_s)}" if step_s else "without a step"

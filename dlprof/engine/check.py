@@ -6,6 +6,7 @@ And the check checked: the same code against itself, then against itself made sl
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import statistics
 import time
@@ -63,12 +64,16 @@ def run_check(
             if built.file and path.is_relative_to(change.root):  # as annotations name it
                 source = path.relative_to(change.root).as_posix()
             kept = recordable(change, sides, started_at=started_at, figures=figures)
+            took_s = time.monotonic() - began_s
+            target = checked_target(settings.sweep.target, plan, quads)
+            undecided = target.verdict.state == "inconclusive"
             target = dataclasses.replace(
-                checked_target(settings.sweep.target, plan, quads),
+                target,
                 source_file=source,
                 source_line=built.line,
                 recordable=kept if figures else None,
-                measured_s=time.monotonic() - began_s,
+                measured_s=took_s,
+                needed_s=_needed_s(plan, quads, sides, took_s) if undecided else None,
                 length=built.target.length,
             )
             return make_check(
@@ -152,8 +157,9 @@ def measure(
     unavailable: dict[str, str] = {}
     # Whether the first looks of both series are within the budget.
     starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
-    starts_last = not (starts_s + _load_s(plan, sides) <= left_s)
-    if starts_last and not _starts_differ(plan, sides):
+    first_s = starts_s + _load_s(plan, sides)
+    starts_last = not (first_s + sides.confirming_s <= left_s)
+    if not (first_s <= left_s) and not _starts_differ(plan, sides):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
             f"{_first_look(plan, 'start')} of each side are needed: give more --budget"
@@ -235,10 +241,14 @@ def _quads(
     *,
     starts_last: bool,
 ) -> tuple[Quad, ...]:
-    """Measure quad after quad, until the rules decide or the next would be beyond the budget."""
+    """Measure quad after quad, until the rules decide or the next would be beyond the budget.
+
+    Where the first pair of processes would leave no time for the second, it loads no longer than
+    it takes to show a failure: else a clear one could never be confirmed.
+    """
     quads, budget_s = list[Quad](), sides.settings.sweep.budget_s
     done: dict[Series, int] = {"load": 0, "start": 0}
-    took_s = dict.fromkeys(done, 0.0)
+    took_s = sides.took_s
     look = next_look(plan, quads)
     while look.needed:
         if look.processes and not (quads and quads[-1].processes):
@@ -250,7 +260,8 @@ def _quads(
             except DlprofError as error:  # what was measured stays, and is unconfirmed
                 listener.message(f"there is no second pair of processes: {error.message}")
                 return tuple(quads)
-        for series in _in_turns(look.needed, starts_last=starts_last):
+        turns = [*_in_turns(look.needed, starts_last=starts_last)]
+        for place, series in enumerate(turns, 1):
             began_s = elapsed_s()
             if began_s + took_s[series] > budget_s:
                 return tuple(quads)
@@ -262,8 +273,27 @@ def _quads(
             if not quads[-1].blocks[-1].failure:  # which is long, and says nothing of the next
                 took_s[series] = elapsed_s() - began_s
             listener.quads(done, look, elapsed_s(), budget_s)
-        look = next_look(plan, quads)
+            rest_s = math.fsum(map(sides.expected_s, turns[place:]))
+            late_s = elapsed_s() + rest_s + sides.confirming_s
+            if look.processes or late_s <= budget_s or elapsed_s() + sides.build_s > budget_s:
+                continue
+            if (sooner := next_look(plan, quads, hurried=True)).processes:
+                look = sooner
+                break
+        else:
+            look = next_look(plan, quads)
     return tuple(quads)
+
+
+def _needed_s(plan: CheckPlan, quads: Sequence[Quad], sides: Sides, took_s: float) -> float | None:
+    """The budget that the next look would do with, and a second pair to confirm what it finds."""
+    look = next_look(plan, quads)
+    if not look.needed:
+        return None
+    more_s = math.fsum(sides.expected_s(series) * count for series, count in look.needed.items())
+    begun = any(quad.processes for quad in quads)
+    # Half as much again, since machines change.
+    return 1.5 * (took_s + more_s + (0.0 if begun else sides.confirming_s))
 
 
 def _in_turns(needed: Mapping[Series, int], *, starts_last: bool) -> Iterator[Series]:

@@ -60,13 +60,16 @@ class NextLook(NamedTuple):
     """The pair of processes that is to load them: the second, 1, confirms failures of the first."""
 
 
-def next_look(plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False) -> NextLook:
+def next_look(
+    plan: CheckPlan, history: Sequence[Quad], *, ended: bool = False, hurried: bool = False
+) -> NextLook:
     """Whether a check is decided, and if not, how many quads of which series it needs next.
 
-    Where measuring has ended it needs none, and what is undecided stays so.
+    Where measuring has ended it needs none, and what is undecided stays so. ``hurried``: a failure
+    is to go to the second pair of processes as soon as blocks tell of it, before the next look.
     """
     quads = list(map(cleaned, history))
-    progress = [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
+    progress = [judge_gate(plan, rule, quads, ended=ended, hurried=hurried) for rule in plan.rules]
     verdict = _verdict(plan, quads, progress)
     counts: dict[Series, list[int]] = {series: [] for series in _SERIES}
     confirms = any(each.confirms for each in progress)

@@ -242,6 +242,9 @@ class TargetCheck:
     source_file: str = ""
     source_line: int | None = None  # line there, from 1
     measured_s: float = 0.0  # wall seconds that the measuring took
+    # Wall seconds that a check would do with, as far as is known: up to the next look, and for a
+    # second pair of processes to confirm a failure. ``None`` where more time decides nothing.
+    needed_s: float | None = None
     length: int | None = None  # samples of the dataset; ``None`` where that isn't known
 
 

@@ -46,7 +46,7 @@ from dlprof.report.labels import MOST_BARS
 from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.text import clean, clean_lines, shortened
-from dlprof.units import MISSING, NS, counted, format_duration
+from dlprof.units import MISSING, NS, counted, duration_option, format_duration
 
 _HEADLINES: Mapping[GateState, str] = {
     "fail": "Data loading got slower",
@@ -174,7 +174,8 @@ def advice(check: CheckReport) -> str:
     if check.state == "fail" and not check.override:
         accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
         return f"dlprof profile {short(check.target.target)}{accept}"
-    reasons = {gate.reason for gate in check.target.verdict.gates}
+    reasons, needed_s = {gate.reason for gate in check.target.verdict.gates}, check.target.needed_s
+    needed = f" {duration_option(needed_s)}" if needed_s is not None else ""
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
@@ -184,7 +185,7 @@ def advice(check: CheckReport) -> str:
         rules = [] if plan is None else [rule for rule in plan.rules if rule.name in undecided]
         left = any(len(readings_of(each, quads)) < each.looks[-1] for each in rules)
         if left and "cores_differ" not in reasons:
-            return "Give it more time with --budget, or use a quieter machine"
+            return f"Give it more time with --budget{needed}, or use a quieter machine"
         highs = [view.high for view in _slower_undecided(check) if view.high is not None]
         enough = f" {math.ceil(100 * max(highs))}%" if highs else ""
         other = f"use a quieter machine, or accept more with --fail-above{enough}"
@@ -192,7 +193,8 @@ def advice(check: CheckReport) -> str:
             other = "leave out --no-pin, or run it on one core with taskset -c 0"
         return f"More time won't help: {other}"
     if check.state == "inconclusive" and "unconfirmed" in reasons:
-        return "Check again with a larger --budget: two new pairs of processes may agree"
+        larger = f"--budget{needed}" if needed else "a larger --budget"
+        return f"Check again with {larger}: two new pairs of processes may agree"
     record = "Record runs on this machine with dlprof baseline update FILE"
     return record if check.state == "no_baseline" else ""
 

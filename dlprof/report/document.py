@@ -122,8 +122,8 @@ class Bar:
     high: float | None = None
     note: str = ""  # what is behind it
     tone: Tone = ""
-    # How soon a screen that has no room for all leaves it out: 0 never, 1 and 2 after blank
-    # lines, the highest first.
+    # How soon a screen that has no room for all leaves it out, the highest first: 0 never, 2 after
+    # blank lines; for 1 all that are left become one line.
     spare: int = 0
 
     @property

@@ -58,12 +58,10 @@ class Screen:
         answer = (*self._document.answer, *hints)
         lines = list(writer.blocks(answer))
         while len(lines) > _MOST_LINES and (spare := [*map(_spare, answer)]) and any(spare):
-            fewer = doc.known(*map(_with_fewer_bars, answer))
             close = [line for line in lines if line.plain.strip()]
-            last = all(bar.spare <= 2 for bars in spare for bar in bars)
-            if (last or len(fewer) < len(answer)) and len(close) <= _MOST_LINES:
-                break  # rather close together than without a chart, or what it is for
-            answer = fewer
+            if len(close) <= _MOST_LINES and max(bar.spare for bars in spare for bar in bars) <= 2:
+                break  # rather close together than without what the chart is for
+            answer = tuple(map(_with_fewer_bars, answer))
             lines = list(writer.blocks(answer))
         close = [line for line in lines if line.plain.strip()]
         yield from close if len(close) <= _MOST_LINES < len(lines) else lines
@@ -385,10 +383,11 @@ def _spare(block: doc.Block) -> list[doc.Bar]:
     return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
 
 
-def _with_fewer_bars(block: doc.Block) -> doc.Block | None:
+def _with_fewer_bars(block: doc.Block) -> doc.Block:
     """A chart without one of its spare bars, of which nothing is said or which is in the middle.
 
-    One bar alone compares nothing, and is no chart. A text says that there are more.
+    What an answer is about becomes one line in the end, and so do two of which one would go: one
+    alone compares nothing. A text says that there are more.
     """
     if isinstance(block, doc.Text) and block.fewer:
         said = block.words if isinstance(block.words, tuple) else (block.words,)
@@ -397,10 +396,13 @@ def _with_fewer_bars(block: doc.Block) -> doc.Block | None:
     if not spare or not isinstance(block, doc.Chart):
         return block
     soonest = [bar for bar in spare if bar.spare == max(bar.spare for bar in spare)]
+    if soonest[0].spare == 1 or len(block.bars) <= 2:
+        what = " by ".join(filter(None, (block.unit, block.label)))
+        rates = ", ".join(f"{bar.label} {bar.figure}" for bar in block.bars)
+        return doc.Text(f"{what}: {rates}" if what else rates)
     dropped = next((bar for bar in soonest if not bar.note), soonest[len(soonest) // 2])
     bars = tuple(bar for bar in block.bars if bar is not dropped)
-    left_out = block.left_out + 1
-    return dataclasses.replace(block, bars=bars, left_out=left_out) if len(bars) > 1 else None
+    return dataclasses.replace(block, bars=bars, left_out=block.left_out + 1)
 
 
 def _width(column: doc.Column) -> int:

@@ -236,6 +236,30 @@ def test_without_a_second_pair_only_what_is_beyond_luck_fails(slower: float, sta
     assert judge(plan, [*first, *second]).state == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("count", "slower", "again", "state"),
+    [
+        (5, 0.3, 0.3, "fail"),
+        (8, 0.3, 0.3, "fail"),
+        (5, 0.3, 0.0, "inconclusive"),  # luck of the first pair
+        (4, 0.3, 0.3, ""),
+        (5, 0.055, 0.3, ""),
+    ],
+)
+def test_in_a_hurry_a_failure_goes_to_the_second_pair_as_soon_as_blocks_tell(
+    count: int, slower: float, again: float, state: str
+) -> None:
+    plan, first = make_plan(gates=("wall",)), load_quads(count, slower, noise=0.01)
+    assert next_look(plan, first).processes == 0
+    assert next_look(plan, first, hurried=True).processes == bool(state)
+    assert judge(plan, first).state == "inconclusive"
+    second = [dataclasses.replace(quad, processes=1) for quad in load_quads(5, again, noise=0.01)]
+    if state:
+        assert next_look(plan, [*first, *second]).processes == 1
+        assert judge(plan, [*first, *second]).state == state
+        assert judge(plan, [*first, *second[:4]]).state == "inconclusive"
+
+
 def test_two_pairs_of_processes_may_load_more_than_intervals_hold() -> None:
     first, second = load_quads(FIRST, 0.12, noise=0.005), load_quads(195, 0.05, noise=0.1)
     again = [dataclasses.replace(quad, processes=1) for quad in second]

@@ -166,11 +166,16 @@ def test_workers_that_wait_may_share_a_limit_that_far_fewer_did_not_reach() -> N
     waiting = predicted(calibrated(trials=few), max_workers=16)
     assert waiting.confidence == "low"
     assert waiting.confidence_reason.startswith("no more than 2 workers measured: more may share")
+    elsewhere = predicted(calibrated(trials=few), max_workers=16, cores=32)
+    assert elsewhere.confidence == "low"  # on whatever cores
+    assert elsewhere.confidence_reason.startswith("no more than 2 workers measured: more may share")
     near = predicted(calibrated(trials=few), max_workers=4)
+    near_there = predicted(calibrated(trials=few), max_workers=4, cores=32)
     computing = predicted(
         calibrated(calibration(cpu=0.04, io=0.0, receive=0.0002), trials=few), max_workers=16
     )
-    assert {"share" in each.confidence_reason for each in (near, computing)} == {False}
+    others = (near, near_there, computing)
+    assert {"share" in each.confidence_reason for each in others} == {False}
 
 
 def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -> None:

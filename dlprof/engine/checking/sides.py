@@ -27,6 +27,7 @@ from dlprof.errors import (
     UsageError,
 )
 from dlprof.gate.plan import SIDES, cores_of
+from dlprof.gate.rule import least_to_confirm
 from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.machine.portable import allowed_cpus
@@ -111,7 +112,10 @@ class Sides:
         self.configs: dict[Side, Config] = {}  # the settings of each side's loader
         self.batches = 0  # of a block of loading
         self.build_s = 0.0  # what it took to start the processes and to build the targets
+        self.cold_s = 0.0  # what the first blocks of both took, with imports and starts of workers
         self.block_s = 0.0  # what a block of loading takes, all included
+        # What the last quad of each series took that is judged; 0 before there is one.
+        self.took_s: dict[Series, float] = {"load": 0.0, "start": 0.0}
         # What the last block or start that isn't judged took, by series and side.
         self.tried_s: dict[Series, dict[Side, float]] = {}
         # What a start of each side takes, the turn of an epoch included.
@@ -133,6 +137,16 @@ class Sides:
     def start_s(self) -> float:
         """What the longer of the starts takes."""
         return max(self.starts_s.values(), default=0.0)
+
+    @property
+    def confirming_s(self) -> float:
+        """What a second pair of processes takes at the least, to start and to confirm a failure."""
+        return self.build_s + self.cold_s + least_to_confirm() * self.expected_s("load")
+
+    def expected_s(self, series: Series) -> float:
+        """What a quad of a series takes, as far as is known."""
+        guess_s = 4 * self.block_s if series == "load" else sum(self.starts_s.values())
+        return self.took_s[series] or guess_s
 
     def provenance(self, started_at: str) -> dict[str, Any]:
         """When, by what and on what the sides were measured, as all documents of checks say it."""
@@ -194,8 +208,8 @@ class Sides:
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
         cold, budget_s = self._try_all("load"), self.settings.sweep.budget_s
-        self.block_s = max(cold.values())
-        if self.build_s + sum(cold.values()) > budget_s:
+        self.block_s, self.cold_s = max(cold.values()), sum(cold.values())
+        if self.build_s + self.cold_s > budget_s:
             return
         # What the first block takes, with imports and the starts of workers, no other one does.
         warm = took = self._try_all("load")

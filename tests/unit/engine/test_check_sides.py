@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
-from dlprof.engine.check import measure
+from dlprof.engine.check import _needed_s, measure
 from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
 from dlprof.engine.checking.sides import Sides, error_of_side
 from dlprof.errors import (
@@ -74,6 +75,8 @@ class FakeProcess:
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
     begun: int = 0
     lucky: int = 0  # of the processes begun, the one that is as fast as it should be
+    fast_s: float = 0.01
+    build_s: float = 0.0
 
     def begin(self) -> None:
         self.begun += 1
@@ -84,6 +87,7 @@ class FakeProcess:
     def build(self, patience_s: float) -> Built:
         if self.error is not None:
             raise self.error
+        self.clock.now_s += self.build_s
         target = Target(
             spec="data.py:make",
             kind="map",
@@ -108,7 +112,7 @@ class FakeProcess:
         if request.series == "start":
             self.clock.now_s += self.start_s
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
-        usual_s = 0.01 if self.begun == self.lucky else self.batch_s
+        usual_s = self.fast_s if self.begun == self.lucky else self.batch_s
         batch_s = usual_s * self.coin.lognormvariate(0, self.noise)
         took_s = batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
         self.clock.now_s += max(took_s, self.ahead_s)
@@ -320,6 +324,41 @@ def test_without_time_for_a_second_pair_of_processes_nothing_fails() -> None:
     assert judge(found.plan, found.quads).state == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({"batch_s": 0.078}, "fail"),
+        ({"batch_s": 0.05}, "fail"),
+        ({"batch_s": 0.078, "lucky": 2}, "inconclusive"),
+        ({"batch_s": 0.04}, "pass"),
+    ],
+)
+def test_the_first_pair_of_processes_leaves_the_second_time_to_confirm(
+    change: dict[str, Any], state: str
+) -> None:
+    """Where both take 22 s to build, as beside many processes: ten quads would leave no time."""
+    side = {"batch_s": 0.04, "build_s": 11.0, "start_s": 0.1, "noise": 0.01, "fast_s": 0.04}
+    made = bench(side, {**side, **change}, budget_s=56.0)
+    found = measured(made)
+    assert judge(found.plan, found.quads).state == state
+    assert made.clock.now_s <= 56.0
+    first = sum(quad.series == "load" and not quad.processes for quad in found.quads)
+    assert first == (10 if state == "pass" else 5)
+
+
+def test_a_budget_that_leaves_no_time_for_any_second_pair_is_all_the_first_ones() -> None:
+    side = {"batch_s": 0.04, "build_s": 11.0}
+    made = bench(side, {**side, "batch_s": 0.078}, budget_s=42.0)
+    found = measured(made)
+    assert {quad.processes for quad in found.quads} == {0}
+    assert sum(quad.series == "load" for quad in found.quads) == 10
+    needed_s = _needed_s(found.plan, found.quads, made.sides, made.clock.now_s)
+    assert needed_s is not None
+    again = bench(side, {**side, "batch_s": 0.078}, budget_s=needed_s)
+    found = measured(again)
+    assert judge(found.plan, found.quads).state == "fail"
+
+
 def test_a_budget_that_is_spent_ends_it() -> None:
     made = bench(budget_s=2.2)
     found = measured(made)
@@ -413,7 +452,7 @@ def cores_asked(made: TrialRunner, side: Side = "base") -> list[tuple[int, ...]]
 
 
 def test_on_one_core_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [3], raising=False)
     made = bench()
     found = measured(made)
     assert judge(found.plan, found.quads).state == "pass"
@@ -424,10 +463,10 @@ def test_on_one_core_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_cores_are_not_known_sides_run_free(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: int) -> None:
+    def refuse(_: psutil.Process) -> None:
         raise error
 
-    monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", refuse, raising=False)
     made = bench()
     found = measured(made)
     assert judge(found.plan, found.quads).state == "pass"
@@ -436,7 +475,7 @@ def test_where_cores_are_not_known_sides_run_free(
 
 def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = {0, 1}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [*usable], raising=False)
     made, held = bench(), []
     for number, cores in enumerate(({0, 1}, {1}, {1}, {0, 1})):
         usable.clear()
@@ -449,7 +488,7 @@ def test_cores_that_change_meanwhile_are_followed(monkeypatch: pytest.MonkeyPatc
 
 def test_where_one_side_can_not_be_held_neither_is(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = {0, 1}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable, raising=False)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [*usable], raising=False)
     stubborn = {"noise": 0.1, "unpinned": THREADS, "stays_on": (1,)}
     made = bench({"noise": 0.1, "stays_on": (0,)}, stubborn)
     found = measured(made)

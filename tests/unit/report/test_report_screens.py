@@ -86,6 +86,7 @@ def test_a_recommendation_for_more_ranks_fits_whatever_the_run_file_is_called() 
     elsewhere = recommend(run, limits, machine=machine(64, hostname="a" * 40))
     text = drawn(recommendation_report(run, elsewhere), 80)
     assert "num_workers" in text
+    assert "\n  samples/s a rank by workers: 0 default 336, 2 yours 880, 4 ◀ 1,394\n" in text
     assert len(text.splitlines()) <= 16
 
 

@@ -112,7 +112,7 @@ def test_empty_charts_and_lengths_of_0_are_drawn() -> None:
     assert shown(Chart(bars=(Bar(label="x", pieces=()),), kind="lanes")) == "  x\n"
 
 
-def test_a_chart_moves_close_to_its_answer_before_it_goes() -> None:
+def test_a_chart_moves_close_to_its_answer_before_it_becomes_one_line() -> None:
     made = bars(1, 2)
     chart = dataclasses.replace(
         made, bars=(made.bars[0], dataclasses.replace(made.bars[1], spare=1))
@@ -122,8 +122,9 @@ def test_a_chart_moves_close_to_its_answer_before_it_goes() -> None:
         answer = FactList(tuple((f"f{n}", "x") for n in range(facts)))
         return shown(answer, chart, Code("run()")).splitlines()
 
-    for facts, blanks, drawn_bars in ((11, 2, 2), (12, 0, 2), (13, 0, 2), (14, 1, 0)):
+    for facts, blanks, drawn_bars in ((11, 2, 2), (12, 0, 2), (13, 0, 2), (14, 0, 0)):
         found = lines(facts)
+        assert ("  0 1, 1 2" in found) is (drawn_bars == 0)
         assert len(found) <= 16
         assert found.count("") == blanks
         assert sum("█" in line for line in found) == drawn_bars
@@ -254,7 +255,7 @@ def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
 @pytest.mark.parametrize(
     ("lines", "left"), [(9, "0 1 2 3"), (10, "0 1 3"), (11, "0 1"), (12, "0 1"), (13, "")]
 )
-def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str) -> None:
+def test_bars_make_room_for_the_answer_and_become_one_line(lines: int, left: str) -> None:
     made = bars(1, 2, 3, 4)
     spare = [
         dataclasses.replace(bar, spare=n) for bar, n in zip(made.bars, (0, 1, 4, 3), strict=True)
@@ -264,6 +265,7 @@ def test_bars_make_room_for_the_answer_and_one_alone_goes(lines: int, left: str)
     text = shown(facts, chart)
     drawn_bars = text.partition("  bar")[2]
     assert " ".join(line.split()[0] for line in drawn_bars.splitlines()[1:]) == left
+    assert ("\n  bar: 0 1, 1 2\n" in text) is (not left)
     assert len(text.splitlines()) <= 16
 
 
