@@ -143,6 +143,7 @@ def test_beyond_its_limit_and_unconfirmed_only_the_code_is_in_doubt() -> None:
 
 def test_how_much_more_time_is_needed_is_said() -> None:
     check = inconclusive_check()
+    assert check.target.plan is not None
     rules = [dataclasses.replace(each, looks=(500,)) for each in check.target.plan.rules]
     plan = dataclasses.replace(check.target.plan, rules=tuple(rules))
     target = dataclasses.replace(check.target, plan=plan, needed_s=130.0)
