@@ -122,8 +122,8 @@ class Bar:
     high: float | None = None
     note: str = ""  # what is behind it
     tone: Tone = ""
-    # How soon a screen that has no room for all leaves it out, the highest first: 0 never, 2 after
-    # blank lines; for 1 all that are left become one line.
+    # How soon a screen that has no room for all leaves it out, the highest first: 0 never, 1 after
+    # blank lines, where all that are left become one line.
     spare: int = 0
 
     @property

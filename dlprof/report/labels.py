@@ -309,8 +309,8 @@ def rates_chart(
     rest = sorted(({*range(len(found))} if fits else first) - sure)
     bars = []
     for place in sorted({*sure, *evenly(rest, most - len(sure))}):
-        # What is only predicted goes first, be that the best, then blank lines and what was
-        # measured. The present and the default settings stay wherever an answer fits at all.
+        # What is only predicted goes first, be that the best, then what was measured. The present
+        # and the default settings stay wherever an answer fits at all.
         named = place in own or not found[place].config.num_workers
         spare = 1 if named else 2 if place in (first or sure) else 3
         bars.append(_bar(found[place], pick, present, spare=spare))

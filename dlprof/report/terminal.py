@@ -56,15 +56,15 @@ class Screen:
         hints = self._document.hints
         hints = doc.known(*map(_beside_details, hints)) if self._verbose else hints
         answer = (*self._document.answer, *hints)
-        lines = list(writer.blocks(answer))
-        while len(lines) > _MOST_LINES and (spare := [*map(_spare, answer)]) and any(spare):
+        tight = list[Line]()  # the same close together, with as many bars as there is room for
+        while len(lines := list(writer.blocks(answer))) > _MOST_LINES:
             close = [line for line in lines if line.plain.strip()]
-            if len(close) <= _MOST_LINES and max(bar.spare for bars in spare for bar in bars) <= 2:
-                break  # rather close together than without what the chart is for
+            tight = tight or (close if len(close) <= _MOST_LINES else [])
+            spare = [bar.spare for block in answer for bar in _spare(block)]
+            if not spare or (tight and max(spare) <= 1):  # rather than without what it is about
+                break
             answer = tuple(map(_with_fewer_bars, answer))
-            lines = list(writer.blocks(answer))
-        close = [line for line in lines if line.plain.strip()]
-        yield from close if len(close) <= _MOST_LINES < len(lines) else lines
+        yield from lines if len(lines) <= _MOST_LINES else tight or lines
 
 
 def rendered(document: doc.Document, console: Console, *, verbose: bool = False) -> str:

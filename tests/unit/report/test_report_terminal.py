@@ -271,9 +271,9 @@ def test_bars_make_room_for_the_answer_and_become_one_line(lines: int, left: str
 
 @pytest.mark.parametrize(
     ("lines", "left", "more"),
-    [(9, "0 1 2 3", ""), (11, "0 1 2 3", ""), (12, "0 1 3", "  (1 more)")],
+    [(9, "0 1 2 3", ""), (11, "0 1 3", "  (1 more)"), (12, "0 1", "  (2 more)")],
 )
-def test_what_was_measured_stays_longer_than_blank_lines_and_how_many_are_left_out_is_said(
+def test_blank_lines_stay_around_a_chart_of_what_the_answer_names_and_what_is_left_out_is_counted(
     lines: int, left: str, more: str
 ) -> None:
     made = bars(1, 2, 3, 4)
