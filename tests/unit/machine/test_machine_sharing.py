@@ -110,6 +110,25 @@ def test_others_in_its_own_session_have_a_share_by_thread(machine: _Machine) -> 
     assert shares.fair_cores(2, 1.5) is None
 
 
+def test_who_is_in_its_own_session_has_a_part_of_that_ones_share(machine: _Machine) -> None:
+    machine.has(200, session=100)
+    machine.has(201, session=201)
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.7, p200=0.3, p201=1.0)
+    assert shares.fair_cores(2, 1.3) == pytest.approx(0.7)
+
+
+def test_of_a_program_that_looks_at_itself_its_workers_are_no_others(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``dlprof run`` does."""
+    monkeypatch.setattr("os.getpid", lambda: 100)
+    machine.has(200, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p101=1.0, p200=1.0)
+    assert shares.fair_cores(2, 1.0) == pytest.approx(1.0)
+
+
 def test_without_groups_each_thread_has_a_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,21 +139,56 @@ def test_without_groups_each_thread_has_a_share(
     assert shares.fair_cores(2, 1.5) is None
 
 
+def _in_cgroups(machine: _Machine, groups: dict[int, str]) -> GroupShares:
+    for pid, name in groups.items():
+        machine.proc.processes[pid].cgroup = f"0::/{name}\n"
+    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup2 cgroup rw\n"
+    return machine.shares()
+
+
 def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
     root = machine.proc.root
     for name in ("jobs", "jobs/mine", "jobs/theirs", "rest"):
         (root / "cg" / name).mkdir(parents=True)
         (root / "cg" / name / "cpu.weight").write_text("100\n")
     (root / "cg/rest/plain").mkdir()  # which the controller doesn't tell from its parent
-    groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs", 201: "rest/plain"}
-    for pid, session in ((200, 100), (201, 201)):
+    for pid, session in ((200, 100), (201, 201), (202, 202)):
         machine.has(pid, session=session)
-    for pid, name in groups.items():
-        machine.proc.processes[pid].cgroup = f"0::/{name}\n"
-    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup2 cgroup rw\n"
+    groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs"}
+    shares = _in_cgroups(machine, groups | dict.fromkeys((201, 202), "rest/plain"))
+    machine.passes(2.0, p101=1.0, p200=1.0, p201=1.2, p202=1.2)
+    for pid in (201, 202):  # a container sees its cgroup elsewhere
+        mounts = "7 1 0:26 /rest /elsewhere rw - cgroup2 cgroup rw\n"
+        (root / f"proc/{pid}/mountinfo").write_text(mounts)
+    assert shares.fair_cores(4, 3.4) == pytest.approx(1.0)
+
+
+def test_a_share_is_no_more_than_the_quota(machine: _Machine) -> None:
+    folder = machine.proc.root / "cg/mine"
+    folder.mkdir(parents=True)
+    (folder / "cpu.weight").write_text("100\n")
+    (folder / "cpu.max").write_text("150000 100000\n")
+    machine.has(200, session=200)
+    shares = _in_cgroups(machine, {100: "mine", 101: "mine"})
+    machine.passes(2.0, p101=1.0, p200=4.0)
+    assert shares.fair_cores(8, 4.0) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("is_root", "fair"), [(True, 1.0), (False, None)])
+def test_sessions_are_no_groups_below_the_root_of_version_1(
+    machine: _Machine, is_root: bool, fair: float | None
+) -> None:
+    """A container's own root has the name of the host's."""
+    (machine.proc.root / "cg").mkdir()
+    if is_root:
+        (machine.proc.root / "cg/release_agent").write_text("\n")
+    machine.has(200, session=200)
+    for process in machine.proc.processes.values():
+        process.cgroup = "4:cpu:/\n"
+    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup cgroup rw,cpu\n"
     shares = machine.shares()
-    machine.passes(2.0, p101=1.0, p200=1.0, p201=2.0)
-    assert shares.fair_cores(4, 3.0) == pytest.approx(1.0)
+    machine.passes(2.0, p101=1.0, p200=1.0)
+    assert shares.fair_cores(2, 1.0) == fair
 
 
 def test_who_came_later_counts_and_an_ended_program_has_none(machine: _Machine) -> None:
