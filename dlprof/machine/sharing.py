@@ -22,6 +22,7 @@ from dlprof.files import is_there
 from dlprof.machine.cgroups import Level, cpu_quota, read_cgroups
 from dlprof.machine.procfs import ProcessStat, read_text
 from dlprof.machine.tree import scan_processes
+from dlprof.records import Usage
 
 Group = tuple[Hashable, ...]  # by what it is in, outermost first
 
@@ -37,19 +38,20 @@ class GroupShares:
         self._began_s = time.monotonic()
         self._before = self._processes()
 
-    def fair_cores(self, cores: int | None, others: float | None) -> float | None:
+    def fair_cores(self, cores: int | None, usage: Usage) -> float | None:
         """Cores that the process's group gets if it wants all of them.
 
         Args:
             cores: Those that it may run on.
-            others: How many of these others used. What no process here is seen to use, one group
-                does, as from outside of a container.
+            usage: What was used of these. What no process here is seen to use, one group does, as
+                from outside of a container; and what a hypervisor took nobody here has.
 
         Returns:
             ``None`` where others use none that is worth a word, or most of it in the process's own
             group, in which each thread has the same share; and where the process is gone.
         """
-        most = others or 0.0
+        stolen = usage.stolen_cpu_cores or 0.0
+        most = (usage.other_cpu_cores or 0.0) - stolen
         if not cores or most < _IDLE_CORES:
             return None
         now, taken = self._processes(), dict[Group, float]()
@@ -79,7 +81,7 @@ class GroupShares:
         if math.fsum(beside) > most / 2:
             return None
         # What others in its group have, as if it were one more below that.
-        fair = fair_share((*group, self._pid), taken, cores)
+        fair = fair_share((*group, self._pid), taken, cores - stolen)
         quota = cpu_quota(read_cgroups(self._pid, self._root))
         return fair if quota is None else min(fair, quota.amount)
 
