@@ -360,9 +360,10 @@ def _positive(value: object) -> float | None:
 
 def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
     known = there.run.calibration
-    same = abs(there.cores - there.machine.usable_cores) <= at.SAME_CORES
-    seen = neighbours_seen(there.run) or 0.0
-    if asked.neighbours is None and (there.extrapolated or (not same and seen >= at.SHARED)):
+    machine = there.run.header.machine
+    seen = (neighbours_seen(there.run) or 0.0) - machine.spare_cpus
+    unseen = not there.neighbours and seen >= at.SHARED * machine.usable_cores
+    if asked.neighbours is None and (there.extrapolated or unseen):
         yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     if physical < logical and there.cores > physical:

@@ -257,7 +257,7 @@ class Watcher:
         """What it and others have used since the start."""
         last = self._sampler.take()
         usage, _ = usage_between(self._first, last)
-        fair = self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores)
+        fair = self._shares.fair_cores(last.allowed_cpus, usage)
         return dataclasses.replace(usage, fair_cpu_cores=fair)
 
     def seen(self) -> Seen:

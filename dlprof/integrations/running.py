@@ -373,7 +373,7 @@ def usage_from_now(
             last = take()
             if first is not None:
                 found, _ = usage_between(first, last)
-                fair = shares.fair_cores(last.allowed_cpus, found.other_cpu_cores)
+                fair = shares.fair_cores(last.allowed_cpus, found)
                 found = dataclasses.replace(found, fair_cpu_cores=fair)
         with contextlib.suppress(Exception):  # as above: some systems have no load average
             passed_s = 0.0 if first is None else (last.time_ns - first.time_ns) / NS

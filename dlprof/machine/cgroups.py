@@ -88,10 +88,13 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
-    """The levels that bind a process (this one for ``None``), as far as they are visible."""
-    process = root / "proc" / ("self" if pid is None else str(pid))
-    memberships = parse_memberships(read_text(process / "cgroup") or "")
-    mounts = parse_mounts(read_text(process / "mountinfo") or "")
+    """The levels that bind a process (this one for ``None``), as far as they are visible.
+
+    Here, that is: what a container has mounted is elsewhere for who looks at it from outside.
+    """
+    proc = root / "proc"
+    memberships = parse_memberships(read_text(proc / str(pid or "self") / "cgroup") or "")
+    mounts = parse_mounts(read_text(proc / "self/mountinfo") or "")
     names = ("cpu", "cpuset", "memory", "blkio", "pids")  # the controllers', as the fields come
     return Cgroups(*(_levels(name, memberships, mounts, root) for name in names))
 

@@ -19,9 +19,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 
 from dlprof.files import is_there
-from dlprof.machine.cgroups import read_cgroups
+from dlprof.machine.cgroups import Level, cpu_quota, read_cgroups
 from dlprof.machine.procfs import ProcessStat, read_text
 from dlprof.machine.tree import scan_processes
+from dlprof.records import Usage
 
 Group = tuple[Hashable, ...]  # by what it is in, outermost first
 
@@ -37,27 +38,32 @@ class GroupShares:
         self._began_s = time.monotonic()
         self._before = self._processes()
 
-    def fair_cores(self, cores: int | None, others: float | None) -> float | None:
+    def fair_cores(self, cores: int | None, usage: Usage) -> float | None:
         """Cores that the process's group gets if it wants all of them.
 
         Args:
             cores: Those that it may run on.
-            others: How many of these others used. What no process here is seen to use, one group
-                does, as from outside of a container.
+            usage: What was used of these. What no process here is seen to use, one group does, as
+                from outside of a container; and what a hypervisor took nobody here has.
 
         Returns:
             ``None`` where others use none that is worth a word, or most of it in the process's own
             group, in which each thread has the same share; and where the process is gone.
         """
+        stolen = usage.stolen_cpu_cores or 0.0
+        most = (usage.other_cpu_cores or 0.0) - stolen
+        if not cores or most < _IDLE_CORES:
+            return None
         now, taken = self._processes(), dict[Group, float]()
         mine = now.get(self._pid)
-        ticks_per_core = (time.monotonic() - self._began_s) * os.sysconf("SC_CLK_TCK")
-        if mine is None or ticks_per_core <= 0 or not cores or (others or 0.0) < _IDLE_CORES:
+        passed_s = time.monotonic() - self._began_s
+        if mine is None or passed_s <= 0:
             return None
-        own = {self._pid, os.getpid()}
+        own, ticks_per_core = {self._pid}, passed_s * os.sysconf("SC_CLK_TCK")
         for pid in sorted(now, key=lambda pid: now[pid].start_ticks):  # parents first
-            if now[pid].parent in own - {os.getpid()}:
+            if now[pid].parent in own:
                 own.add(pid)
+        own.add(os.getpid())  # which looks at it, or is it
         for pid, process in now.items():
             before = self._before.get(pid)
             known = before is not None and before.start_ticks == process.start_ticks
@@ -66,13 +72,18 @@ class GroupShares:
                 group = self._group(pid, process.session)
                 taken[group] = taken.get(group, 0.0) + ticks / ticks_per_core
         # On the CPUs that it may use: others may be busy elsewhere, too.
-        seen, most = math.fsum(taken.values()), others or 0.0
+        seen = math.fsum(taken.values())
         taken = {group: each * min(1.0, most / seen) for group, each in taken.items()}
         if most > seen:
             taken["unseen",] = most - seen
         group = self._group(self._pid, mine.session)
         beside = (each for other, each in taken.items() if other[: len(group)] == group)
-        return None if math.fsum(beside) > most / 2 else fair_share(group, taken, cores)
+        if math.fsum(beside) > most / 2:
+            return None
+        # What others in its group have, as if it were one more below that.
+        fair = fair_share((*group, self._pid), taken, cores - stolen)
+        quota = cpu_quota(read_cgroups(self._pid, self._root))
+        return fair if quota is None else min(fair, quota.amount)
 
     def _processes(self) -> dict[int, ProcessStat]:
         """All that can be seen; 10 µs for each."""
@@ -81,19 +92,18 @@ class GroupShares:
     def _group(self, pid: int, session: int) -> Group:
         """The group of a process; empty where all are in one."""
         levels = reversed(read_cgroups(pid, self._root).cpu)
-        weighed = (
-            level.name
-            for level in levels
-            # v2's root has no weight, but that of a container's namespace.
-            if (level.name != "/" if level.version == 1 else is_there(level.directory / _WEIGHT))
-        )
+        weighed = (level.name for level in levels if _is_weighed(level))
         if found := tuple(weighed):
             return found
         enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled") or ""
         return (session,) if enabled.strip() == "1" else ()
 
 
-_WEIGHT = "cpu.weight"
+def _is_weighed(level: Level) -> bool:
+    """Whether it is one of several: not the root, which a container's own may look like by name."""
+    if level.version == 1:  # whose root alone has this
+        return not is_there(level.directory / "release_agent")
+    return is_there(level.directory / "cpu.weight")  # whose root alone lacks it
 
 
 def fair_share(mine: Group, used: Mapping[Group, float], cores: float) -> float:

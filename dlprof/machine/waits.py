@@ -112,7 +112,10 @@ def parse_wait(
     if call == "futex" and len(arguments) > 1:
         if any(arguments[0] in held for held in gil):
             return "gil"
-        return "threads" if arguments[1] & 128 else "lock"
+        # The kernel wakes who joins a thread as if processes shared that one's id, which is what is
+        # expected there; of a lock it is a small number, or one with the highest bit set.
+        joins = len(arguments) > 2 and 2 < arguments[2] < 1 << 22
+        return "threads" if arguments[1] & 128 or joins else "lock"
     return _SAID.get(call, "other")
 
 

@@ -124,9 +124,12 @@ def _unlocked(each: Explanation, trial: Trial | None) -> tuple[Explanation, floa
     rate = None if trial is None else trial.batches_per_s
     if workers < 2 or blocked <= 0 or rate is None or rate.value <= 0 or not costs.io_s:
         return each, 0.0
-    io_s = statistics.fmean(costs.io_s)
-    wait_s = io_s * waits.get("lock", 0.0) / blocked
-    own_s = statistics.fmean(costs.cpu_s) + io_s - wait_s
+    cpu_s, io_s = statistics.fmean(costs.cpu_s), statistics.fmean(costs.io_s)
+    queued_s = statistics.fmean(costs.run_queue_s or (0.0,))
+    # Who has it may wait unseen, as for a queue that all read: the rest is what each has it for.
+    most_s = (1 - 1 / workers) * (cpu_s + io_s + queued_s)
+    wait_s = min(most_s, io_s * waits.get("lock", 0.0) / blocked)
+    own_s = cpu_s + io_s - wait_s
     if wait_s <= 0.1 * own_s:
         return each, 0.0
     round_s = max(own_s, workers / rate.value - wait_s)
@@ -136,7 +139,7 @@ def _unlocked(each: Explanation, trial: Trial | None) -> tuple[Explanation, floa
         little = at_lock_s(held_s, round_s - held_s, workers) - held_s < wait_s
         low_s, high_s = (held_s, high_s) if little else (low_s, held_s)
     # It has the lock, too, while it waits for a core, as where others compute.
-    stretch = 1 + statistics.fmean(costs.run_queue_s or (0.0,)) / max(1e-12, own_s)
+    stretch = 1 + queued_s / max(1e-12, own_s)
     return _waiting(each, 1 - wait_s / io_s), min(own_s, high_s / stretch)
 
 

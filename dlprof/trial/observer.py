@@ -199,7 +199,7 @@ class Observer:
         usage, unavailable = usage_between(self._start, last, gpu=self._gpus.usage())
         fair = None
         if self._shares is not None:
-            fair = self._shares.fair_cores(last.allowed_cpus, usage.other_cpu_cores)
+            fair = self._shares.fair_cores(last.allowed_cpus, usage)
         usage = dataclasses.replace(
             usage, core_speed=self._speed.mean, fair_cpu_cores=fair, **self._waits
         )

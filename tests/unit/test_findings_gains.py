@@ -376,7 +376,7 @@ def test_more_workers_that_compute_gain_nothing_beside_another_session() -> None
         own_cpu_cores=0.5, available_cpu_cores=0.5, other_cpu_cores=1.5, other_runnable=6.0
     )
     computes = Loader(config=config(1), fetch_cpu=0.02, rate=25)
-    by_thread, by_session = (
+    by_thread, by_session, *beyond = (
         gain_of(
             modelled(
                 computes,
@@ -385,11 +385,13 @@ def test_more_workers_that_compute_gain_nothing_beside_another_session() -> None
             ),
             config(4),
         )
-        for fair in (None, 0.5)
+        for fair in (None, 0.5, 2.0, 16.0)
     )
     assert by_thread is not None
     assert by_thread.value > 1.5
     assert by_session is None or by_session.value < 1.1
+    # Of several ranks each has its part of the cores.
+    assert beyond[0] == beyond[1]
 
 
 def test_others_on_cores_that_a_quota_leaves_to_nobody_take_nothing() -> None:

@@ -221,8 +221,10 @@ def test_nobody_is_assumed_on_other_cores_and_that_is_said() -> None:
     assert there.neighbours == 0.0
     assert any("no other process is assumed" in note for note in there.notes)
     assert not any("no other process" in note for note in asked(run).notes)
-    quiet = asked(calibrated(), cores=1.0)
-    assert not any("no other process" in note for note in quiet.notes)
+    for little in (None, 0.3):  # of 8 cores
+        some = trial(config(2), usage=Usage(other_cpu_cores=little))
+        quiet = asked(calibrated(trials=[some]), cores=1.0)
+        assert not any("no other process" in note for note in quiet.notes)
 
 
 def test_what_was_measured_without_a_step_is_not_said_to_lack_one() -> None:

@@ -171,7 +171,7 @@ def predicted_gain(
     cores = cores or now
     there, here = (view.cores, view.cores) if beside else (cores, now)
     if beside and (fair := view.usage.fair_cpu_cores) is not None:  # which no thread more changes
-        there, here, beside = fair, fair, 0.0
+        there, here, beside = min(there, fair), min(here, fair), 0.0
     if predict is not None and (costs is None or (view.costs and view.explained)):
         ask = functools.partial(predict, beside=beside, traced=view.explained)
         after = ask(config, cores=there, costs=costs)

@@ -41,7 +41,7 @@ class FakeProc:
         self.schedstat = schedstat
         self.children = children
         self.processes: dict[int, FakeProcess] = {}
-        self.mounts = ""  # what each says of the mounts that it sees
+        self.mounts = ""  # what who looks says of the mounts that it sees
 
     def start(self, pid: int, parent: int = 1, start: int = 100, run_ns: int = 0) -> FakeProcess:
         process = FakeProcess(pid, parent, start, {pid: (run_ns, 0)})
@@ -59,6 +59,7 @@ class FakeProc:
 
     def write(self) -> None:
         proc = self.root / "proc"
+        _write(proc / "self/mountinfo", self.mounts)
         if proc.exists():
             for folder in proc.iterdir():
                 if folder.name.isdecimal():
@@ -79,7 +80,6 @@ class FakeProc:
         )
         _write(folder / "smaps_rollup", f"0-1 ---p 0 0 0 [rollup]\nPss: {process.pss_kib} kB\n")
         _write(folder / "cgroup", process.cgroup)
-        _write(folder / "mountinfo", self.mounts)
         _write(folder / "statm", "900 500 200 1 0 300 0\n")
         _write(folder / "status", "Name:\tpython3\nCpus_allowed_list:\t0-1\n")
         born = [other.pid for other in self.processes.values() if other.parent == process.pid]

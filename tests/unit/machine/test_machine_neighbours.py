@@ -138,7 +138,7 @@ def test_watching_a_machine(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path)
     proc.start(10, run_ns=100 * MS)
     proc.write()
-    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self").mkdir(exist_ok=True)
     (tmp_path / "proc/self/status").write_text("Cpus_allowed_list:\t0\n")
     stat = tmp_path / "proc/stat"
     stat.write_text(f"cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 {_HZ}\n")

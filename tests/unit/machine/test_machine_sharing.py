@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from machine_fake_proc import MS, FakeProc
 
 from dlprof.machine.sharing import Group, GroupShares, fair_share
+from dlprof.records import Usage
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_sessions_share_alike_however_many_processes_they_have(machine: _Machine
         machine.has(pid, session=200)
     shares = machine.shares()
     machine.passes(2.0, p100=0.1, p101=0.5, p200=0.5, p201=0.5, p202=0.4)
-    assert shares.fair_cores(2, 1.4) == pytest.approx(1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.4)) == pytest.approx(1.0)
 
 
 def test_each_session_is_a_group(machine: _Machine) -> None:
@@ -91,15 +92,24 @@ def test_each_session_is_a_group(machine: _Machine) -> None:
         machine.has(pid, session=pid)
     shares = machine.shares()
     machine.passes(2.0, p101=0.5, p200=0.5, p201=0.5, p202=0.5)
-    assert shares.fair_cores(2, 1.5) == pytest.approx(0.5)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) == pytest.approx(0.5)
     # Half of what they used was on CPUs that the program may not use.
-    assert shares.fair_cores(1, 0.75) == pytest.approx(0.25)
+    assert shares.fair_cores(1, Usage(other_cpu_cores=0.75)) == pytest.approx(0.25)
 
 
 def test_who_is_not_seen_is_one_group(machine: _Machine) -> None:
     shares = machine.shares()
     machine.passes(2.0, p101=0.4)
-    assert shares.fair_cores(2, 1.6) == pytest.approx(1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.6)) == pytest.approx(1.0)
+
+
+def test_what_a_hypervisor_took_is_shared_by_nobody(machine: _Machine) -> None:
+    machine.has(200, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.4, p200=0.5)
+    gone = Usage(other_cpu_cores=1.6, stolen_cpu_cores=1.1)
+    assert shares.fair_cores(2, gone) == pytest.approx(0.45)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.1, stolen_cpu_cores=1.1)) is None
 
 
 def test_others_in_its_own_session_have_a_share_by_thread(machine: _Machine) -> None:
@@ -107,7 +117,26 @@ def test_others_in_its_own_session_have_a_share_by_thread(machine: _Machine) -> 
     machine.has(201, session=201)
     shares = machine.shares()
     machine.passes(2.0, p100=0.5, p200=1.0, p201=0.5)
-    assert shares.fair_cores(2, 1.5) is None
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) is None
+
+
+def test_who_is_in_its_own_session_has_a_part_of_that_ones_share(machine: _Machine) -> None:
+    machine.has(200, session=100)
+    machine.has(201, session=201)
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.7, p200=0.3, p201=1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.3)) == pytest.approx(0.7)
+
+
+def test_of_a_program_that_looks_at_itself_its_workers_are_no_others(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``dlprof run`` does."""
+    monkeypatch.setattr("os.getpid", lambda: 100)
+    machine.has(200, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p101=1.0, p200=1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.0)) == pytest.approx(1.0)
 
 
 def test_without_groups_each_thread_has_a_share(
@@ -117,7 +146,14 @@ def test_without_groups_each_thread_has_a_share(
     machine.has(200, session=200)
     shares = machine.shares()
     machine.passes(2.0, p200=1.5)
-    assert shares.fair_cores(2, 1.5) is None
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) is None
+
+
+def _in_cgroups(machine: _Machine, groups: dict[int, str]) -> GroupShares:
+    for pid, name in groups.items():
+        machine.proc.processes[pid].cgroup = f"0::/{name}\n"
+    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup2 cgroup rw\n"
+    return machine.shares()
 
 
 def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
@@ -126,24 +162,52 @@ def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
         (root / "cg" / name).mkdir(parents=True)
         (root / "cg" / name / "cpu.weight").write_text("100\n")
     (root / "cg/rest/plain").mkdir()  # which the controller doesn't tell from its parent
-    groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs", 201: "rest/plain"}
-    for pid, session in ((200, 100), (201, 201)):
+    for pid, session in ((200, 100), (201, 201), (202, 202)):
         machine.has(pid, session=session)
-    for pid, name in groups.items():
-        machine.proc.processes[pid].cgroup = f"0::/{name}\n"
-    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup2 cgroup rw\n"
+    groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs"}
+    shares = _in_cgroups(machine, groups | dict.fromkeys((201, 202), "rest/plain"))
+    machine.passes(2.0, p101=1.0, p200=1.0, p201=1.2, p202=1.2)
+    for pid in (201, 202):  # a container sees its cgroup elsewhere
+        mounts = "7 1 0:26 /rest /elsewhere rw - cgroup2 cgroup rw\n"
+        (root / f"proc/{pid}/mountinfo").write_text(mounts)
+    assert shares.fair_cores(4, Usage(other_cpu_cores=3.4)) == pytest.approx(1.0)
+
+
+def test_a_share_is_no_more_than_the_quota(machine: _Machine) -> None:
+    folder = machine.proc.root / "cg/mine"
+    folder.mkdir(parents=True)
+    (folder / "cpu.weight").write_text("100\n")
+    (folder / "cpu.max").write_text("150000 100000\n")
+    machine.has(200, session=200)
+    shares = _in_cgroups(machine, {100: "mine", 101: "mine"})
+    machine.passes(2.0, p101=1.0, p200=4.0)
+    assert shares.fair_cores(8, Usage(other_cpu_cores=4.0)) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("is_root", "fair"), [(True, 1.0), (False, None)])
+def test_sessions_are_no_groups_below_the_root_of_version_1(
+    machine: _Machine, is_root: bool, fair: float | None
+) -> None:
+    """A container's own root has the name of the host's."""
+    (machine.proc.root / "cg").mkdir()
+    if is_root:
+        (machine.proc.root / "cg/release_agent").write_text("\n")
+    machine.has(200, session=200)
+    for process in machine.proc.processes.values():
+        process.cgroup = "4:cpu:/\n"
+    machine.proc.mounts = "31 1 0:26 / /cg rw - cgroup cgroup rw,cpu\n"
     shares = machine.shares()
-    machine.passes(2.0, p101=1.0, p200=1.0, p201=2.0)
-    assert shares.fair_cores(4, 3.0) == pytest.approx(1.0)
+    machine.passes(2.0, p101=1.0, p200=1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.0)) == fair
 
 
 def test_who_came_later_counts_and_an_ended_program_has_none(machine: _Machine) -> None:
     shares = machine.shares()
     machine.has(300, session=300)
     machine.passes(2.0, p300=1.5)
-    assert shares.fair_cores(2, 1.5) == pytest.approx(1.0)
-    assert shares.fair_cores(2, 0.01) is None
-    assert shares.fair_cores(None, 1.5) is None
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) == pytest.approx(1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=0.01)) is None
+    assert shares.fair_cores(None, Usage(other_cpu_cores=1.5)) is None
     machine.proc.end(100, reaped=False)
     machine.proc.write()
-    assert shares.fair_cores(2, 1.5) is None
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) is None

@@ -36,7 +36,8 @@ def _cgroup(root: Path, throttled_us: int) -> None:
     (root / "proc/10").mkdir(parents=True, exist_ok=True)
     (root / "proc/10/cgroup").write_text("0::/job\n")
     mounts = "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n"
-    (root / "proc/10/mountinfo").write_text(mounts)
+    (root / "proc/self").mkdir(exist_ok=True)
+    (root / "proc/self/mountinfo").write_text(mounts)
 
 
 def test_a_window_on_a_machine_with_a_quota(tmp_path: Path) -> None:

@@ -337,6 +337,22 @@ def test_a_lock_that_is_waited_for_on_a_crowded_machine_is_not_held_for_longer()
     assert fit(some, trials).lock_s == pytest.approx(quiet.lock_s / 2, rel=0.02)
 
 
+def test_a_queue_between_processes_gives_no_more_to_more_workers() -> None:
+    """50 batches a second come: one worker waits for the next, the others for the lock of that."""
+    some, trials = [], []
+    for count in (1, 4):
+        config = Config(num_workers=count).canonical()
+        some.append(explained(count, cpu=(0.001,) * 30, io=(count / 50 - 0.001,) * 30))
+        looks = {"running": 0.05 / count, "queue": 0.95 / count}
+        usage = Usage(worker_waits=looks | ({"lock": 0.75} if count > 1 else {}))
+        rate = Estimate(value=50.0)
+        trials.append(builders.trial(config, id=f"t{count}", batches_per_s=rate, usage=usage))
+    known = fit(some, trials)
+    assert known.lock_s == pytest.approx(1 / 50, rel=0.02)
+    for each in rates(known, 1, 4, 16):
+        assert each.batches_per_s.value == pytest.approx(50, rel=0.03)
+
+
 def test_waiting_that_changes_with_workers_is_no_drift() -> None:
     made = fit([explained(w, io=(w * 0.01,) * 50) for w in (1, 2, 4)], [])
     assert made.drift == 0.0
