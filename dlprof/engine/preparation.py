@@ -222,11 +222,7 @@ def _probed(
         device="cpu" if settings.step_callable is None else settings.device,
     )
     probe = runner.probe(request, left_s=left_s())
-    if _keeps(probe):
-        # What only the system's page cache has, or all processes share, is as fast at once by now.
-        again = dataclasses.replace(request, cold_cache=False)
-        probe = {**probe, "kept": runner.probe(again, left_s=left_s())["kept"]}
-    first_s, kept_s = probe["kept"] if _keeps(probe) else (None, None)
+    first_s, kept_s = (probe["kept"] and runner.kept(left_s=left_s())) or (None, None)
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
@@ -250,13 +246,6 @@ def _probed(
         notes=tuple(notes),
     )
     return target, accelerator, probe
-
-
-def _keeps(probe: Message) -> bool:
-    """Whether samples that came before come so much sooner that a training feels it."""
-    first_s, again_s = probe.get("kept") or (0.0, 0.0)
-    # Of less than 0.2 ms a core's own caches make as much, and workers take longer to send it.
-    return bool(again_s <= first_s / 2 and first_s - again_s >= 2e-4)
 
 
 def _device(asked: str, found: str | None) -> str | None:

@@ -59,7 +59,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         worker, else ``None``; ``main_failure`` if nothing loads without workers, else ``None``;
         ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
-        ``kept`` (seconds of a sample, and of the same one asked for again, or ``None``);
+        ``kept`` (seconds of a sample, and of the same one asked for again, where the dataset seems
+        to keep samples, else ``None``);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -96,8 +97,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         # A loader that loads nothing here has no samples to ask for here.
         if alone is None and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            patience_s = min(0.5 + 2 * (ended_s - middle_s), left_s / 4)
-            kept = by_memory(built.parts.dataset, limit_s=patience_s)
+            each_s = (ended_s - middle_s) / (samples or 1)
+            patience_s = min(1.0 + 8 * each_s, left_s / 3)
+            if 7 * each_s < patience_s:  # fewer samples say nothing
+                kept = by_memory(built.parts.dataset, limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":

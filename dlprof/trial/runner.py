@@ -215,6 +215,21 @@ class TrialRunner:
             return ()
         return tuple(map(str, answer["shared_files"]))
 
+    def kept(self, *, left_s: float) -> tuple[float, float] | None:
+        """Seconds of a sample and of the same one again, of a dataset that seems to keep samples.
+
+        In another process: what only the page cache has, or all processes share, is as fast at once
+        there, and none is kept. ``None`` also where that isn't known, as where it takes longer than
+        half of ``left_s``, which is left of the budget.
+        """
+        limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 2))
+        request = TrialRequest(config=Config(), limit_s=limit_s)
+        try:
+            found = self.look(request, limit_s=limit_s, stall_s=limit_s)["kept"]
+        except DlprofError:
+            return None
+        return None if found is None else (found[0], found[1])
+
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
     ) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -351,20 +352,66 @@ class Keeping(Blocks):
         return index
 
 
+class Shards(Blocks):
+    """Keeps what it once opened for all samples of a block."""
+
+    def __getitem__(self, index: int) -> int:
+        known = index // self.size in {each // self.size for each in self.asked}
+        self.block = index // self.size if known else -1
+        return super().__getitem__(index)
+
+
+class Varying(Blocks):
+    """Takes longer by chance: as long again in two of five cases."""
+
+    def __getitem__(self, index: int) -> int:
+        self.now_s += 0.001 if index in self.asked and index % 5 < 3 else 0.1
+        self.asked.append(index)
+        return index
+
+
 @pytest.mark.parametrize(
-    ("data", "again_s"),
+    ("data", "kept"),
     [
-        (Keeping(), 0.001),
-        (Keeping(length=8), 0.001),
-        (Keeping(room=30), 0.1),
-        (Blocks(keeps=False), 0.1),
+        (Keeping(), True),
+        (Keeping(length=8), True),
+        (Keeping(room=30), False),
+        (Keeping(room=400), False),
+        (Blocks(), False),
+        (Shards(), False),
+        (Varying(), False),
+        (Blocks(keeps=False), False),
     ],
 )
 def test_samples_are_asked_for_again_when_others_were(
-    monkeypatch: pytest.MonkeyPatch, data: Blocks, again_s: float
+    monkeypatch: pytest.MonkeyPatch, data: Blocks, *, kept: bool
 ) -> None:
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
-    assert weighing.by_memory(data, limit_s=60.0) == pytest.approx((0.1, again_s))
+    found = weighing.by_memory(data, limit_s=60.0)
+    assert found == (pytest.approx((0.1, 0.001)) if kept else None)
+
+
+def test_what_keeps_nothing_is_asked_for_five_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Blocks(keeps=False)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.by_memory(data, limit_s=60.0) is None
+    assert data.asked == [0, 998, 998, 967, 967]
+
+
+def test_no_sample_is_begun_after_the_limit_nor_soon_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset may be writing a file for later epochs."""
+    data, limits = Keeping(), list[float]()
+
+    def alarm(limit_s: float) -> contextlib.AbstractContextManager[None]:
+        limits.append(limit_s)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(weighing, "_alarm", alarm)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "_now_s", lambda: data.now_s)
+    assert weighing.by_memory(data, limit_s=5.25) is None  # 5 s of which open files
+    assert data.now_s == pytest.approx(5.3, abs=0.01)
+    assert limits == [10.5]
 
 
 def test_samples_that_take_too_long_are_not_asked_for_again() -> None:

@@ -210,6 +210,16 @@ def test_what_workers_share_is_not_known_where_the_process_dies(make: Make) -> N
     assert bench.shared_files(REQUEST.config, left_s=60.0) == ()
 
 
+def test_what_is_kept_is_not_known_where_the_second_process_dies(make: Make) -> None:
+    bench, world = make((1.0, TargetError("It died.")), (1.0, ProbeTimeoutError("It hangs.")))
+    bench.build(LIMITS)
+
+    assert bench.kept(left_s=12.0) is None
+    assert bench.kept(left_s=12.0) is None
+    assert world.left_s == [6.0, 6.0]  # half of what is left
+    assert world.launchers == 1  # none falls back to a build in each trial
+
+
 def test_no_second_attempt_without_time(make: Make) -> None:
     bench, world = make(dies(30.0), (2.0, None), builds=[WELL, WELL])
     bench.build(LIMITS)
