@@ -121,6 +121,7 @@ def test_others_rules_know_a_clear_case(bench: Any) -> None:
 def test_goals_are_held_cell_by_cell(bench: Any) -> None:
     def cell(slowdown: Any, **verdicts: int) -> Any:
         return bench.Cell(
+            hurried=False,
             world=bench.QUIET.name,
             slowdown=slowdown.name,
             mean=slowdown.mean,

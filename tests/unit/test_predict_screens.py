@@ -59,7 +59,7 @@ def test_measured_and_predicted_are_distinguished() -> None:
     assert "measured" in text
     assert text.count(f" {format_rate(seen.rate.value)}") == 4  # as every view has it
     assert "  Predicted    for machine box: " in text
-    assert "measured:" not in screen(run, 100, ranks=2)
+    assert f"measured: {format_rate(seen.rate.value)}" not in screen(run, 100, ranks=2)
 
 
 def test_rows_tell_what_they_differ_in() -> None:

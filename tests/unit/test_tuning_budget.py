@@ -319,12 +319,12 @@ def test_ranks_on_cores_of_their_own_share_those_of_all(
 ) -> None:
     """Srun and mpirun pin them, and then no rank's own cores are the machine's."""
     monkeypatch.setattr(budget, "cpu_quota", lambda _: None)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {8, 9}, raising=False)
+    monkeypatch.setattr(budget, "allowed_cpus", lambda: frozenset({8, 9}))
     limits = Budget(None, None)
     limits.node = ranks(0)
     assert limits.node.take_turn(2, 0.1)
     assert "more than 16 workers" in refusal(limits, Setting(17, 2))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    monkeypatch.setattr(budget, "allowed_cpus", lambda: frozenset(range(8)))
     ranks(1).end_turn(3, 0.0)
     limits.node = ranks(0)
     assert not refusal(limits, Setting(17, 2))
