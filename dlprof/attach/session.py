@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from dlprof.attach.trainings import (
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.portable import has_proc
+from dlprof.machine.tree import scan_processes
 
 _HERE = Path("/")
 
@@ -114,8 +116,10 @@ class Board:
                 pauses.append(each.pause_s(0.002 / len(self._watched)))
             time.sleep(max(0.0, min(pauses)))
         judged_ns = time.process_time_ns()
+        # All of them are of one moment, and looked for once.
+        processes = functools.cache(lambda: dict(scan_processes(f"{self._root}/proc")))
         found = [
-            diagnose_training(each.seen(), each.machine, each.usage())
+            diagnose_training(each.seen(), each.machine, each.usage(processes))
             for each in self._watched.values()
         ]
         cost_ns += time.process_time_ns() - judged_ns

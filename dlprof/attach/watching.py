@@ -35,7 +35,7 @@ from dlprof.machine.procfs import (
     parse_switches,
     read_text,
 )
-from dlprof.machine.sharing import GroupShares
+from dlprof.machine.sharing import GroupShares, Processes
 from dlprof.machine.tree import Member, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 from dlprof.records import Machine, Usage
@@ -253,11 +253,11 @@ class Watcher:
             return 1.0
         return min(10.0, max(1.0, cold_ns / colds / (warm_ns / warms)))
 
-    def usage(self) -> Usage:
-        """What it and others have used since the start."""
+    def usage(self, processes: Callable[[], Processes] | None = None) -> Usage:
+        """What it and others have used since the start; ``processes`` as of ``GroupShares``."""
         last = self._sampler.take()
         usage, _ = usage_between(self._first, last)
-        fair = self._shares.fair_cores(last.allowed_cpus, usage)
+        fair = self._shares.fair_cores(last.allowed_cpus, usage, processes)
         return dataclasses.replace(usage, fair_cpu_cores=fair)
 
     def seen(self) -> Seen:

@@ -186,15 +186,22 @@ def test_trainings_of_equal_wait_keep_their_order(monkeypatch: pytest.MonkeyPatc
         machine = HERE
 
         def __init__(self, training: Training, **_: object) -> None:
-            self.seen, self.usage = (lambda: training.pid), (lambda: QUIET)
+            self.seen, self.usage = (lambda: training.pid), (lambda look: look() and QUIET)
 
         def close(self) -> None:
             """Nothing."""
+
+    scans = list[str]()
+
+    def scan(proc: str) -> list[tuple[int, None]]:
+        scans.append(proc)
+        return [(1, None)]
 
     monkeypatch.setattr(session, "_check_system", lambda _: None)
     monkeypatch.setattr(session, "find_trainings", lambda *_: trainings)
     monkeypatch.setattr(session, "training_of", lambda pid, _: trainings[pid - 1])
     monkeypatch.setattr(session, "Watcher", Still)
+    monkeypatch.setattr(session, "scan_processes", scan)
     judged = lambda pid, *_: SimpleNamespace(pid=pid, wait_fraction=waits[pid])  # noqa: E731 - one line of a stand-in
     monkeypatch.setattr(session, "diagnose_training", judged)
     board = session.Board(clock=lambda: 0)
