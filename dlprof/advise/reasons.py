@@ -618,7 +618,8 @@ def judge(
     whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
     which, untried = "asked for" if named else "", "" if named else _untried(choice)
-    untried += _first_epoch(choice)
+    first_epoch, slower = _first_epoch(choice)
+    untried += first_epoch
     doubt = next(_doubts(choice), None)
     if doubt is not None:
         return doubt[0], doubt[1] + _by_model(choice, certificate, which) + untried
@@ -632,7 +633,7 @@ def judge(
     crowded = 2 * pick.noisy > len(pick.trials)
     by = "other processes" if 2 * taken > pick.noisy else "a CPU quota or drift"
     near = certificate.text_of(which) + (f"; its trials: {disturbed} by {by}" if crowded else "")
-    if certificate.shown > at.MEDIUM:
+    if certificate.shown > at.MEDIUM or slower:
         return "low", near + untried
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
@@ -647,19 +648,23 @@ def judge(
     return "high" if high and not faster and not untried else "medium", near + alike + untried
 
 
-def _first_epoch(choice: Choice) -> str:
-    """That rates of a dataset that keeps samples aren't those of a whole training, in words."""
+def _first_epoch(choice: Choice) -> tuple[str, bool]:
+    """That rates of a dataset that keeps samples aren't those of a whole training, in words.
+
+    And whether ten epochs surely take longer than without workers.
+    """
     target, pick, alone = choice.situation.target, choice.pick, choice.default
     if not target.keeps_samples:
-        return ""
-    text = "; in a first epoch: the dataset keeps samples"
+        return "", False
+    text = "; rates are of a first epoch, as the dataset keeps samples"
     if not pick.config.num_workers or alone is None or choice.situation.constraints.step_s:
-        return f"{text}, and later ones load fewer"
+        return f"{text}: later ones load fewer", False
     share = target.epochs_loaded(alone.config) / target.epochs_loaded(pick.config)
     gain = choice.speeds.ratio(pick.key, alone.key).times(share)
     if gain.is_wide:
-        return f"{text}, and over more of them num_workers=0 may be as fast"
-    return f"{text}, and over 10 it is {as_fast(gain)} as num_workers=0"
+        return f"{text}: over more epochs num_workers=0 may be as fast", False
+    said = f"{text}: over 10 epochs this is {as_fast(gain)} as num_workers=0"
+    return said, gain.ends[1] < 1
 
 
 def _keeping(choice: Choice) -> Iterator[Reason]:

@@ -94,8 +94,9 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         from dlprof.targets.weighing import by_memory, is_bounded, split_by
 
         shards = split_by(built.parts.dataset)
-        # A loader that loads nothing here has no samples to ask for here.
-        if alone is None and not is_bounded(built.parts.dataset):
+        # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
+        # batch all have come.
+        if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             each_s = (ended_s - middle_s) / (samples or 1)
             patience_s = min(1.0 + 8 * each_s, left_s / 3)

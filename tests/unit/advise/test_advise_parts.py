@@ -429,10 +429,14 @@ def test_rates_of_a_dataset_that_keeps_samples_are_said_to_be_of_a_first_epoch()
     loaded = 4 * (1 - 0.75**10)
     over = 3.9 / loaded
     assert answer.confidence == "medium"
-    assert f"over 10 it is {over:.2f}x as fast as num_workers=0" in answer.confidence_reason
+    assert (
+        f"over 10 epochs this is {over:.2f}x as fast as num_workers=0" in answer.confidence_reason
+    )
     assert answer.expected.gain_if == "its cache holds no sample yet, as in a first epoch"
     claims = [each for each in answer.reasons if "keeps samples" in each.claim]
     assert claims[0].evidence["epochs_loaded"] == pytest.approx(loaded)
+    fewer = recommend(run(blocks({W0: [100] * 3, kept: [300] * 3}, usage=WAITING), target=keeping))
+    assert fewer.confidence == "low"  # a training is faster without workers
     plain = recommend(run(trials))
     assert "first epoch" not in plain.confidence_reason + plain.expected.gain_if
     alone = recommend(run(blocks({W0: [100] * 3, W2: [60] * 3}), target=keeping))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import io
+import itertools
 import math
 import multiprocessing
 import pickle
@@ -229,6 +230,20 @@ def test_a_worker_that_hangs_does_not_hide_what_was_raised(limit_s: float) -> No
     assert time.monotonic() - began_s < 90.0
     gc.collect()  # what was raised kept the iterator, with whose end torch ends the worker
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("size", "limit_s", "asked"), [(2, 30.0, 1), (8, 30.0, 0), (2, 2.0, 0)])
+def test_samples_are_asked_for_again_where_that_can_say_something(
+    monkeypatch: pytest.MonkeyPatch, size: int, limit_s: float, asked: int
+) -> None:
+    """Not of an epoch of one batch, nor where there is time for a few samples alone."""
+    limits, clock = list[float](), itertools.count(0.0, 0.2)
+    monkeypatch.setattr(probing, "_clock", lambda: next(clock))  # each look at it takes 0.2 s
+    monkeypatch.setattr(weighing, "by_memory", lambda _, limit_s: limits.append(limit_s))
+    built = build_from_object(DataLoader(_Raises(0), batch_size=size))
+    found = probing.probe(built, TrialRequest(config=Config(), limit_s=limit_s))
+    assert found["kept"] is None
+    assert len(limits) == asked
 
 
 class _Opening(Dataset[int]):
