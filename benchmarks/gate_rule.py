@@ -1,6 +1,6 @@
 """How often does the rule of ``dlprof check`` err, on machines whose noise is known?
 
-A simulation: it measures nothing of this machine and takes about four minutes.
+A simulation: it measures nothing of this machine and takes about ten minutes.
 """
 
 from __future__ import annotations
