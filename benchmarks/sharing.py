@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import Report, Table, parser, publish, surroundings
 
-from dlprof.machine.sharing import Group, fair_share
+from dlprof.machine.sharing import Entity, Group, fair_share
 
 CORES = len(os.sched_getaffinity(0))
 OTHERS = ((1,), (2 * CORES,), (1,) * CORES, (1,) * 2 * CORES, (1,) * 4 * CORES, (4,) * 2 * CORES)
@@ -78,9 +78,9 @@ def main() -> None:
     for others, own in itertools.product(OTHERS, OWN):
         got = statistics.median(cores_of(own, others, seconds) for _ in range(repeats))
         used: dict[Group, float] = {
-            (place,): float(min(each, CORES)) for place, each in enumerate(others, 1)
+            (Entity(place),): float(min(each, CORES)) for place, each in enumerate(others, 1)
         }
-        fair, each = min(own, fair_share((0,), used, CORES)), by_thread(own, others)
+        fair, each = min(own, fair_share((Entity(0),), used, CORES)), by_thread(own, others)
         off["session"].append(abs(got / fair - 1))
         off["thread"].append(abs(got / each - 1))
         sides = (f"{len(others)}", f"{others[0]}", f"{own}")

@@ -1,30 +1,40 @@
 """What the scheduler leaves a program beside others: a share for its group, however many threads.
 
 Linux shares the cores between groups first (kernel documentation, *CFS Scheduler*, "Group scheduler
-extensions"): the cgroups of one level alike, and where all are in the root one, sessions alike
-(sched(7), "The autogroup feature"); only within a group all threads alike. A container, a job and a
-user of systemd are groups. What a group doesn't use the others get (max-min fairness, Bertsekas &
-Gallager, *Data Networks* 6.5). Of two cores beside 1, 2, 4 and 8 busy sessions, 1 to 8 threads of
-another one got 0.83-1.00, 0.61-0.65, 0.39-0.42 and 0.29-0.35 together; by thread, eight would get
-1.78, 1.60, 1.33 and 1.00 (``benchmarks/sharing.py``). Weights other than the usual are not read.
+extensions"): between the cgroups of one level by their weights, and where all are in the root one,
+between sessions by their nice values (sched(7), "The autogroup feature"); only within a group all
+threads alike. A container, a job and a user of systemd are groups. What a group doesn't use the
+others get (weighted max-min fairness, Bertsekas & Gallager, *Data Networks* 6.5). Of two cores
+beside 1, 2, 4 and 8 busy sessions, 1 to 8 threads of another one got 0.83-1.00, 0.61-0.65,
+0.39-0.42 and 0.29-0.35 together; by thread, eight would get 1.78, 1.60, 1.33 and 1.00
+(``benchmarks/sharing.py``).
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from dlprof.files import is_there
 from dlprof.machine.cgroups import Level, cpu_quota, read_cgroups
-from dlprof.machine.procfs import ProcessStat, read_text
+from dlprof.machine.procfs import ProcessStat, read_int, read_text
 from dlprof.machine.tree import scan_processes
 from dlprof.records import Usage
 
-Group = tuple[Hashable, ...]  # by what it is in, outermost first
+
+class Entity(NamedTuple):
+    """What shares cores with others of its level: a cgroup, a session or a process."""
+
+    name: Hashable
+    weight: float = 1.0  # over the usual
+
+
+Group = tuple[Entity, ...]  # by what it is in, outermost first
 Processes = Mapping[int, ProcessStat]
 
 _IDLE_CORES = 0.02  # who uses less takes nothing that is worth to ask whose it is
@@ -79,13 +89,13 @@ class GroupShares:
         seen = math.fsum(taken.values())
         taken = {group: each * min(1.0, most / seen) for group, each in taken.items()}
         if most > seen:
-            taken["unseen",] = most - seen
+            taken[Entity("unseen"),] = most - seen
         group = self._group(self._pid, mine.session)
         beside = (each for other, each in taken.items() if other[: len(group)] == group)
         if math.fsum(beside) > most / 2:
             return None
         # What others in its group have, as if it were one more below that.
-        fair = fair_share((*group, self._pid), taken, cores - stolen)
+        fair = fair_share((*group, Entity(self._pid)), taken, cores - stolen)
         quota = cpu_quota(read_cgroups(self._pid, self._root))
         return fair if quota is None else min(fair, quota.amount)
 
@@ -96,11 +106,14 @@ class GroupShares:
     def _group(self, pid: int, session: int) -> Group:
         """The group of a process; empty where all are in one."""
         levels = reversed(read_cgroups(pid, self._root).cpu)
-        weighed = (level.name for level in levels if _is_weighed(level))
-        if found := tuple(weighed):
+        if found := tuple(Entity(each.name, _weight(each)) for each in levels if _is_weighed(each)):
             return found
         enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled") or ""
-        return (session,) if enabled.strip() == "1" else ()
+        if enabled.strip() != "1":
+            return ()
+        text = read_text(self._root / "proc" / str(pid) / "autogroup") or ""
+        nice = re.search(r"nice (-?\d{1,2})$", text.strip())
+        return (Entity(session, 1.25 ** -int(nice[1]) if nice else 1.0),)
 
 
 def _is_weighed(level: Level) -> bool:
@@ -110,26 +123,31 @@ def _is_weighed(level: Level) -> bool:
     return is_there(level.directory / "cpu.weight")  # whose root alone lacks it
 
 
+def _weight(level: Level) -> float:
+    name, usual = ("cpu.shares", 1024) if level.version == 1 else ("cpu.weight", 100)
+    return (read_int(level.directory / name) or usual) / usual
+
+
 def fair_share(mine: Group, used: Mapping[Group, float], cores: float) -> float:
     """Cores that one group gets if it wants all, by what others use.
 
     What they use is what they want, or what they get beside all others that want more.
     """
-    for depth, name in enumerate(mine):
-        wanted = defaultdict[Hashable, float](float)
+    for depth, entity in enumerate(mine):
+        wanted = dict[Hashable, tuple[float, float]]()
         for group, taken in used.items():
-            if group[:depth] == mine[:depth] and group[depth : depth + 1] != (name,):
-                wanted[group[depth] if len(group) > depth else group] += taken
-        cores = _level(cores, wanted.values())
+            if group[:depth] == mine[:depth] and group[depth : depth + 1] != (entity,):
+                other = group[depth] if len(group) > depth else Entity(group)
+                wanted[other.name] = wanted.get(other.name, (0.0, 0.0))[0] + taken, other.weight
+        cores = _level(cores, entity.weight, wanted.values())
     return cores
 
 
-def _level(cores: float, wanted: Iterable[float]) -> float:
-    """What one gets that wants all, beside others that want so much each."""
-    ordered = sorted(wanted)
-    for place, each in enumerate(ordered):
-        share = cores / (len(ordered) - place + 1)
-        if each >= share:
-            return share
-        cores -= each
-    return cores
+def _level(cores: float, weight: float, others: Collection[tuple[float, float]]) -> float:
+    """What one gets that wants all, beside others that want so much each and have such weights."""
+    weights = weight + math.fsum(each for _, each in others)
+    for wanted, each in sorted(others, key=lambda other: other[0] / other[1]):
+        if wanted / each >= cores / weights:
+            break
+        cores, weights = cores - wanted, weights - each
+    return cores * weight / weights

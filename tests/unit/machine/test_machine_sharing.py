@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.sharing import Group, GroupShares, fair_share
+from dlprof.machine.sharing import Entity, Group, GroupShares, fair_share
 from dlprof.records import Usage
 
 
@@ -30,10 +30,31 @@ from dlprof.records import Usage
     ],
 )
 def test_a_group_gets_what_others_leave_or_an_equal_share(
-    used: dict[Group, float], cores: float, fair: float
+    used: dict[tuple[int | str, ...], float], cores: float, fair: float
 ) -> None:
-    nested = any("user" in group for group in used)
-    assert fair_share(("user", "a") if nested else (1,), used, cores) == pytest.approx(fair)
+    mine = ("user", "a") if any("user" in group for group in used) else (1,)
+    taken = {_named(*group): each for group, each in used.items()}
+    assert fair_share(_named(*mine), taken, cores) == pytest.approx(fair)
+
+
+def _named(*names: int | str) -> Group:
+    return tuple(map(Entity, names))
+
+
+@pytest.mark.parametrize(
+    ("weights", "used", "fair"),
+    [
+        ((2.0, 1.0), (3.0,), 2.0),
+        ((1.0, 2.0), (3.0,), 1.0),
+        ((1.0, 2.0), (1.5,), 1.5),  # which wants less than that
+        ((1.0, 1.0, 4.0), (0.3, 2.7), 0.54),
+    ],
+)
+def test_of_several_each_gets_by_its_weight(
+    weights: tuple[float, ...], used: tuple[float, ...], fair: float
+) -> None:
+    mine, *others = ((Entity(n, weight),) for n, weight in enumerate(weights))
+    assert fair_share(mine, dict(zip(others, used, strict=True)), 3.0) == pytest.approx(fair)
 
 
 @given(
@@ -41,7 +62,7 @@ def test_a_group_gets_what_others_leave_or_an_equal_share(
     st.floats(0.5, 64.0),
 )
 def test_a_share_is_no_more_than_idle_nor_less_than_equal(used: list[float], cores: float) -> None:
-    found = fair_share((0,), {(n,): each for n, each in enumerate(used, 1)}, cores)
+    found = fair_share(_named(0), {_named(n): each for n, each in enumerate(used, 1)}, cores)
     equal, idle = cores / (len(used) + 1), cores - sum(used)
     assert max(equal, idle) <= found * (1 + 1e-9) <= cores * (1 + 2e-9)
 
@@ -171,6 +192,23 @@ def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
         mounts = "7 1 0:26 /rest /elsewhere rw - cgroup2 cgroup rw\n"
         (root / f"proc/{pid}/mountinfo").write_text(mounts)
     assert shares.fair_cores(4, Usage(other_cpu_cores=3.4)) == pytest.approx(1.0)
+
+
+def test_weights_of_cgroups_and_nice_values_of_sessions_are_read(machine: _Machine) -> None:
+    machine.has(200, session=200)
+    shares = machine.shares()
+    machine.passes(2.0, p101=0.5, p200=1.5)
+    text = "/autogroup-7 nice -3\n"
+    (machine.proc.root / "proc/200/autogroup").write_text(text)
+    more = 1.25**3
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.5)) == pytest.approx(2 / (1 + more))
+
+    for name, weight in (("mine", 300), ("theirs", 100)):
+        (machine.proc.root / "cg" / name).mkdir(parents=True)
+        (machine.proc.root / "cg" / name / "cpu.weight").write_text(f"{weight}\n")
+    shares = _in_cgroups(machine, {100: "mine", 101: "mine", 200: "theirs"})
+    machine.passes(2.0, p101=1.0, p200=1.0)
+    assert shares.fair_cores(2, Usage(other_cpu_cores=1.0)) == pytest.approx(1.5)
 
 
 def test_a_share_is_no_more_than_the_quota(machine: _Machine) -> None:
