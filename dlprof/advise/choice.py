@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import EVEN_SHARDS, FIRST_EPOCH, failed_or_skipped
+from dlprof.advise.wording import EVEN_SHARDS, FIRST_EPOCH, NO_LIMIT, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -1183,11 +1183,15 @@ def gain_if(run: Run, config: Config) -> str:
 
     Of an iterable, whose shards nobody knows, and unless whole epochs of it were measured: neither
     a window in their middle nor a prediction shows a worker that ends before the others. Of a
-    dataset that keeps samples, that they aren't kept yet.
+    dataset that keeps samples, that they aren't kept yet. Of over twice the workers that were
+    measured, that what they mostly wait for serves them all.
     """
     own = [trial for trial in run.completed if trial.config == config]
     whole = bool(own) and all(trial.whole_epochs for trial in own)
     shared = run.header.target.kind == "iterable" and config.num_workers > 1
+    tried = max((trial.config.num_workers for trial in run.completed), default=0)
     if run.header.target.keeps_samples:
         return FIRST_EPOCH
-    return EVEN_SHARDS if shared and not whole else ""
+    if shared and not whole:
+        return EVEN_SHARDS
+    return NO_LIMIT if 0 < 2 * tried < config.num_workers and mostly_waits(run) else ""

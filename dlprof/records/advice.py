@@ -46,7 +46,8 @@ class Expected:
     # ``None`` where the epoch's length isn't known.
     turnover_fraction: float | None = None
     # What must hold for a gain over fewer workers, of an iterable dataset of which no trial saw a
-    # whole epoch, or of one that keeps samples in memory; empty where nothing must.
+    # whole epoch, of one that keeps samples in memory, or of far more workers than were measured;
+    # empty where nothing must.
     gain_if: str = ""
 
 

@@ -169,6 +169,9 @@ def test_workers_that_wait_may_share_a_limit_that_far_fewer_did_not_reach() -> N
     elsewhere = predicted(calibrated(trials=few), max_workers=16, cores=32)
     assert elsewhere.confidence == "low"  # on whatever cores
     assert elsewhere.confidence_reason.startswith("no more than 2 workers measured: more may share")
+    needs = {row.config.num_workers: row.gain_if for row in waiting.rows}
+    assert needs[16] == "its workers share no limit"  # which its gain says, too
+    assert {needs[count] for count in needs if count <= 4} == {""}
     near = predicted(calibrated(trials=few), max_workers=4)
     near_there = predicted(calibrated(trials=few), max_workers=4, cores=32)
     computing = predicted(
