@@ -112,8 +112,9 @@ def test_the_report_and_the_document_tell_of_it(
     assert (run.script.ending, run.script.exit_code) == ("exception", 1)
     assert run.script.notes == ()
     assert 0 < run.script.waited_s < run.script.wall_s
-    assert "ended by an exception with exit code 1" in " ".join(done.stderr.split())
-    assert "waiting for data" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "ended by an exception with exit code 1" in said
+    assert "waiting for data" in said
     document = json.loads((folder / "zoo.json").read_text())
     assert len(document["loaders"]) == len(run.watched)
 
