@@ -330,22 +330,25 @@ def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> 
     assert "cpu.oversubscribed" not in found
 
 
+def _beside_threads(seen: Evidence, cpu_s: float) -> Evidence:
+    """The same where other threads of the process use so much CPU time a batch."""
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=cpu_s),
+        )
+        for each in seen.observations
+    ]
+    return dataclasses.replace(seen, observations=tuple(observed))
+
+
 @pytest.mark.parametrize(("beside_s", "sure"), [(0.0, True), (0.002, True), (0.03, False)])
 def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
     beside_s: float, *, sure: bool
 ) -> None:
     seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
-    observed = [
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s),
-        )
-        for each in seen.observations
-    ]
-    found = {
-        each.code: each for each in find(dataclasses.replace(seen, observations=tuple(observed)))
-    }
+    found = {each.code: each for each in find(_beside_threads(seen, beside_s))}
     blocked = found["fetch.io"]
     assert ("GIL" in blocked.title) is not sure
     assert (blocked.severity == "high") is sure or blocked.severity == "medium"
@@ -414,15 +417,7 @@ def test_threads_that_wait_for_each_other_are_no_slow_collating(
         usage=Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8),
         calibrations=[] if worker_s is None else [worker],
     )
-    observed = [
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s),
-        )
-        for each in seen.observations
-    ]
-    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    found = find(_beside_threads(seen, beside_s))
     named = [each for each in found if each.code in ("cpu.threads", "collate")]
     assert [each.code for each in named] == list(filter(None, [first]))
     if first == "cpu.threads":
