@@ -1067,6 +1067,8 @@ def test_workers_share_no_file_that_was_opened_while_there_were_none(
 
     monkeypatch.setattr(tuned, "Control", Returning)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    # No step counts as a pause: one that another process holds up would leave an epoch unseen.
+    monkeypatch.setattr(tuned, "_orders_steps", lambda: True)
     dataset = Opening(tmp_path / "a.bin")
     context = multiprocessing.get_context("fork")
     changing = dlprof.tune(loader(dataset, multiprocessing_context=context), max_workers=4)
