@@ -183,12 +183,20 @@ def sweep(
     """
     from dlprof.engine import run_sweep
     from dlprof.settings import by_key
+    from dlprof.settings.resolve import DEFAULT_ORIGIN
 
-    settings, _, flags, pickled = _resolved(target, options)
+    settings, origins, flags, pickled = _resolved(target, options)
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
-    measure = functools.partial(run_sweep, settings, resume=resume, force=force, given=given)
+    measure = functools.partial(
+        run_sweep,
+        settings,
+        resume=resume,
+        force=force,
+        given=given,
+        named=origins["budget"] != DEFAULT_ORIGIN,
+    )
     return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
@@ -223,9 +231,9 @@ def profile(
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
 
-    settings, origins, _, pickled = _resolved(target, options)
+    settings, origins, flags, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    measure = functools.partial(run_profile, settings, force=force)
+    measure = functools.partial(run_profile, settings, force=force, named="budget" in flags)
     return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 

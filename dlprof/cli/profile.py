@@ -52,7 +52,9 @@ def profile(
 
     settings = for_one(*options.resolve(asked.given, config))
     path = run_path(output, settings.target)
-    run = measured(asked, settings, functools.partial(run_profile, output=path, force=force))
+    named = "budget" in asked.given
+    profiling = functools.partial(run_profile, output=path, force=force, named=named)
+    run = measured(asked, settings, profiling)
     if run is not None:
         show(asked, run, path)
 

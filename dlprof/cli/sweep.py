@@ -62,11 +62,19 @@ def sweep(
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
     from dlprof.settings import by_key
+    from dlprof.settings.resolve import DEFAULT_ORIGIN
     from dlprof.units import counted
 
     # What a resumed run can't silently ignore.
     given = frozenset(by_key()[key].field for key in asked.given)
-    sweeping = functools.partial(run_sweep, output=path, resume=resume, force=force, given=given)
+    sweeping = functools.partial(
+        run_sweep,
+        output=path,
+        resume=resume,
+        force=force,
+        given=given,
+        named=origins["budget"] != DEFAULT_ORIGIN,
+    )
     run = measured(asked, settings, sweeping)
     if run is None:
         return

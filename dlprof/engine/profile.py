@@ -102,6 +102,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
+    named: bool = True,
     ranks: Ranks | None = None,
 ) -> Run:
     """Explain the one configuration that the settings name.
@@ -112,7 +113,7 @@ def run_profile(
     Returns:
         The run as it is in the file; ``diagnosis`` holds what was found.
     """
-    deadline = Deadline.since(began_s, settings.budget_s)
+    deadline = Deadline.since(began_s, settings.budget_s, named=named)
     settings = as_stated(settings)
     check_output(output, force=force)
     check_folder(output.parent)
@@ -121,6 +122,7 @@ def run_profile(
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
         machine = inspect_machine()
         outlook = look_at(runner, settings, machine, lambda: deadline.spare_s(settings), one=True)
+        deadline = deadline.for_trials()
         config = outlook.space.configs[0]
         cost = trial_cost(settings, machine, outlook.target, runner)
         if config not in outlook.faults:

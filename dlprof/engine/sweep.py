@@ -400,6 +400,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     given: Collection[str] = (),
     pickled: bytes | None = None,
     began_s: float | None = None,
+    named: bool = True,
     ranks: Ranks | None = None,
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
@@ -407,10 +408,11 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     ``resume`` continues the run in ``output`` under the settings that it was begun with; of fields
     that the user named (``given``) others are refused. ``pickled`` is a live object to load instead
     of ``settings.target`` (Python API). The budget began at ``began_s``, by ``time.monotonic``;
-    ``None`` for now. ``ranks`` are those that a launcher has started; ``settings.launch_ranks``
-    launches others. The run's ``end.reason`` is ``interrupted`` after Ctrl-C.
+    ``None`` for now; ``named`` says whether the user gave it. ``ranks`` are those that a launcher
+    has started; ``settings.launch_ranks`` launches others. The run's ``end.reason`` is
+    ``interrupted`` after Ctrl-C.
     """
-    deadline = Deadline.since(began_s, settings.budget_s)
+    deadline = Deadline.since(began_s, settings.budget_s, named=named)
     before: Run | None = None
     if resume:
         if force:
@@ -442,6 +444,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             return deadline.spare_s(settings) if before is None else deadline.cut_s
 
         outlook = look_at(runner, settings, machine, left_s)
+        deadline = deadline.for_trials()
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)

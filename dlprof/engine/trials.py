@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,10 +44,11 @@ class Deadline:
     budget_s: float  # seconds in all, the program's start and end included
     began_s: float  # when the program began, by ``clock``
     ending_s: float = _ENDING_S  # what follows the last trial
+    named: bool = True  # whether the user gave the budget
     clock: Callable[[], float] = time.monotonic  # monotonic seconds
 
     @classmethod
-    def since(cls, began_s: float | None, budget_s: float) -> Deadline:
+    def since(cls, began_s: float | None, budget_s: float, *, named: bool = True) -> Deadline:
         """The deadline of a program that has just read its settings.
 
         ``began_s`` is by ``time.monotonic``; ``None`` for now.
@@ -55,7 +57,16 @@ class Deadline:
         began_s = now_s if began_s is None else began_s
         # A machine on which starting is slow ends slowly too.
         ending_s = max(_ENDING_S, (now_s - began_s) / 2)
-        return cls(budget_s=budget_s, began_s=began_s, ending_s=ending_s)
+        return cls(budget_s=budget_s, began_s=began_s, ending_s=ending_s, named=named)
+
+    def for_trials(self) -> Deadline:
+        """The deadline now that the target is known.
+
+        Of a budget that nobody named, importing and building it took a third at most: these are
+        slow on a busy machine and from a network's disk.
+        """
+        most_s = math.inf if self.named else self.budget_s / 3
+        return dataclasses.replace(self, began_s=max(self.began_s, self.clock() - most_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -73,11 +84,13 @@ class Deadline:
         return self._until_s(overrun=_PROMISED / 2)
 
     def spare_s(self, settings: SweepSettings) -> float:
-        """``cut_s``, of what comes before the first trial.
+        """``cut_s``, of what comes before the first trial; longer if nobody named the budget.
 
         Raises:
             UsageError: Nothing is left for a trial, whatever comes yet.
         """
+        if not self.named:
+            return self.cut_s + settings.timeout_s
         refuse_budget(settings, self.budget_s - self.cut_s)
         return self.cut_s
 

@@ -14,7 +14,7 @@ from dlprof.settings.options import ENVIRONMENT_PREFIX, OPTIONS, by_key
 from dlprof.tomlfile import read_toml, toml_value
 from dlprof.units import quoted, spread_of
 
-_DEFAULT_ORIGIN = "default"
+DEFAULT_ORIGIN = "default"
 
 _CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 
@@ -63,7 +63,7 @@ def resolve_settings(
     given = dict(_still_meant(given))
     settings = SweepSettings(**{by_key()[key].field: item.value for key, item in given.items()})
     check_conflicts(settings)
-    origins = {option.key: _DEFAULT_ORIGIN for option in OPTIONS}
+    origins = {option.key: DEFAULT_ORIGIN for option in OPTIONS}
     return settings, origins | {key: item.origin for key, item in given.items()}
 
 
@@ -91,7 +91,7 @@ def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
         value = getattr(settings, option.field)
         written = toml_value(option.unset if value is None else spread_of(value) or value)
         # repr: an origin holds a path of the user's, which may hold anything.
-        origin = ascii(origins.get(option.key, _DEFAULT_ORIGIN))[1:-1]
+        origin = ascii(origins.get(option.key, DEFAULT_ORIGIN))[1:-1]
         lines += ["", f"# {option.text} From: {origin}", f"{option.key} = {written}"]
     return "\n".join(lines) + "\n"
 

@@ -9,6 +9,8 @@ import pytest
 from led_sweeps import PretendedBench, led_header, led_plan, swept
 
 from dlprof.engine.trials import Deadline
+from dlprof.errors import UsageError
+from dlprof.settings import SweepSettings
 
 BUDGET_S = 12.0
 PROMISED = 1.1
@@ -45,6 +47,22 @@ def test_trials_end_when_the_rest_still_fits(
     assert deadline.elapsed_s == 2.0
     assert deadline.left_s + 2.0 == pytest.approx(planned_s)
     assert deadline.cut_s + 2.0 == pytest.approx(cut_s)
+
+
+@pytest.mark.parametrize(("named", "left_s"), [(True, -7.3), (False, 30.0)])
+def test_a_budget_that_nobody_named_leaves_two_thirds_to_trials(named: bool, left_s: float) -> None:
+    """However long the target took; until then there is as much time again as a trial may take."""
+    now_s = [0.0]
+    deadline = Deadline(budget_s=45.0, began_s=0.0, named=named, clock=lambda: now_s[0])
+    assert deadline.for_trials() == deadline
+    now_s[0] = 45.0 + 7.3
+    assert deadline.for_trials().left_s == pytest.approx(left_s)
+    settings = SweepSettings(budget_s=45.0, timeout_s=60.0)
+    if named:
+        with pytest.raises(UsageError, match="can't hold a single trial"):
+            deadline.spare_s(settings)
+    else:
+        assert deadline.spare_s(settings) == pytest.approx(deadline.cut_s + 60.0)
 
 
 def test_a_slow_start_foretells_a_slow_end() -> None:
