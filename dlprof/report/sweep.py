@@ -124,8 +124,9 @@ def nothing_yet(run: Run, pick: Config) -> str:
     if faults and len(faults) == len(others):  # no budget would change that
         why = faults[0].hint if any(present_failure(run)) else _with_hint(faults[0])
         return f"nothing: only {pick.text} can work here. {why}"
-    more = "fix what failed (below), then sweep again" if any(what_failed(run)) else _more(run)
-    return f"nothing yet: only {pick.text} worked; {more}"
+    if any(what_failed(run)):
+        return f"nothing yet: only {pick.text} worked; fix what failed (below), then sweep again"
+    return f"nothing yet: only {pick.text} was measured; {_more(run)}"
 
 
 def title_of(run: Run) -> str:

@@ -196,7 +196,7 @@ def test_of_one_measured_setting_predict_and_recommend_say_the_same() -> None:
         for text in (screen(run, 80), drawn(recommendation_report(run, recommend(run)), 80))
     )
     for text in (predicted, recommended):
-        assert "Recommended nothing yet: only num_workers=2 worked; sweep again with " in text
+        assert "Recommended nothing yet: only num_workers=2 was measured; sweep again with " in text
         assert "Faster? num_workers=" in text
     owned = calibrated(run.calibration, run.trials, target=target(own_config=config(2)))
     assert "Recommended num_workers=2" in " ".join(screen(owned, 80).split())
