@@ -104,7 +104,7 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     assert "num_workers=0  (yours)" in own
     assert "fix what failed (below), then sweep again" in " ".join(other.split())
     short = " ".join(drawn(run_report(dataclasses.replace(run, trials=run.completed)), 80).split())
-    assert "only num_workers=0 worked; sweep again with --budget 10s" in short
+    assert "only num_workers=0 was measured; sweep again with --budget 10s" in short
     skipped = tuple(
         dataclasses.replace(each, outcome="skipped") if each.failure else each
         for each in run.trials
