@@ -338,7 +338,9 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        expected = None if stored is None else ExpectedRates.of(stored.cells, stored.log_sd)
+        if stored is not None:
+            batch_cv = situation.calibration.cpu_cv if situation.is_calibrated else None
+            expected = ExpectedRates.of(stored.cells, stored.log_sd, batch_cv=batch_cv)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     timed = _timed(trials)
@@ -595,7 +597,8 @@ def _expected(
     from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    return ExpectedRates.of((*beside, *cells_of(models)), log_sd, calibrated)
+    cells, batch_cv = (*beside, *cells_of(models)), situation.calibration.cpu_cv
+    return ExpectedRates.of(cells, log_sd, calibrated, batch_cv=batch_cv)
 
 
 def _calibrating(situation: Situation) -> set[Config]:

@@ -155,6 +155,10 @@ class ObservedRate:
     # Natural logarithm of those cores' speed in the window; ``None`` where unknown.
     log_speed: float | None = None
     busy: int = 0  # how many cores the loader kept busy
+    batches: int = 0  # how many it is of; 0 where unknown
+    # How far off it may be of those of the longest window, as a standard deviation, as batches
+    # differ.
+    unlike_sd: float = 0.0
 
 
 def observe(
@@ -184,6 +188,11 @@ def observe(
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
+        if node.fair_cpu_cores is not None and node.other_runnable and others:
+            # A group's share grows with its threads at the others' expense, so that what these took
+            # is the configuration's own doing: how many wanted cores is not.
+            wanting = max(others, node.other_runnable * others / (node.other_cpu_cores or others))
+            log_left = -math.log1p(wanting / (left + others))
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
         wanted = ranks * max(1, trial.config.num_workers) * max(_cpu_share(trial, None), 0.01)
         log_wanted = min(0.0, math.log(wanted / (left + others)))
@@ -212,6 +221,7 @@ def observe(
         cpu_share=share,
         log_speed=None if speed is None else math.log(speed),
         busy=round(usage.own_cpu_cores or 0.0),
+        batches=trial.window_batches,
     )
 
 
@@ -261,10 +271,17 @@ class ExpectedRates:
     calibrated: frozenset[int] = frozenset()
     # How far off each may be beside that, as a standard deviation; those of no limit not at all.
     beside_limit: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    # Coefficient of variation of what a batch costs: a window of few may have had none of the dear.
+    batch_cv: float = 0.0
 
     @classmethod
     def of(
-        cls, cells: Sequence[PredictedCell], log_sd: float, calibrated: frozenset[int] | None = None
+        cls,
+        cells: Sequence[PredictedCell],
+        log_sd: float,
+        calibrated: frozenset[int] | None = None,
+        *,
+        batch_cv: float | None = None,
     ) -> ExpectedRates:
         """What a model predicted, that was ``calibrated`` with the fewest where it isn't known."""
         counts = sorted({c.config.num_workers for c in cells} - {0})
@@ -277,6 +294,7 @@ class ExpectedRates:
             groups={c.config.key: _steady_group(c.config) for c in cells},
             families={c.config.key: c.config.num_workers for c in cells},
             calibrated=found if calibrated is None else calibrated,
+            batch_cv=batch_cv or 0.0,
         )
 
 
@@ -374,6 +392,8 @@ class Belief:
     # Where in the common it is which of two explanations is right, if there are two, and how likely
     # the second is.
     _either: tuple[int, float] = (-1, 0.0)
+    # Of all rates alike, as the samples of the longest window are not all that there are.
+    _sampled_sd: float = 0.0
 
     def rate(self, key: str) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
@@ -382,7 +402,8 @@ class Belief:
     def log_rate(self, key: str) -> Gap:
         """The logarithm of that."""
         level = self._levels[self.groups[key]]
-        error = math.sqrt(_variance(level.slopes, self._common) + level.variance)
+        own = _variance(level.slopes, self._common) + level.variance
+        error = math.hypot(math.sqrt(own), self._sampled_sd)
         return Gap(self.log_rates[key], error, self._df_of(key), *self._second(key))
 
     def ratio(self, key: str, other: str) -> Estimate:
@@ -666,7 +687,7 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 
 @functools.lru_cache(maxsize=8)  # views of one run ask alike, and thousands of trials take seconds
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
-    observations = _as_others_are(observations)
+    observations = _as_uneven(_as_others_are(observations), expected.batch_cv)
     groups = _groups(observations, expected)
     found = _likeliest(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
@@ -712,6 +733,8 @@ class _Fit:
             beside = expected.beside_limit.get(key, 0.0)
             found = _Predicted(log_rate, expected.families.get(key), beside**2)
             self._predicted.setdefault(groups[key], found)
+        most = max((o.batches for o in observations), default=0)
+        self._sampled_sd = expected.batch_cv / math.sqrt(most) if most else 0.0
         self._claimed = expected.log_sd
         # Of how far off predictions may be, in the first round: from a narrow one the
         # rounds may end where a few trials that agree are all taken for disturbed.
@@ -765,7 +788,8 @@ class _Fit:
         sure = [*found]
         sure[_NOISE] = math.copysign(max(0.0, noise), found[_NOISE])
         for group, level in levels.items():
-            least = self._scatter(group, found)
+            unlike = min((self._seen[n].unlike_sd for n in self._by_group[group]), default=0.0)
+            least = max(self._scatter(group, found), unlike**2)
             if numbers := self._by_group[group]:
                 # An interval holds what its own trials gave, though all else outvotes few of them.
                 weights = [self._weights[n] for n in numbers]
@@ -787,6 +811,7 @@ class _Fit:
             predicted_df=min(self._df, self._predicted_df),
             _levels=levels,
             _common=common,
+            _sampled_sd=self._sampled_sd,
         )
 
     def _own(self, numbers: Sequence[int], found: Sequence[float]) -> list[float]:
@@ -1138,6 +1163,20 @@ def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRat
         dataclasses.replace(o, log_sd=sd(o)) if o.noisy and each is not None else o
         for o, each in zip(observations, kept, strict=True)
     ]
+
+
+def _as_uneven(observations: Sequence[ObservedRate], batch_cv: float) -> Sequence[ObservedRate]:
+    """Those of few batches as unsure as these are unlike the batches of the longest window.
+
+    All trials load the same samples in the same order, so that repeats don't average that out.
+    """
+    most = max((o.batches for o in observations), default=0)
+
+    def unlike(o: ObservedRate) -> float:
+        return batch_cv * math.sqrt(1 / o.batches - 1 / most) if o.batches else 0.0
+
+    pairs = ((o, min(unlike(o), _MOST_LOG_SD)) for o in observations)
+    return [dataclasses.replace(o, log_sd=max(o.log_sd, sd), unlike_sd=sd) for o, sd in pairs]
 
 
 def _taken(observations: Sequence[ObservedRate]) -> list[float]:

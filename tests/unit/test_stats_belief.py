@@ -980,6 +980,75 @@ def test_many_sessions_that_take_most_are_steadier_than_one() -> None:
     assert by_session.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
 
 
+def among(*trials: tuple[int, float, float, float]) -> list[ObservedRate]:
+    """Beside other sessions: ``num_workers``, samples/s, own cores, threads of others."""
+    made = [
+        observe(
+            trial(
+                config(workers),
+                rate,
+                spread=0.05,
+                noisy=True,
+                repetition=block,
+                usage=Usage(
+                    own_cpu_cores=own,
+                    available_cpu_cores=own,
+                    other_cpu_cores=2 - own,
+                    fair_cpu_cores=own,
+                    other_runnable=others,
+                ),
+            ),
+            usable_cores=2.0,
+        )
+        for block, (workers, rate, own, others) in enumerate(trials)
+    ]
+    return [each for each in made if each is not None]
+
+
+def test_what_more_workers_take_from_other_sessions_is_their_own_doing() -> None:
+    """As seen of four workers, which got twice the cores that one thread did beside six others."""
+    one, four = ((0, 460.0, 0.42, 6.0), (4, 740.0, 0.9, 6.0))
+    gain = believe(among(one, four, one, four, one, four)).ratio(config(4).key, config(0).key)
+    assert gain.value == pytest.approx(740 / 460, rel=0.02)
+    assert gain.low is not None
+    assert gain.low > 1
+
+
+def test_that_more_others_wanted_cores_is_not() -> None:
+    """Three workers were slower only while twice as many threads of others were there."""
+    few, many = 6.0, 12.0
+    two = [(2, 600.0, 0.6, few), (2, 300.0, 0.3, many)] * 3
+    three = [(3, 300.0, 0.3, many)] * 3
+    gain = believe(among(*two, *three)).ratio(config(3).key, config(2).key)
+    mean = 300 / math.sqrt(600 * 300)
+    assert mean < 0.72
+    assert gain.value > 0.8
+
+
+def test_repeats_of_a_short_window_know_its_few_samples_only() -> None:
+    """Of samples of which few take a hundred times as long: all trials load them in one order."""
+    slow, fast = config(0), config(4)
+    windows = [(slow, 36.7, 6), (fast, 146.0, 24), (slow, 35.7, 6), (fast, 140.0, 24)]
+    made = [
+        observe(trial(each, rate, spread=0.02, repetition=n // 2, window_batches=batches))
+        for n, (each, rate, batches) in enumerate(windows)
+    ]
+    seen_ = [each for each in made if each is not None]
+    model = expected(0.17, **{slow.key: 36.0, fast.key: 140.0})
+    uneven = dataclasses.replace(model, batch_cv=1.1)
+    even, unsure = (believe(seen_, each) for each in (model, uneven))
+    truth = 160 / 84
+    low, high = ends(unsure.ratio(fast.key, slow.key))
+    assert low < truth < high
+    assert ends(even.ratio(fast.key, slow.key))[0] > 1.5 * truth
+    # What all windows lack says nothing of their ratios, and something of each rate.
+    assert width(unsure.rate(fast.key)) > math.sqrt(2) * 1.1 / math.sqrt(24)
+    same = believe([dataclasses.replace(each, batches=24) for each in seen_], uneven)
+    assert width(same.ratio(fast.key, slow.key)) == pytest.approx(
+        width(even.ratio(fast.key, slow.key))
+    )
+
+
 def test_a_starved_window_is_no_sign_of_waiting() -> None:
     """Others left no core, so that the loader's own CPU time says nothing of what it does."""
     starved = with_usage(0, own_cpu_cores=0.0, available_cpu_cores=0.0)
