@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -338,9 +339,8 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        if stored is not None:
-            batch_cv = situation.calibration.cpu_cv if situation.is_calibrated else None
-            expected = ExpectedRates.of(stored.cells, stored.log_sd, batch_cv=batch_cv)
+        of = functools.partial(ExpectedRates.of, by=run.calibration)
+        expected = None if stored is None else of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     timed = _timed(trials)
@@ -597,8 +597,8 @@ def _expected(
     from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    cells, batch_cv = (*beside, *cells_of(models)), situation.calibration.cpu_cv
-    return ExpectedRates.of(cells, log_sd, calibrated, batch_cv=batch_cv)
+    cells, by = (*beside, *cells_of(models)), situation.calibration
+    return ExpectedRates.of(cells, log_sd, calibrated, by=by)
 
 
 def _calibrating(situation: Situation) -> set[Config]:
@@ -917,7 +917,7 @@ def decide(
 
 
 def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice, list[Reason]]:
-    wanted = {*(cells or candidate_configs(situation))}
+    wanted = {*(cells or _trusted(situation.run, [*candidate_configs(situation)]))}
     by_rules = [each for each in rule_configs(situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
     found, speeds = candidates_of(situation, {*wanted, *by_rules})

@@ -733,6 +733,21 @@ def test_ranks_that_are_bound_to_cores_of_their_own_are_not_pinned_to_too_few() 
     assert "cpu.affinity" not in codes(find(ranks))
 
 
+def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
+    """As seen of a read of gzipped chunks: it has a core for an eighth of the time."""
+    crowd = dataclasses.replace(
+        QUIET,
+        own_cpu_cores=0.3,
+        available_cpu_cores=0.3,
+        other_cpu_cores=1.7,
+        other_runnable=8.0,
+        run_queue_wait_fraction=0.87,
+    )
+    found = find(evidence(Loader(fetch_cpu=0.048, starved=0.325, rate=5.0), usage=crowd))
+    assert codes(found)[:2] == ["cpu.neighbours", "fetch.cpu"]
+    assert "of the time to make a batch with a core at hand" in found[1].explanation
+
+
 def test_what_others_use_of_the_whole_machine_is_shared_by_its_ranks() -> None:
     """One core of 16 is no crowd, nor is it one for each of four ranks."""
     usage = Usage(

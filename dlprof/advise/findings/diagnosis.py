@@ -20,6 +20,7 @@ from dlprof.advise.findings.claims import (
     competes,
     fix_of,
     most_by_step,
+    mostly_waits,
     predicted_gain,
     script_gain,
     starts_s,
@@ -294,7 +295,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     needs = [
         _kept(view, claim),
         _shared_out(view, claim),
-        NO_LIMIT if gain is not None and gain.may_share else "",
+        NO_LIMIT if gain is not None and (gain.may_share or _is_far(view, claim, gain)) else "",
     ]
     if any(needs):
         evidence["gain_if"] = " and ".join(filter(None, needs))
@@ -320,6 +321,13 @@ def _kept(view: Evidence, claim: Claim) -> str:
         return ""
     ten = claim.config == view.having(persistent_workers=True)
     return "a training has 10 epochs" if ten else FIRST_EPOCH
+
+
+def _is_far(view: Evidence, claim: Claim, gain: Gain) -> bool:
+    """Whether it predicts over twice the workers that were seen, of batches that mostly wait."""
+    seen = max((trial.config.num_workers for trial in view.trials()), default=0)
+    workers = 0 if claim.config is None else claim.config.num_workers
+    return gain.source != "measured" and 0 < 2 * seen < workers and mostly_waits(view)
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:

@@ -616,8 +616,8 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     return Claim(
         f"CPU time in {view.fetched_by}",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
-        f"{percent(share)} of the time to make a batch.{named}",
-        share * (view.wait or 1.0),
+        f"{percent(share)} of the time to make a batch{_with_a_core(costs)}.{named}",
+        _cost(view, costs, share),
         "fetch_cpu_s fetch_waiting_s",
         {
             "share": share,
@@ -769,14 +769,14 @@ def fetch_io(view: Evidence) -> Claim | None:
     blocked = (
         f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on "
         f"{'another process of this machine' if served else 'storage or network'}: "
-        f"{percent(share)} of the time to make a batch."
+        f"{percent(share)} of the time to make a batch{_with_a_core(costs)}."
     )
     if served:
         return Claim(
             f"{view.fetched_by} waits for another process",
             f"{blocked} It answers over a Unix socket, as a multiprocessing.Manager, a database or "
             "a cache does, and all workers ask it.",
-            share * (view.wait or 1.0),
+            _cost(view, costs, share),
             "fetch_waiting_s fetch_cpu_s share num_workers",
             {"share": share, "served_s": served_s},
             "Let each worker have what it asks for: in a tensor, whose memory all of them share, "
@@ -790,7 +790,7 @@ def fetch_io(view: Evidence) -> Claim | None:
             "A cgroup throttles reads from storage",
             f"{blocked} It reads {format_bytes(reads)}/s of the {format_bytes(limit)}/s that a "
             "cgroup allows.",
-            share * (view.wait or 1.0),
+            _cost(view, costs, share),
             "fetch_waiting_s share read_bytes_per_s read_limit_bytes_per_s cache_hit_fraction",
             {"share": share},
             "Raise the cgroup's limit (io.max, docker run --device-read-bps), or read fewer bytes: "
@@ -819,7 +819,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
         blocked,
-        share * (view.wait or 1.0),
+        _cost(view, costs, share),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
@@ -876,7 +876,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
         f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
         "no I/O.",
-        min(share * (view.wait or 1.0), 0.2),
+        min(_cost(view, costs, share), 0.2),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
         {"share": share, "gil_at_most_s": gil_s},
         fix,
@@ -930,7 +930,7 @@ def collate(view: Evidence) -> Claim | None:
         "Collating costs the most",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
         f"{format_duration(costs.fetch.own_s)}.",
-        _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
+        _cost(view, costs, _share(costs, costs.collate.own_s)),
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
         code="" if is_torchs else _collating(view, _STACKING),
@@ -1012,7 +1012,17 @@ def _making_costs(view: Evidence) -> Costs | None:
 
 
 def _share(costs: Costs, part_s: float) -> float:
-    return min(1.0, part_s / max(1e-12, costs.making.wall_s))
+    """Share of making a batch with a core at hand: that others make it wait is no part of it."""
+    return min(1.0, part_s / max(1e-12, costs.making.own_s))
+
+
+def _with_a_core(costs: Costs) -> str:
+    return " with a core at hand" if costs.making.starved >= at.LARGE_SHARE else ""
+
+
+def _cost(view: Evidence, costs: Costs, share: float) -> float:
+    """Share of the loop's time that such a share of making a batch is."""
+    return share * (1 - costs.making.starved) * (view.wait or 1.0)
 
 
 _ONE_TENSOR = """def collate(samples):
