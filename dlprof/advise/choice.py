@@ -17,7 +17,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
@@ -524,22 +524,25 @@ def candidates_of(
     return found, speeds
 
 
-def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
-    """Gives a configuration's rate over that of another, as all views of a run do, if known."""
-    situation = Situation.of(run)
+def shown_rate(run: Run, config: Config) -> Estimate | None:
+    """A configuration's rate, samples/s, as all views of a run show it, if known."""
+    speeds = _shown(run, config)
+    return None if speeds is None else speeds.rate(config.key)
 
-    def gain(config: Config) -> Estimate | None:
-        models: dict[Config, Prediction] = {}
-        if situation.is_calibrated:
-            with contextlib.suppress(UsageError):  # it says nothing of this batch size
-                models = predictions(situation, {own, config})
-        speeds = speeds_of(situation, models)
-        known = speeds.belief.log_rates.keys()
-        if config.key not in known or own.key not in known:
-            return None
-        return speeds.ratio(config.key, own.key)
 
-    return gain
+def shown_gain(run: Run, own: Config, config: Config) -> Estimate | None:
+    """A configuration's rate over that of another, likewise."""
+    speeds = _shown(run, own, config)
+    return None if speeds is None else speeds.ratio(config.key, own.key)
+
+
+def _shown(run: Run, *configs: Config) -> Speeds | None:
+    situation, models = Situation.of(run), dict[Config, Prediction]()
+    if situation.is_calibrated:
+        with contextlib.suppress(UsageError):  # it says nothing of this batch size
+            models = predictions(situation, {*configs})
+    speeds = speeds_of(situation, models)
+    return speeds if {each.key for each in configs} <= speeds.belief.log_rates.keys() else None
 
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:

@@ -748,6 +748,24 @@ def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
     assert "of the time to make a batch with a core at hand" in found[1].explanation
 
 
+def test_quiet_is_no_faster_than_its_cores_would_be_over_the_rate_that_is_shown() -> None:
+    """As seen of 249 samples/s that a quiet machine would make 8.27 times, by a trial's 158."""
+    crowd = dataclasses.replace(
+        QUIET,
+        own_cpu_cores=0.3,
+        available_cpu_cores=0.3,
+        other_cpu_cores=1.7,
+        other_runnable=8.0,
+        run_queue_wait_fraction=0.87,
+    )
+    seen = evidence(Loader(fetch_cpu=0.048, starved=0.325, rate=5.0), usage=crowd)
+    for shown in (5.0, 7.8, 60.0):
+        found = find(dataclasses.replace(seen, shown_rate=shown))
+        (gain,) = (each.predicted_gain for each in found if each.code == "cpu.neighbours")
+        assert gain is not None
+        assert gain.value <= 1.01 * max(1.0, 2 / 0.048 / shown)
+
+
 def test_what_others_use_of_the_whole_machine_is_shared_by_its_ranks() -> None:
     """One core of 16 is no crowd, nor is it one for each of four ranks."""
     usage = Usage(

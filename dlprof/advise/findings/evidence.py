@@ -388,6 +388,7 @@ class Evidence:
     # The rate of a configuration over that of this one, as all views of the run print it; ``None``
     # where trials are compared by themselves, as while it is measured.
     gain: Callable[[Config], Estimate | None] | None = None
+    shown_rate: float | None = None  # batches per second of this one, likewise
 
     @classmethod
     def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
@@ -493,6 +494,8 @@ class Evidence:
     @functools.cached_property
     def rate(self) -> float | None:
         """Batches per second, uninstrumented where that was measured."""
+        if self.shown_rate is not None:
+            return self.shown_rate
         rates = (trial.batches_per_s for trial in self.plain("present"))
         rate = typical(each.value for each in rates if each is not None)
         if rate is None and self.explained is not None and self.explained.window_s > 0:

@@ -267,6 +267,8 @@ def _alone(view: Evidence) -> Gain | None:
     if gain is None:
         return gain
     gain = dataclasses.replace(gain, is_alone=True)
+    if costs is not None and view.shown_rate:  # over what is shown it is no more than cores allow
+        gain = gain.at_most(max(1.0, costs.rate(view.config, view.cores) / view.shown_rate))
     if not own or queued is None:
         return gain
     waited = own * queued / max(0.01, 1 - queued)  # threads in the run queue, on average
