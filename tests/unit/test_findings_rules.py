@@ -733,6 +733,20 @@ def test_ranks_that_are_bound_to_cores_of_their_own_are_not_pinned_to_too_few() 
     assert "cpu.affinity" not in codes(find(ranks))
 
 
+def test_that_a_batch_is_copied_to_be_sent_is_said_where_it_costs_more_than_collating() -> None:
+    """As seen of samples that collate_fn pads to the model's maximum."""
+    loader = Loader(fetch_cpu=0.001, collate_cpu=0.024, put_cpu=0.044, rate=20)
+    sizes: dict[str, Any] = {"trial_fields": {"batch_bytes": float(64 << 20)}}
+    first = find(evidence(loader, usage=FULL, target_fields={"batch_tensors": 1}, **sizes))[0]
+    assert first.title == "Collating batches of 64.0 MiB and sending them costs the most"
+    assert first.explanation.endswith("torch copies it to shared memory: 44 ms.")
+    assert first.fix is not None
+    assert "pad to the longest of the batch" in first.fix.text
+    assert "that nothing is copied" in first.fix.text
+    own = dataclasses.replace(loader, put_cpu=0.001)
+    assert find(evidence(own, usage=FULL))[0].title == "Collating costs the most"
+
+
 def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
     """As seen of a read of gzipped chunks: it has a core for an eighth of the time."""
     crowd = dataclasses.replace(

@@ -911,14 +911,23 @@ def collate(view: Evidence) -> Claim | None:
     if own_s <= 0.5 * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
+    # What isn't stacked in shared memory, as torch's own does, is copied there.
+    copied = view.workers > 0 and not objects and costs.put_cpu_s > own_s
     # While a worker collates in Python, main waits for its answer to every descriptor.
     rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
     receive, put_s = StageTime(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
         receive = StageTime(min(receive.own_s, at.LEAST_RECEIVE_S))
         put_s = min(put_s, at.LEAST_PUT_S)
+    title, also = "Collating costs the most", ""
+    if copied:
+        put_s = min(put_s, at.LEAST_PUT_S)
+        size = format_bytes(view.batch_bytes or 0)
+        title = f"Collating batches of {size} and sending them costs the most"
+        also = f" To send it, torch copies it to shared memory: {format_duration(costs.put_cpu_s)}."
     free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
+    handing = " and that nothing is copied" if copied else handing
     name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
@@ -926,10 +935,13 @@ def collate(view: Evidence) -> Claim | None:
         advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
         advice += "do per-sample work in __getitem__"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
+    if copied:
+        advice += " Make batches smaller: pad to the longest of the batch, and send uint8 or "
+        advice += "float16. What torch's default_collate stacks is in shared memory at once."
     return Claim(
-        "Collating costs the most",
+        title,
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
-        f"{format_duration(costs.fetch.own_s)}.",
+        f"{format_duration(costs.fetch.own_s)}.{also}",
         _cost(view, costs, _share(costs, costs.collate.own_s)),
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that collating is free{handing}.",
