@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from builders import WAITING, blocks, config, plan, target
 from golden import drawn
-from predicted_runs import asked, calibrated, elsewhere
+from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof import api
 from dlprof.advise.choice import predictions, speeds_of
@@ -27,7 +27,7 @@ from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
 from dlprof.report.documents import json_document
 from dlprof.report.export.formats import render_html
-from dlprof.report.predict import feed_report, forecast_report, predict_document
+from dlprof.report.predict import feed_report, feed_text, forecast_report, predict_document
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
 from dlprof.units import format_rate
@@ -300,7 +300,33 @@ def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share
     for screen in (feed_report(found), forecast_report(answer)):
         assert rate in drawn(screen, 200)
     assert found.prediction.wait_fraction is not None
-    assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.03
+    assert found.prediction.wait_fraction <= found.max_wait_fraction
+
+
+@pytest.mark.parametrize("step_s", [0.01, 0.03])
+def test_what_feeds_a_step_is_found_by_how_fast_each_proved(step_s: float) -> None:
+    """Workers proved twice as fast as the model has them, and loading without as it has it."""
+    costs = calibration(cpu=0.0012, receive=0.001)
+    models = forecast(asked(calibrated(costs)), [config(0), config(1), config(2)]).rows
+    seen = {e.config: [32 * (2 if e.config.num_workers else 1) * e.rate] * 3 for e in models}
+    made = calibrated(costs, trials=blocks(seen, usage=WAITING))
+    found, advice = feed(asked(made, step_s=step_s)), recommend(made, Constraints(step_s=step_s))
+    assert found.prediction.wait_fraction is not None
+    assert found.prediction.wait_fraction <= found.max_wait_fraction
+    assert found.config.num_workers == advice.config.num_workers > 0
+    assert found.recommended == advice.config
+    assert "recommended" not in feed_text(found)
+
+
+def test_where_fewer_cores_take_other_settings_both_are_in_one_sentence() -> None:
+    made = calibrated(calibration(cpu=0.02))
+    found = feed(asked(made, step_s=0.005, cores=1.0))
+    advice = recommend(made, Constraints(step_s=0.005, cores=1.0))
+    assert found.config.num_workers != advice.config.num_workers
+    workers = advice.config.num_workers
+    said = f"; on the 1 core of {found.hostname}, num_workers={workers} is recommended"
+    assert feed_text(found).endswith(said)
+    assert found.recommended == advice.config
 
 
 def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None:
