@@ -19,6 +19,7 @@ from dlprof.advise.choice import (
     Candidate,
     Choice,
     against_model,
+    candidates_of,
     cores_share,
     gather,
     mostly_waits,
@@ -223,8 +224,7 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
     if config.num_workers < 2 or not config.in_order:
         return
     other = dataclasses.replace(config, in_order=False)
-    found = predictions(choice.situation, [config, other])
-    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key).value
     if gain >= at.PAYS:
         claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
         yield Reason(claim=claim, evidence={"gain": gain})

@@ -16,7 +16,7 @@ from golden import drawn
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof import api
-from dlprof.advise.choice import predictions, speeds_of
+from dlprof.advise.choice import gains_over, predictions, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
@@ -327,6 +327,39 @@ def test_where_fewer_cores_take_other_settings_both_are_in_one_sentence() -> Non
     said = f"; on the 1 core of {found.hostname}, num_workers={workers} is recommended"
     assert feed_text(found).endswith(said)
     assert found.recommended == advice.config
+
+
+@pytest.mark.parametrize("share", [0.8, 1.3])
+@pytest.mark.parametrize("measured", [True, False], ids=["step measured", "step asked"])
+def test_no_rate_is_above_what_the_step_allows(share: float, measured: bool) -> None:
+    """Trials gave so much of what the model predicts, and gains are quotients of those rates."""
+    made, step_s = calibrated(), 0.01
+    settings = {**made.header.settings, **({"step_s": step_s} if measured else {})}
+    made = dataclasses.replace(made, header=dataclasses.replace(made.header, settings=settings))
+    models = forecast(asked(made), [config(1), config(2)]).rows
+    gave = {each.config: [share * 32 * each.rate] * 3 for each in models}
+    seen = tuple(blocks(gave, usage=WAITING))
+    if measured:
+        rates = [trial.samples_per_s.value if trial.samples_per_s else 0.0 for trial in seen]
+        waits = [1 - rate * step_s / 32 for rate in rates]
+        pairs = zip(seen, waits, strict=True)
+        seen = tuple(dataclasses.replace(trial, wait_fraction=wait) for trial, wait in pairs)
+    run = dataclasses.replace(made, trials=seen)
+    question: dict[str, Any] = {} if measured else {"step_s": step_s}
+    rows = {row.config: row for row in forecast(asked(run, **question), None).rows}
+    shown = {key: row.samples_per_s for key, row in rows.items() if row.samples_per_s is not None}
+    for rate in shown.values():
+        assert max(rate.value, *rate.ends) <= 32 / step_s * (1 + 1e-9)
+    gains = gains_over(run, config(1)) if measured else None
+    advice = recommend(run, Constraints(**question))
+    for each in advice.rates:
+        quotient = each.samples_per_s.value / advice.expected.samples_per_s.value
+        assert each.ratio.value == pytest.approx(quotient)
+    for key, rate in shown.items():
+        if gains is not None and (gain := gains(key)) is not None:
+            assert gain.value == pytest.approx(rate.value / shown[config(1)].value)
+            low = shown[config(1)].ends[0]
+            assert key == config(1) or gain.ends[1] <= 32 / step_s / low * (1 + 1e-9)
 
 
 def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None:
