@@ -476,7 +476,8 @@ def _cores(choice: Choice) -> Iterator[Reason]:
         return  # one thread of it wanted a core, whatever others left to the rest
     share, cores = typical(each.fair_cpu_cores for each in seen), there.machine.usable_cores
     shared = share is not None and share <= (1 - at.SHARED) * cores / there.launched
-    if share and shared and own >= at.USED_UP * share and (waited or 0.0) > at.STARVED:
+    wanted = own / max(0.01, 1 - (waited or 0.0))  # by threads that always got a core at once
+    if share and shared and (waited or 0.0) > at.STARVED and at.USED_UP * wanted >= share:
         claim = f"Cores are the limit: {_shared_cores(cores, share)} (it used {own:.1f})"
         yield Reason(claim=claim, evidence={**evidence, "fair_cpu_cores": share})
         return

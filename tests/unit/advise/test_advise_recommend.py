@@ -470,9 +470,7 @@ def test_a_share_that_more_workers_do_not_raise_is_the_cause() -> None:
         other_cpu_cores=7.6,
         run_queue_wait_fraction=0.85,
     )
-    said = (
-        "Cores are the limit: sharing 8 with other sessions or containers leaves it 0.3, and more"
-    )
+    said = "sharing 8 with other sessions or containers leaves it 0.3, and more"
     found = claims(recommend(run(blocks({W2: [50, 51], W4: [50, 51]}, usage=usage))))
     assert f"Cores are the limit: {said} workers get no more of them (it used 0.3)" in found
     waits = dataclasses.replace(usage, own_cpu_cores=0.1, run_queue_wait_fraction=0.3)
