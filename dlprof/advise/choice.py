@@ -211,6 +211,8 @@ class Speeds:
     # By how much the log rate that it keeps of what it recommends is above the believed one: the
     # others are shown on the same level.
     level: float = 0.0
+    # The steady rate that no loader exceeds, by its step: as trials show that, or as it is stated.
+    most: float = math.inf
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that shows it.
@@ -240,7 +242,7 @@ class Speeds:
         if key in self.kept:
             return self.kept[key].times(math.exp(-self.epochs[key].value))
         found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
-        return found.times(math.exp(self.level))
+        return found.through(lambda each: min(self.most, math.exp(self.level) * each))
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
@@ -258,8 +260,12 @@ class Speeds:
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
         found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
-        if self.kept:
-            found = found.times(self.rate(key).value / self.rate(other).value / found.value)
+        if self.kept or self.most < math.inf:
+            one, two = self.rate(key), self.rate(other)
+            found = found.times(one.value / two.value / found.value)
+            most, rest = (self.most * math.exp(self.epochs[each].value) for each in (key, other))
+            low, high = one.ends[0] / max(rest, two.value), max(most, one.value) / two.ends[0]
+            found = found.through(lambda each: min(max(each, low), high))
         return found
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
@@ -270,7 +276,8 @@ class Speeds:
         """By how much the log rate of one is above that of another."""
         if key == other:
             return Gap(0.0, 0.0, math.inf)
-        return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
+        found = self.belief.gap(key, other)._replace(value=self._log(key) - self._log(other))
+        return found.minus(self.epochs[other].minus(self.epochs[key]))
 
     def room(
         self, candidate: Candidate, situation: Situation, alike: Collection[Candidate]
@@ -307,7 +314,10 @@ class Speeds:
 
     def log_speed(self, key: str) -> float:
         """Natural logarithm of a configuration's rate."""
-        return self.belief.log_rates[key] + self.epochs[key].value
+        return self._log(key) + self.epochs[key].value
+
+    def _log(self, key: str) -> float:
+        return min(self.belief.log_rates[key], math.log(self.most))
 
 
 def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None = None) -> Speeds:
@@ -373,11 +383,21 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         claimed={} if seen else {c.key: each.steady for c, each in models.items()},
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
+        most=_most_of(trials, rates),
     )
     if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
         return speeds
     level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
+
+
+def _most_of(trials: Iterable[Trial], rates: Mapping[str, Rates]) -> float:
+    """What the fastest step in any of some trials allows, if any shows it by itself."""
+    # Ranks also wait for each other's data, in their steps; and turnovers are no step.
+    alone = (rates[trial.id] for trial in trials if not (trial.ranks or trial.whole_epochs))
+    seen = [(each.samples_per_s, each.wait_fraction) for each in alone]
+    busy = [rate / (1 - wait) for rate, wait in seen if wait is not None and wait < 1]
+    return max(busy, default=math.inf) or math.inf
 
 
 def _timed(trials: Iterable[Trial]) -> dict[Config, int]:
@@ -649,6 +669,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
     crowded = there_free <= free + at.SAME_CORES
+    stated = situation.step_s > 0 and not situation.step_cpu_s  # else tracing made it longer
     level = speeds_of(own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
@@ -686,6 +707,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
             )
             for c, each in ({} if seen else models).items()
         },
+        most=(calibration.samples_per_batch or 1.0) / situation.step_s if stated else math.inf,
     )
 
 

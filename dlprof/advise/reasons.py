@@ -19,6 +19,7 @@ from dlprof.advise.choice import (
     Candidate,
     Choice,
     against_model,
+    candidates_of,
     cores_share,
     gather,
     mostly_waits,
@@ -223,8 +224,7 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
     if config.num_workers < 2 or not config.in_order:
         return
     other = dataclasses.replace(config, in_order=False)
-    found = predictions(choice.situation, [config, other])
-    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key).value
     if gain >= at.PAYS:
         claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
         yield Reason(claim=claim, evidence={"gain": gain})
@@ -305,7 +305,10 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     elif found is not None:
         from dlprof.model.bounds import describe
 
-        claim = f"With {choice.pick.name} {describe(found.bound, choice.situation.main_work)}"
+        there = choice.situation
+        claim = f"With {choice.pick.name} {describe(found.bound, there.main_work)}"
+        if found.bound == "cores" and there.fair_cores is not None:
+            claim += f": {_shared_cores(there.cores, there.fair_cores)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
 
 
@@ -465,18 +468,33 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(0.5, at.USED_UP * available):
-        return  # below half a core it is a loader that waits, on a machine that neighbours fill
-    if any(_main_limits(choice)):
-        return  # one thread of it wanted a core, whatever others left to the rest
     waited = typical(each.run_queue_wait_fraction for each in seen)
     there = choice.situation.run.header
+    evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
+    evidence |= {"available_cpu_cores": available}
+    if own is None or available is None or any(_main_limits(choice)):
+        return  # one thread of it wanted a core, whatever others left to the rest
+    share, cores = typical(each.fair_cpu_cores for each in seen), there.machine.usable_cores
+    shared = share is not None and share <= (1 - at.SHARED) * cores / there.launched
+    wanted = own / max(0.01, 1 - (waited or 0.0))  # by threads that always got a core at once
+    if share and shared and (waited or 0.0) > at.STARVED and at.USED_UP * wanted >= share:
+        claim = f"Cores are the limit: {_shared_cores(cores, share)} (it used {own:.1f})"
+        yield Reason(claim=claim, evidence={**evidence, "fair_cpu_cores": share})
+        return
+    if own < max(0.5, at.USED_UP * available):
+        return  # below half a core it is a loader that waits, on a machine that neighbours fill
     # Of several ranks one's share is as much of its share of the machine that was measured.
-    whole_machine = own * there.launched >= at.USED_UP * there.machine.usable_cores
+    whole_machine = own * there.launched >= at.USED_UP * cores
     if waited is None or waited > at.STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
-        evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
-        yield Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})
+        yield Reason(claim=claim, evidence=evidence)
+
+
+def _shared_cores(cores: float, share: float) -> str:
+    return (
+        f"sharing {cores:g} with other sessions or containers leaves it {share:.1f}, and more "
+        "workers get no more of them"
+    )
 
 
 def _ranks(choice: Choice) -> Iterator[Reason]:

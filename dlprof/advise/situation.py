@@ -363,6 +363,11 @@ def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
     machine = there.run.header.machine
     seen = (neighbours_seen(there.run) or 0.0) - machine.spare_cpus
     unseen = not there.neighbours and seen >= at.SHARED * machine.usable_cores
+    # Of a start nobody knows how much of it is waiting for a core.
+    others = asked.neighbours if asked.neighbours is not None else seen if there.neighbours else 0.0
+    moved = abs(others - seen) >= at.SHARED * machine.usable_cores
+    if there.by_model and moved and known and known.startup_s:
+        yield f"starting workers takes as long as while others kept {max(0.0, seen):.1f} cores busy"
     if asked.neighbours is None and (there.extrapolated or unseen):
         yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf

@@ -352,7 +352,12 @@ def feed_text(feed: Feed) -> str:
         never = feed.least_wait_fraction > feed.asked_wait_fraction
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
         takes = f"with at most {asked} data wait (--max-wait) {can} be done; the closest is"
-    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
+    here = feed.recommended.num_workers if feed.recommended else feed.config.num_workers
+    if here == feed.config.num_workers:
+        return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
+    mine = f"{counted(feed.machine_cores, 'core')} of {feed.hostname}"
+    there = f"; on the {mine}, num_workers={here} is recommended"
+    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{there}"
 
 
 def feed_report(feed: Feed) -> doc.Document:
@@ -386,7 +391,8 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     wait = percent_text(feed.machine_wait_fraction)
     share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
     wait += " in epochs" if share is not None and wait_parts(share, restarts)[1] else ""
-    verdict = "enough" if feed.enough else f"too few, data wait would be {wait} there"
+    few = "too few" if feed.machine_cores < feed.cores.value else "not the limit"
+    verdict = "enough" if feed.enough else f"{few}, data wait would be {wait} there"
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)} for peaks; {busy}; {there}"

@@ -210,6 +210,37 @@ def test_stages_alone_count_as_cpu() -> None:
     assert costs_of(bare).fetch.cpu_s == pytest.approx(0.06)
 
 
+@pytest.mark.parametrize(("queued_s", "waited_s"), [(0.0, 0.009), (0.004, 0.005)])
+def test_a_sampler_that_waits_takes_no_core(queued_s: float, waited_s: float) -> None:
+    """Drawing takes 10 ms, 1 ms of it CPU; main waits for a core as long as in taking batches."""
+    rows = BatchCosts(cpu_s=(0.03,), io_s=(0.0,), main_cpu_s=(0.001,), receive_cpu_s=(0.0002,))
+    taken = Stage(
+        name="rebuild",
+        mean_s=0.0002 + queued_s / 5,
+        median_s=0.0002,
+        p95_s=0.0002,
+        max_s=0.0002,
+        cpu_s=0.0002,
+        run_queue_s=queued_s / 5,
+    )
+    explained = Explanation(
+        trial_id="t1",
+        config=config(8),
+        window_s=1.0,
+        batches=60,
+        stages=(_plain("fetch", 0.03), _plain("dispatch", 0.01), taken),
+        costs=dataclasses.replace(rows, receive_io_s=(0.0,)),
+    )
+    costs = costs_of(explained)
+    drawn = dataclasses.astuple(costs.dispatch)
+    assert drawn == pytest.approx((0.001, waited_s, queued_s))
+    # Of two cores workers have what main doesn't take: 31.2 ms of CPU a batch, not 40.2.
+    assert costs.rate(config(8), 2.0) == pytest.approx(2 / 0.0312, rel=0.01)
+    own, alone = (costs.shaped(rows, workers) for workers in (1, 0))
+    assert own.main_cpu_s + alone.main_cpu_s == pytest.approx((0.001, 0.001))
+    assert own.receive_io_s + alone.io_s == pytest.approx((waited_s, waited_s))
+
+
 def _plain(name: StageName, mean_s: float) -> Stage:
     return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)
 
