@@ -144,10 +144,8 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
         what = "whose data is wrong" if fault.kind in DATA_FAULTS else "that fail"
         claim, hint = f"No rate can be predicted of settings {what}: {fault.message}", fault.hint
     elif found.refused:
-        claim = (
-            f"With more than {found.worked} workers the dataset may raise, as it does with "
-            f"{min(found.refused)}, so nothing is predicted for them"
-        )
+        raises = f"the dataset may raise, as it does with {min(found.refused)}"
+        claim = f"With more than {found.worked} workers {raises}, so nothing is predicted for them"
         hint = "Measure them: dlprof sweep with --num-workers."
     else:
         claim = f"More than {found.fed} workers get no data, so nothing is predicted for them"
@@ -215,14 +213,12 @@ def rule_configs(situation: Situation) -> dict[str, Config | None]:
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
     """``num_workers`` by each rule; ``None`` where a rule says nothing."""
     cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
-    yolo = [cores // ranks, 8]
-    if target.batch_size is not None:
-        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    batch = 8 if target.batch_size is None else target.batch_size if target.batch_size > 1 else 0
     return {
         "PyTorch's default": 0,
         "num_workers = cores": cores,
         "4 x GPUs": 4 * gpus if gpus else None,
         "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
-        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(cores // ranks, batch, 8),
         "torch's suggested maximum": affinity,
     }

@@ -87,10 +87,8 @@ def recommend(
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     wrong, found = data_findings(run), () if situation.extrapolated else run.findings
     others = [each for each in found if each.code not in {one.code for one in wrong}]
-    certificate = certify(choice)
-    faster = tuple(_perhaps_faster(choice))
-    confidence, confidence_reason = judge(choice, certificate, faster=bool(faster))
-    confidence_reason += slow_to_begin(run)
+    certificate, faster = certify(choice), tuple(_perhaps_faster(choice))
+    confidence, reason = judge(choice, certificate, faster=bool(faster))
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(
@@ -98,7 +96,7 @@ def recommend(
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
         expected=expected_of(choice, choice.pick),
         confidence=confidence,
-        confidence_reason=confidence_reason,
+        confidence_reason=reason + slow_to_begin(run),
         certificate=certificate,
         reasons=(*present_failure(run), *explain(choice, limit_reasons, cases)),
         alternatives=(*_alternatives(choice), *faster),
@@ -138,24 +136,23 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
 
 
 def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
-    run = choice.situation.run
+    run, as_measured = choice.situation.run, choice.situation.as_measured
     speeds, pick, beyond = choice.speeds, choice.pick.key, dict[str, str]()
     for reason in limits:
         beyond |= reason.evidence.get("beyond", {})
-    as_measured = choice.situation.as_measured
-    known = {trial.config: as_measured for trial in run.completed}
-    known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
-    known = {cell.config: False for cell in cells} | known
+    known = {cell.config: False for cell in cells}
+    known |= {trial.config: as_measured for trial in run.completed}
+    known |= {each.config: each.measured and as_measured for each in choice.allowed}
     # Without trials, only what the model was asked for.
     keys = speeds.claimed or speeds.belief.log_rates
-    rated = {config: measured for config, measured in known.items() if config.key in keys}
+    rated = [config for config in known if config.key in keys]
     return tuple(
         ConfigRate(
             config=config,
             samples_per_s=speeds.rate(config.key),
             ratio=speeds.ratio(config.key, pick),
-            measured=rated[config],
+            measured=known[config],
             # What nobody thought of choosing breaks a limit on workers, too.
             beyond=beyond.get(config.key)
             or broken_limit(Candidate(config=config, name=""), choice.situation),
@@ -351,17 +348,15 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
         known = sorted(measured, key=lambda each: each != config)
         if config.key in speeds.belief.log_rates and (by_model or not same):
             known.append(config)
-        failed = [t for each in same for t in each.failures if t.failure is not None and not known]
-        why = "" if known else f"num_workers={config.num_workers} was not measured"
-        for trial, failure in [(trial, trial.failure) for trial in failed[:1]]:
-            what = failed_or_skipped(trial)
-            why = f"num_workers={config.num_workers} {what}: {failure.message if failure else ''}"
+        failed = ((t, t.failure.message) for each in same for t in each.failures if t.failure)
+        whys = [f"{failed_or_skipped(trial)}: {message}" for trial, message in failed]
+        why = f"num_workers={config.num_workers} {[*whys, 'was not measured'][0]}"
         yield RuleOfThumb(
             name=name,
             config=known[0] if known else config,
             expected_samples_per_s=speeds.rate(known[0].key).value if known else None,
             predicted=bool(known) and not measured,
-            unavailable=why,
+            unavailable="" if known else why,
         )
 
 

@@ -183,15 +183,15 @@ def _shared(view: Evidence) -> Claim | None:
     if share >= at.LARGE_SHARE:
         # One of them has it: the others, at most, wait for it at once.
         most_s = (1 - 1 / view.workers) * making.own_s
-        alike, given = (
-            costs.without(min(view.blocked_s("lock"), most_s)),
-            {"locked_fraction": share},
-        )
+        alike = costs.without(min(view.blocked_s("lock"), most_s))
+        given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
-        parts = {"fetch": alone.fetch, "collate": alone.collate, "put_cpu_s": alone.put_cpu_s}
-        alike, waits_s = dataclasses.replace(costs, **parts), alone.making.io_s
+        alike = dataclasses.replace(
+            costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
+        )
+        waits_s = alone.making.io_s
         given = {"waiting_with_one_worker_s": waits_s}
         share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
         text = f"With {view.workers} workers each batch is blocked for "
