@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import saturating_workers
@@ -56,7 +55,6 @@ from dlprof.records import (
     raised_by_data,
 )
 from dlprof.records.record import record
-from dlprof.records.trial import PinGain
 from dlprof.stats.belief import NEAR, PROBABILITY, RISK, believe, observe
 from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -420,12 +418,11 @@ def _pin(choice: Choice) -> Iterator[Reason]:
         return
     plain, pinned = sorted((choice.pick, other), key=lambda each: each.config.pin_memory)
     reason = _compare(choice, pinned, plain, "pin_memory=True {be} {fast} as pin_memory=False{ci}")
-    gain = typical_gain(pin_gains([*plain.trials, *pinned.trials]))
+    gain = pin_gain([*plain.trials, *pinned.trials])
     if gain is not None:
-        saved = {"total_s": gain.total_s, "copy_s": gain.copy_s, "receive_s": gain.receive_s}
-        costs = {name: getattr(gain.costs, name) for name in _PIN_COSTS}
-        evidence = {**reason.evidence, "saved_per_batch": saved, "pin_costs": costs}
-        reason = Reason(claim=f"{reason.claim}: {gain_words(gain)}", evidence=evidence)
+        saved, taken = gain
+        evidence = {**reason.evidence, "saved_per_batch": saved, "pin_costs": taken}
+        reason = Reason(claim=f"{reason.claim}: {gain_words(saved, taken)}", evidence=evidence)
     yield reason
 
 
@@ -486,67 +483,46 @@ def _placement(choice: Choice) -> Iterator[Reason]:
         yield Reason(claim=claim, evidence={"numa_nodes": nodes})
 
 
-def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
-    """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
+def pin_gain(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float | None]] | None:
+    """Seconds a batch that pinning saved, below 0 where it cost some, and what else it took.
 
-    Split into the copy's gain and the rest; of no pair whose rates or copies' time are missing.
+    Medians over pairs of trials of one block and purpose that differ in it alone; ``None`` where
+    none has both rates and the time of its copies. The copy's part is what the step waits less for;
+    the rest is that a thread of its own receives batches, beside the step.
     """
     unpinned = {(t.config, t.repetition, t.purpose): t for t in trials if not t.config.pin_memory}
-    found = []
-    for on in trials:
+    saved, costs = list[tuple[float, float]](), list[PinCosts]()
+    for on in (each for each in trials if each.config.pin_memory):
         plain = dataclasses.replace(on.config, pin_memory=False)
         off = unpinned.get((plain, on.repetition, on.purpose))
-        if not on.config.pin_memory or off is None or off.copies is None or on.copies is None:
+        if off is None or off.copies is None or on.copies is None:
             continue
         rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
         before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
         if min(rates) > 0 and before_s is not None and after_s is not None:
-            total_s, copy_s = 1 / rates[0] - 1 / rates[1], before_s - after_s
-            found.append(
-                PinGain(
-                    off=off.id,
-                    on=on.id,
-                    total_s=total_s,
-                    copy_s=copy_s,
-                    receive_s=total_s - copy_s,
-                    costs=on.copies.pin or PinCosts(),
-                )
-            )
-    return tuple(found)
-
-
-def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
-    """The median of several gains, figure by figure; ``None`` of none."""
-    if not gains:
+            saved.append((1 / rates[0] - 1 / rates[1], before_s - after_s))
+            costs.append(on.copies.pin or PinCosts())
+    if not saved:
         return None
-    total_s = statistics.median(gain.total_s for gain in gains)
-    copy_s = statistics.median(gain.copy_s for gain in gains)
-    costs: dict[str, Any] = {
-        name: typical(getattr(gain.costs, name) for gain in gains) for name in _PIN_COSTS
-    }
-    costs["pinned_bytes"] = costs["pinned_bytes"] and round(costs["pinned_bytes"])
-    return dataclasses.replace(
-        gains[0],
-        total_s=total_s,
-        copy_s=copy_s,
-        receive_s=total_s - copy_s,
-        costs=PinCosts(**costs),
-    )
+    total_s, copy_s = map(statistics.median, zip(*saved, strict=True))
+    taken = {name: typical(getattr(each, name) for each in costs) for name in _PIN_COSTS}
+    taken["pinned_bytes"] = taken["pinned_bytes"] and round(taken["pinned_bytes"])
+    return {"total_s": total_s, "copy_s": copy_s, "receive_s": total_s - copy_s}, taken
 
 
-def gain_words(gain: PinGain) -> str:
-    """A gain and its costs as the end of a sentence: where the time went, and what else it took."""
+def gain_words(saved: Mapping[str, float], taken: Mapping[str, float | None]) -> str:
+    """Both as the end of a sentence: where the time went, and what else it took."""
     total, copies, receiving = (
         f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
-        for saved_s in (gain.total_s, gain.copy_s, gain.receive_s)
+        for saved_s in saved.values()
     )
     words = f"{total} a batch, {copies} of it in copies and {receiving} in receiving"
-    costs, taken = gain.costs, list[str]()
-    if costs.thread_cpu_s is not None:
-        taken.append(f"{format_duration(costs.thread_cpu_s)} of its thread's CPU a batch")
-    if costs.pinned_bytes is not None:
-        taken.append(f"{format_bytes(costs.pinned_bytes)} of pinned memory")
-    return f"{words}; it takes {' and '.join(taken)}" if taken else words
+    cpu_s, held, costs = taken["thread_cpu_s"], taken["pinned_bytes"], list[str]()
+    if cpu_s is not None:
+        costs.append(f"{format_duration(cpu_s)} of its thread's CPU a batch")
+    if held is not None:
+        costs.append(f"{format_bytes(held)} of pinned memory")
+    return f"{words}; it takes {' and '.join(costs)}" if costs else words
 
 
 def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:

@@ -8,14 +8,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.candidates import (
-    OWN,
-    base_config,
-    candidate_configs,
-    rule_configs,
-    stored_limits,
-    wanted_configs,
-)
+from dlprof.advise import candidates
 from dlprof.advise.choice import (
     Candidate,
     Choice,
@@ -198,7 +191,7 @@ def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
         return
     kept = dataclasses.replace(pick.config, persistent_workers=True)
     with contextlib.suppress(DlprofError):  # nothing can be predicted
-        wanted = wanted_configs(situation, {})
+        wanted = candidates.wanted_configs(situation, {})
         # Workers that persist go first: where they are the answer, no other need be predicted.
         for some in filter(None, ({kept}.intersection(wanted) - {pick.config}, wanted)):
             found, speeds = candidates_of(situation, some)
@@ -232,7 +225,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
             where = situation.supposing(neighbours=others)
             size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
             among = {each for each in mine_too if each.batch_size == size}
-            found, _ = decide(where, among={*candidate_configs(where), *among})
+            found, _ = decide(where, among={*candidates.candidate_configs(where), *among})
             mine = found.of(mine.config) or found.pick
         bound = ""
         if mine.prediction is not None:
@@ -316,9 +309,9 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
 
     Nothing for those that are the target's own anyway.
     """
-    config, own = pick if pick.num_workers else base_config(run), present or Config()
+    config, own = pick if pick.num_workers else candidates.base_config(run), present or Config()
     words = []
-    for name in ("batch_size", *OWN):  # what a command would otherwise choose itself
+    for name in ("batch_size", *candidates.OWN):  # what a command would otherwise choose itself
         value = getattr(config, name)
         if value is not None and value != getattr(own, name):
             given = ("on" if value else "off") if isinstance(value, bool) else value
@@ -337,7 +330,7 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
     """
     situation, speeds = choice.situation, choice.speeds
     by_model, found, seen = situation.by_model, Integrity.of(situation.run), gather(situation.run)
-    for name, config in rule_configs(situation).items():
+    for name, config in candidates.rule_configs(situation).items():
         fault = None if config is None else found.fault(config)
         if config is None or fault is not None:
             why = fault.message if fault else "this machine has no GPU, so the rule says nothing"
@@ -368,7 +361,7 @@ def with_recommendation(run: Run) -> Run:
     if run.diagnosis is not None:
         return run
     try:
-        found = recommend(run, stored_limits(run.header.settings))
+        found = recommend(run, candidates.stored_limits(run.header.settings))
         return dataclasses.replace(run, recommendation=found)
     except DlprofError:  # nothing measured, or nothing within the limits: there is none
         return run
