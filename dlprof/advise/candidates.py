@@ -161,13 +161,9 @@ def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
 def auto_workers(
     calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
 ) -> tuple[int, ...]:
-    """Those of ``spread_workers`` to where more workers can't gain.
-
-    That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
-    """
+    """Those of ``spread_workers`` to where more workers can't gain, or an epoch has no batches."""
     from dlprof.model.predict import spread_workers
 
-    # Workers beyond an epoch's batches have nothing to load.
     caps = (at.MOST_WORKERS, most, conditions.epoch_batches)
     last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
@@ -197,10 +193,7 @@ def saturating_workers(calibration: Calibration, base: Config, conditions: Condi
 
 
 def rule_configs(situation: Situation) -> dict[str, Config | None]:
-    """The configuration that each rule names; ``None`` where it says nothing.
-
-    At the batch size of the calibration where that is predicted from, else at the target's own.
-    """
+    """The configuration that each rule names; ``None`` where it says nothing."""
     target, ranks = situation.run.header.target, situation.constraints.ranks
     said = workers_by_rule(situation.machine, target, ranks)
     size = situation.calibration.batch_size if situation.by_model else None

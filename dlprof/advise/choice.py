@@ -1043,10 +1043,7 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 
 
 def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
-    """What was only predicted and may be used: nothing like it failed, nor are workers too many.
-
-    Of ``among``, or of what a sweep predicted.
-    """
+    """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
     run = situation.run
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]

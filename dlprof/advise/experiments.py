@@ -84,11 +84,7 @@ def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
 
 
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """The present configuration plain, explained, and plain again; calibrations between.
-
-    Those are of none, one and two workers, instrumented, where that is not what is explained
-    anyway. The last is longer than the first, so that memory which grows shows.
-    """
+    """The present configuration plain, explained, and plain again; calibrations between."""
     now, trial_s, most = evidence.config, allowance.trial_s, allowance.workers
     plain = Experiment(name="as it is", role="present", config=now, trial_s=trial_s, turnover=True)
     counts = [n for n in (0, 1, 2) if n != now.num_workers and (most is None or n <= most)]
@@ -105,6 +101,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         if not evidence.why_fixed(config) and evidence.integrity.fault(config) is None
     ]
     traced = dataclasses.replace(plain, name="explained", explain=True)
+    # So that memory which grows shows.
     longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=2.0 * trial_s)
     return [plain, traced, *calibrations, longer]
 
