@@ -862,9 +862,8 @@ def within_limits(
         else:
             broken.setdefault(found[0], []).append((candidate, found[1]))
     if not kept:
-        needs = "; ".join(
-            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
-        )
+        first = ((limit, *rows[0]) for limit, rows in broken.items())
+        needs = "; ".join(f"{limit}, and {each.name} {need}" for limit, each, need in first)
         raise UsageError(
             f"No configuration of this run keeps within the limits: {needs}",
             hint="Raise the limit, or run a sweep with smaller settings.",
@@ -933,10 +932,8 @@ def decide(
     except UsageError:  # none of them keeps the limits, as what was measured does
         return choice, limit_reasons
     both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
-    claim = (
-        f"{choice.pick.name} is the best measured configuration, and likely slower than one "
-        "that was not measured"
-    )
+    claim = f"{choice.pick.name} is the best measured configuration, and likely slower than one "
+    claim += "that was not measured"
     left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
     return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
 
@@ -953,10 +950,8 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
 def _fails_there(broken: Failure) -> TargetError:
     where = "in every configuration that was tried"
     if broken.batches is not None:
-        where = (
-            "at the same place of an epoch in every configuration that reached it, after "
-            f"{counted(broken.batches, 'batch')}"
-        )
+        where = "at the same place of an epoch in every configuration that reached it"
+        where += f", after {counted(broken.batches, 'batch')}"
     return TargetError(
         f"Loading fails {where}: {broken.message}",
         hint=broken.hint,
@@ -986,19 +981,14 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
         said = "The run holds only traced trials, whose rates are not compared"
         hint = f"Go on with it{also}: {run.resume_command}"
     elif run.trials:
-        count = len(run.trials)
-        said = "The run's only trial gave no rate"
-        if count > 1:
-            said = f"None of the run's {count} trials gave a rate"
-        if not failed:
-            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
-        first, failure = failed[0]
-        one = "the first" if count > 1 else "it"
-        return NothingMeasuredError(
-            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
-            hint=failure.hint,
-            failures=[(each.kind, each.message) for _, each in failed],
-        )
+        said, one = "The run's only trial gave no rate", "it"
+        if (count := len(run.trials)) > 1:
+            said, one = f"None of the run's {count} trials gave a rate", "the first"
+        hint = "Give the sweep more time with --budget."
+        for first, failure in failed[:1]:
+            why = f"{said}; {one} {failed_or_skipped(first)}: {failure.message}"
+            kinds = [(each.kind, each.message) for _, each in failed]
+            return NothingMeasuredError(why, hint=failure.hint, failures=kinds)
     return NothingMeasuredError(said, hint=hint)
 
 
@@ -1081,10 +1071,7 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 
 
 def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
-    """What was only predicted and may be used: nothing like it failed, nor are workers too many.
-
-    Of ``among``, or of what a sweep predicted.
-    """
+    """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
     run = situation.run
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
@@ -1097,14 +1084,9 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {trial.config for trial in run.completed}
-    cells = [
-        config
-        for config in among
-        if config not in known
-        and config.num_workers <= most
-        and not found.is_useless(config)
-        and not any(config.asks_as_much_as(each) for each in failed)
-    ]
+    new = (config for config in among if config not in known and config.num_workers <= most)
+    fine = (config for config in new if not found.is_useless(config))
+    cells = [c for c in fine if not any(c.asks_as_much_as(each) for each in failed)]
     memory = limits.max_ram_bytes, limits.max_shm_bytes
     if memory == (None, None) or not cells or not situation.is_calibrated:
         return cells

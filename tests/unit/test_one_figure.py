@@ -16,7 +16,7 @@ from golden import drawn
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof import api
-from dlprof.advise.choice import gains_over, predictions, speeds_of
+from dlprof.advise.choice import predictions, shown_gain, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
@@ -350,13 +350,12 @@ def test_no_rate_is_above_what_the_step_allows(share: float, measured: bool) -> 
     shown = {key: row.samples_per_s for key, row in rows.items() if row.samples_per_s is not None}
     for rate in shown.values():
         assert max(rate.value, *rate.ends) <= 32 / step_s * (1 + 1e-9)
-    gains = gains_over(run, config(1)) if measured else None
     advice = recommend(run, Constraints(**question))
     for each in advice.rates:
         quotient = each.samples_per_s.value / advice.expected.samples_per_s.value
         assert each.ratio.value == pytest.approx(quotient)
     for key, rate in shown.items():
-        if gains is not None and (gain := gains(key)) is not None:
+        if measured and (gain := shown_gain(run, config(1), key)) is not None:
             assert gain.value == pytest.approx(rate.value / shown[config(1)].value)
             low = shown[config(1)].ends[0]
             assert key == config(1) or gain.ends[1] <= 32 / step_s / low * (1 + 1e-9)
