@@ -741,8 +741,10 @@ def test_that_a_batch_is_copied_to_be_sent_is_said_where_it_costs_more_than_coll
     assert first.title == "Collating batches of 64.0 MiB and sending them costs the most"
     assert first.explanation.endswith("torch copies it to shared memory: 44 ms.")
     assert first.fix is not None
-    assert "pad to the longest of the batch" in first.fix.text
-    assert "that nothing is copied" in first.fix.text
+    assert "pad to its longest sample" in first.fix.text
+    assert "assumes that a batch has half as many" in first.fix.text
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value <= 2
     own = dataclasses.replace(loader, put_cpu=0.001)
     assert find(evidence(own, usage=FULL))[0].title == "Collating costs the most"
 

@@ -904,14 +904,15 @@ def collate(view: Evidence) -> Claim | None:
         receive = StageTime(min(receive.own_s, at.LEAST_RECEIVE_S))
         put_s = min(put_s, at.LEAST_PUT_S)
     title, also = "Collating costs the most", ""
+    assumes = f"collating is free{' and that one tensor is sent instead of objects' * objects}"
+    free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
     if copied:
-        put_s = min(put_s, at.LEAST_PUT_S)
-        size = format_bytes(view.batch_bytes or 0)
+        size, own = format_bytes(view.batch_bytes or 0), costs.collate
         title = f"Collating batches of {size} and sending them costs the most"
         also = f" To send it, torch copies it to shared memory: {format_duration(costs.put_cpu_s)}."
-    free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
-    handing = " and that one tensor is sent instead of objects" if objects else ""
-    handing = " and that nothing is copied" if copied else handing
+        assumes = "a batch has half as many"
+        half = StageTime(own.cpu_s / 2, own.io_s / 2)
+        free = dataclasses.replace(costs, collate=half, put_cpu_s=costs.put_cpu_s / 2)
     name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
@@ -920,7 +921,7 @@ def collate(view: Evidence) -> Claim | None:
         advice += "do per-sample work in __getitem__"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
     if copied:
-        advice += " Make batches smaller: pad to the longest of the batch, and send uint8 or "
+        advice = "Have fewer bytes in a batch: pad to its longest sample, and send uint8 or "
         advice += "float16. What torch's default_collate stacks is in shared memory at once."
     return Claim(
         title,
@@ -928,9 +929,9 @@ def collate(view: Evidence) -> Claim | None:
         f"{format_duration(costs.fetch.own_s)}.{also}",
         _cost(view, costs, _share(costs, costs.collate.own_s)),
         "collate_s collate_cpu_s fetch_s",
-        fix=f"{advice} The gain assumes that collating is free{handing}.",
-        code="" if is_torchs else _collating(view, _STACKING),
-        argument=None if is_torchs else _COLLATE,
+        fix=f"{advice} The gain assumes that {assumes}.",
+        code="" if is_torchs or copied else _collating(view, _STACKING),
+        argument=None if is_torchs or copied else _COLLATE,
         gain=predicted_gain(view, costs=free),
     )
 
