@@ -71,4 +71,4 @@ def test_costs_have_their_means_however_batches_differ() -> None:
     assert sum(own.io_s) / len(own.io_s) == pytest.approx(costs.making.io_s)
     assert max(own.io_s) > 10 * min(own.io_s)
     assert set(own.put_cpu_s) == {costs.put_cpu_s}  # nobody saw how that differs
-    assert costs.shaped(BatchCosts()) == BatchCosts()
+    assert costs.shaped(BatchCosts(), 2) == BatchCosts()
