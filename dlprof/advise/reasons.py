@@ -37,7 +37,6 @@ from dlprof.advise.wording import (
     inside,
     loss_text,
     percent,
-    times,
 )
 from dlprof.records import (
     CUT_SHORT_SIGN,
@@ -755,8 +754,9 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     if there.other_ranks:
         measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
         yield "low", f"estimated, as {measured}"
-    if pick.failures:
-        yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
+    if count := len(pick.failures):
+        often = {1: "once", 2: "twice"}.get(count, f"{count} times")
+        yield "low", f"{pick.name} also failed {often}"
 
 
 def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:

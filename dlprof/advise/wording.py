@@ -91,11 +91,6 @@ def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
     return "was skipped" if count == 1 else "were skipped"
 
 
-def times(count: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
 def severity_of(cost: float) -> Severity:
     """By the share of the time, or of the rate, that a cause costs."""
     if cost >= 0.25:

@@ -60,10 +60,12 @@ def script_report(run: Run) -> doc.Document:
     rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     # Where a loop that waits is a small part of the script, the answer is the share of the whole.
     whole = _is_rarely_waited_for(run.watched, script)
-    bars = []
+    bars, tried = [], () if script is None else script.tried
+    tuned = {each.dataset for each in tried if each.result == "kept"}  # which had others at first
     for each in () if whole else _by_wait(run)[:4]:
         if each.batches and each.wait_fraction is not None:
-            note = "" if each.config is None else f"{each.config.text}{_until_tuned(each, script)}"
+            note = "" if each.config is None else each.config.text
+            note += " at first" if note and each.dataset.rpartition(".")[2] in tuned else ""
             bars.append(_loop(_in_rounds(each), each.name + rank, "wait", note))
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
@@ -362,12 +364,6 @@ def loader_report(loader: WatchedLoader) -> doc.Document:
     """What was seen of one loader."""
     said = doc.Text(verdict([loader]))
     return doc.Document(title=loader.name, answer=(_loader(loader), said))
-
-
-def _until_tuned(loader: WatchedLoader, script: WatchedScript | None) -> str:
-    """That a loader had its settings at first, where it tuned itself to others."""
-    kept = () if script is None else (t.dataset for t in script.tried if t.result == "kept")
-    return " at first" if loader.dataset.rpartition(".")[2] in kept else ""
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:

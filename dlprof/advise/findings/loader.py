@@ -33,11 +33,10 @@ from dlprof.units import counted, format_bytes, format_duration
 def order(view: Evidence) -> Claim | None:
     """Slow samples hold back finished batches."""
     free, hold_up, fetch = unordered(view), view.stage("hold_up"), view.stage("fetch")
-    if free is None or hold_up is None:
+    if free is None or hold_up is None or fetch is None or view.costs is None:
         return None
     # Whether finished batches lie out of turn, and single ones take far longer than most.
-    lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
-    piles = lying >= 1 and fetch is not None and fetch.max_s >= 4 * fetch.median_s
+    piles = hold_up.mean_s >= view.costs.period_s and fetch.max_s >= 4 * fetch.median_s
     gain = gain_of(view, free)
     high = 0.0 if gain is None or gain.pays else gain.estimate.high or gain.value
     if piles and high >= at.PAYS:
@@ -49,21 +48,20 @@ def order(view: Evidence) -> Claim | None:
     least = 0.0 if other is None else (0.6 if piles else 0.93) * other.value
     if gain is None or not gain.pays or gain.value < least:
         return None
-    slow, samples = "", None if view.explained is None else view.explained.samples
-    if fetch is not None:
-        times = fetch.max_s / max(fetch.median_s, 1e-9)
-        slow = f" The slowest fetch took {times:.0f}x the usual."
+    samples = None if view.explained is None else view.explained.samples
+    times = fetch.max_s / max(fetch.median_s, 1e-9)
     return Claim(
         "Slow samples hold back finished batches",
         "Batches are delivered in order, so a finished one waits "
         f"{format_duration(hold_up.mean_s)} on average for earlier ones. Workers run out of "
-        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
+        f"work: they are busy {percent(view.busy or 0.0)} of the time. The slowest fetch took "
+        f"{times:.0f}x the usual.",
         gain.saved,
         "hold_up_s fetch_median_s fetch_max_s worker_busy_fraction",
         {
             "hold_up_s": hold_up.mean_s,
-            "fetch_median_s": fetch.median_s if fetch else None,
-            "fetch_max_s": fetch.max_s if fetch else None,
+            "fetch_median_s": fetch.median_s,
+            "fetch_max_s": fetch.max_s,
             "slowest_samples": dict([*samples.slowest.items()][:3]) if samples else {},
         },
         "Set in_order=False: batches then come as soon as they are ready, and their order "
