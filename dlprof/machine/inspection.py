@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dlprof.machine import portable
+from dlprof.machine import tree
 from dlprof.machine.cgroups import (
     Cgroups,
     allowed_cpus,
@@ -63,7 +63,7 @@ def inspect_machine(
     cpus = root / "sys/devices/system/cpu"
     names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
     groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups) or (portable.physical_core_count() if root == _HERE else None)
+    cores = len(groups) or (tree.physical_core_count() if root == _HERE else None)
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
     release, host = ((line or "").strip() for line in lines)
     machine = Machine(
@@ -114,7 +114,7 @@ def _count_affinity(
     """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
-        return len(portable.allowed_cpus()) or None if root == _HERE else None
+        return len(tree.allowed_cpus()) or None if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     return len(usable_cpus(mask, online or mask)) if mask else None
 

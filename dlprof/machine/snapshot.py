@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.memory import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
@@ -25,7 +24,7 @@ from dlprof.machine.procfs import (
     read_text,
     usable_cpus,
 )
-from dlprof.machine.tree import TreeUsage
+from dlprof.machine.tree import TreeUsage, cpu_times, has_proc, open_tree
 from dlprof.records import GpuUsage, Usage
 
 
@@ -77,8 +76,8 @@ class Sampler:
         self._root = root
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._linux = portable.has_proc(root)
-        self._tree = portable.open_tree(pid, root, beside)
+        self._linux = has_proc(root)
+        self._tree = open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
         shm = read_shared_memory(root)
@@ -155,7 +154,7 @@ class Sampler:
     def _read_cpus(self) -> tuple[int | None, int | None, int | None]:
         """Idle and stolen time of the CPUs that the trial may use, and how many those are."""
         if not self._linux:
-            idle, count = portable.cpu_times() or (None, None)
+            idle, count = cpu_times() or (None, None)
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         for pid in self._first:  # a launcher may bind each rank; one that ended keeps its mask

@@ -33,13 +33,11 @@ from dlprof.targets.open_files import have_own_positions, open_files
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
-from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
-from dlprof.trial.processes import tie_forked
+from dlprof.trial.processes import answer_with_stacks, guard_worker, tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
-from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import (
     Parting,
     end_tracker,

@@ -16,7 +16,7 @@ from typing import IO, cast
 from dlprof.errors import TargetError
 from dlprof.records import Failure, Target
 from dlprof.records.codec import MismatchError, from_json
-from dlprof.trial import stacks
+from dlprof.trial import hangs
 from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of, line_of
@@ -150,7 +150,7 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
             answer = Received(process.source, None)
     log = cast(TrialLog, process.log)
     if answer is None:
-        stacks.collect([process.pid], log)
+        hangs.collect([process.pid], log)
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
             hint=f"Raise {limit} if it takes that long; the stack shows what it waits for.",

@@ -29,8 +29,8 @@ from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.processes import guard_worker
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
 

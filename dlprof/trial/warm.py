@@ -30,14 +30,13 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.records.codec import from_json
+from dlprof.targets.workers import add_delay
 from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.in_worker import add_delay, guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
-from dlprof.trial.processes import die_with_parent, tie_forked
+from dlprof.trial.processes import answer_with_stacks, die_with_parent, guard_worker, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
-from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Warm:
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
-        from dlprof.machine.portable import open_tree  # torch comes first
+        from dlprof.machine.tree import open_tree  # torch comes first
         from dlprof.targets.counting import SampleCounter
         from dlprof.targets.loader import EpochGate
         from dlprof.targets.parts import core_of
@@ -304,7 +303,7 @@ class Server:
             return child.build_failed(error)
         self._built, answer = child.answer_build(wanted)
         if self._built is not None:
-            from dlprof.targets.importing import place_of
+            from dlprof.targets.build import place_of
 
             file, line = place_of(wanted.target, here) or ("", None)
             answer |= {"file": file, "line": line, "stray": _stray(moved)}
@@ -526,7 +525,7 @@ def cores_of(pids: Sequence[int]) -> list[int]:
 
 
 def _affinity(pid: int) -> frozenset[int]:
-    from dlprof.machine.portable import allowed_cpus  # torch comes first
+    from dlprof.machine.tree import allowed_cpus  # torch comes first
 
     return allowed_cpus(pid)
 

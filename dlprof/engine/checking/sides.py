@@ -30,7 +30,7 @@ from dlprof.gate.plan import SIDES, cores_of
 from dlprof.gate.rule import least_to_confirm
 from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
-from dlprof.machine.portable import allowed_cpus
+from dlprof.machine.tree import allowed_cpus
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config

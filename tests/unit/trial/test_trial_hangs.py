@@ -15,15 +15,16 @@ import psutil
 import pytest
 
 from dlprof.trial.hangs import (
+    Frame,
     OpenFiles,
     Standstill,
     all_wait,
     find_hang,
     judge,
+    parse_stacks,
     without_room,
 )
 from dlprof.trial.runtime import TrialLog, open_log
-from dlprof.trial.stacks import Frame, parse_stacks
 from dlprof.trial.state import TrialState
 
 PYTHON = "/usr/lib/python3.11"
@@ -144,7 +145,7 @@ def test_workers_that_gave_no_answer_are_soon_asked_again(
 ) -> None:
     """Else a busy machine, on which they start and answer late, has a trial wait for its limit."""
     answers: list[dict[int, list[list[Frame]]]] = [{}, {}, {1: parse_stacks(WAITING)}]
-    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: answers.pop(0))
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda *_: answers.pop(0))
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:
         file.write(DROPPED.encode())
@@ -166,7 +167,7 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
 ) -> None:
     """Where nobody is at work who may close a file."""
     full = [] if free else [OpenFiles(count=64, limit=64)]
-    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: {1: parse_stacks(stack)})
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda *_: {1: parse_stacks(stack)})
     monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: full)
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:

@@ -197,7 +197,7 @@ def test_a_trials_process_and_those_that_it_starts_leave_their_numbers(
     place.mkdir()
     code = (
         "import multiprocessing, os, sys\n"
-        "from dlprof.trial.in_worker import guard_worker\n"
+        "from dlprof.trial.processes import guard_worker\n"
         "from dlprof.trial.temporary import keep_sockets_in, mark_processes\n"
         "keep_sockets_in(sys.argv[1])\n"
         "mark_processes(sys.argv[1])\n"
@@ -222,7 +222,7 @@ def test_a_trials_process_and_those_that_it_starts_leave_their_numbers(
 def test_a_worker_that_is_started_imports_nothing_of_the_machine() -> None:
     """That would be part of its start, which is measured; nor does a check's side before torch."""
     code = (
-        "import sys, dlprof.trial.in_worker, dlprof.trial.warm\n"
+        "import sys, dlprof.targets.workers, dlprof.trial.processes, dlprof.trial.warm\n"
         "print([name for name in ('psutil', 'dlprof.machine') if name in sys.modules])\n"
     )
     command = [sys.executable, "-c", code]
