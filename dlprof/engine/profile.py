@@ -12,7 +12,10 @@ from dlprof.advise.choice import gains_over
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
-from dlprof.engine.preparation import (
+from dlprof.engine.ranks import resolve_ranks
+from dlprof.engine.trials import (
+    Deadline,
+    Measuring,
     Outlook,
     SweepListener,
     as_stated,
@@ -24,8 +27,6 @@ from dlprof.engine.preparation import (
     sent,
     trial_cost,
 )
-from dlprof.engine.ranks import resolve_ranks
-from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dlprof.engine.preparation import as_stated, limits_of, opened_runner
+from dlprof.engine.trials import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups

@@ -1,7 +1,7 @@
 """Which configurations are worth measuring here, why others are not, and what a budget holds.
 
 What would be worth it but can't work here is no matter of this module: that is known only once the
-target has been probed, and is kept as a skipped trial (``dlprof/engine/preparation.py``).
+target has been probed, and is kept as a skipped trial (``dlprof/engine/preflight.py``).
 """
 
 from __future__ import annotations

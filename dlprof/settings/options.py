@@ -399,12 +399,7 @@ OPTIONS = (
         "How batches are shared: file_descriptor or file_system.",
         "torch's own",
     ),
-    _swept(
-        "worker_threads",
-        integers(1, 1024),
-        "Compute threads inside each worker.",
-        "torch's 1",
-    ),
+    _swept("worker_threads", integers(1, 1024), "Compute threads inside each worker.", "torch's 1"),
     _data(
         "shuffle",
         switch(),
@@ -483,10 +478,7 @@ OPTIONS = (
     ),
     _budget("seed", whole(0, 2**32 - 1), "Seed of the order of measuring.", "0"),
     _budget(
-        "timeout",
-        duration(1.0, 86400.0, "60s or 5m"),
-        "End a trial that takes longer.",
-        "120s",
+        "timeout", duration(1.0, 86400.0, "60s or 5m"), "End a trial that takes longer.", "120s"
     ),
     _limit("max_workers", whole(0, 4096), "At most N workers."),
     _limit("max_ram", size(1024**2, 1024**5), "Memory that loading may take, such as 16GiB."),
@@ -510,12 +502,7 @@ OPTIONS = (
         "one, or torchrun's",
         unset="none",
     ),
-    _data(
-        "step_barrier",
-        switch(),
-        "Launched ranks pass each step together, as under DDP.",
-        "off",
-    ),
+    _data("step_barrier", switch(), "Launched ranks pass each step together, as under DDP.", "off"),
     _data(
         "au",
         share(),

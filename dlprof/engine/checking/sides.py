@@ -337,7 +337,9 @@ def open_sides(
 ) -> Iterator[Sides]:
     """The sides with their targets built and their loaders warm, ended at the end."""
     for plan in plans:
-        prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
+        request = plan.request
+        if request.target.kind == "builtin":
+            prepare(request.target, listener.preparing, arguments=request.arguments)
     with work_directory() as directory:
         library = directory / "library"  # this dlprof, and nothing that lies beside it
         library.mkdir()
