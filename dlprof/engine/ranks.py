@@ -26,9 +26,8 @@ from dlprof.engine.trials import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
-from dlprof.machine.inspection import node_cpus
+from dlprof.machine.inspection import available_memory, node_cpus
 from dlprof.machine.launchers import job_name, launched_as
-from dlprof.machine.memory import available_memory
 from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
-from dlprof.machine.memory import available_memory, read_shared_memory
+from dlprof.machine.inspection import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
     CpuTicks,
     parse_allowed_cpus,

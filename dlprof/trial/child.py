@@ -29,7 +29,7 @@ from dlprof.internals import reports_death
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.open_files import have_own_positions, open_files
+from dlprof.targets.files import have_own_positions, open_files
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length

@@ -252,7 +252,7 @@ def _seed_all(loader: Any, seed: int) -> None:
 
 
 def _shared_bytes() -> int | None:
-    from dlprof.machine.memory import read_shared_memory  # after the target
+    from dlprof.machine.inspection import read_shared_memory  # after the target
 
     now = read_shared_memory()
     return None if now is None else now.used_bytes
