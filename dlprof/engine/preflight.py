@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dlprof.records import (
@@ -44,14 +43,6 @@ class Preflight:
     threads: int | None = None  # that cgroups let all ranks start
     unstartable: Failure | None = None  # why no worker can be started by spawn or forkserver
 
-    def starts_by_copy(self, config: Config) -> bool:
-        """Whether its workers get the dataset pickled."""
-        return config.num_workers > 0 and self._method(config) in BY_COPY
-
-    def _method(self, config: Config) -> str:
-        """What the workers of a configuration are started by."""
-        return config.start_method or self.start_method
-
     @property
     def start_method(self) -> str:
         """What workers are started by where a configuration doesn't say."""
@@ -59,9 +50,9 @@ class Preflight:
         found: str = own.start_method or self.probe["start_method"]
         return found
 
-    @functools.cached_property
-    def _room(self) -> tuple[ResourceLimit | None, ResourceLimit | None]:
-        return resource_limits(self.settings, self.machine)
+    def starts_by_copy(self, config: Config) -> bool:
+        """Whether its workers get the dataset pickled."""
+        return config.num_workers > 0 and (config.start_method or self.start_method) in BY_COPY
 
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration can't work; ``None`` to try it."""
@@ -70,82 +61,69 @@ class Preflight:
         if self.starts_by_copy(config) and self.unstartable is not None:
             return self.unstartable
         shared = shared_position(self.target.shared_files)
-        if shared is not None and config.num_workers > 1 and self._method(config) == "fork":
+        if shared is not None and config.num_workers > 1 and not self.starts_by_copy(config):
             return shared
-        return (
-            record_of(Failure, self.probe["batch_failure"])
-            or self._without_shared_memory(config)
-            or self._without_memory(config)
-            or self._without_descriptors(config)
-            or self._without_threads(config)
-        )
+        return record_of(Failure, self.probe["batch_failure"]) or next(self._lacks(config), None)
 
-    def _without_shared_memory(self, config: Config) -> Failure | None:
-        """Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm."""
-        batch, limit = self._at_batch_size("shared_bytes", config), self._room[1]
-        if batch is None or limit is None or (need := config.queued_batches * batch) <= limit.size:
-            return None
-        return Failure(
-            kind="shared_memory",
-            message=f"{_batches(config, batch)} need {format_bytes(need)} of shared memory, and "
-            f"{limit.text}.",
-            hint=failures.MORE_SHM,
-        )
+    def _lacks(self, config: Config) -> Iterator[Failure]:
+        """What a configuration needs more of than there is."""
+        memory, shared = resource_limits(self.settings, self.machine)
+        workers = counted(config.num_workers, "worker")
 
-    def _without_memory(self, config: Config) -> Failure | None:
-        """The least that workers need, and full queues; the main process counts for nothing."""
-        # 11 to 45 MB of a forked worker's own were measured with torch 2.13, and 155 MB where each
+        def batches(size: float) -> str:
+            depth = config.prefetch_factor
+            return f"{config.num_workers} x {depth} + 1 batches of {format_bytes(size)}"
+
+        # Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm.
+        size = self._at_batch_size("shared_bytes", config)
+        need = config.queued_batches * (size or 0.0)
+        if size is not None and shared is not None and need > shared.size:
+            yield Failure(
+                kind="shared_memory",
+                message=f"{batches(size)} need {format_bytes(need)} of shared memory, and "
+                f"{shared.text}.",
+                hint=failures.MORE_SHM,
+            )
+        # The least that workers need, and full queues; the main process counts for nothing. 11 to
+        # 45 MB of a forked worker's own were measured with torch 2.13, and 155 MB where each
         # imports torch again; smaller builds of torch are about.
-        each = 11_000_000 if self._method(config) == "fork" else 100_000_000
-        batch, limit = self._at_batch_size("least_bytes", config) or 0.0, self._room[0]
-        need = config.num_workers * each + config.queued_batches * batch
-        if limit is None or need <= limit.size:
-            return None
-        return Failure(
-            kind="out_of_memory",
-            message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
-            f"{_batches(config, batch)} need {format_bytes(need)} of memory, and {limit.text}.",
-            hint=failures.LESS_MEMORY,
-        )
-
-    def _without_descriptors(self, config: Config) -> Failure | None:
-        """By ``file_descriptor``, main has two of each tensor open while it takes a batch.
-
-        One belongs to the batch that it still holds, one to the next, which it receives then; a
-        worker needs as many to send one. Where the target's own code may change how workers share,
-        the probe doesn't know that.
-        """
+        each = 100_000_000 if self.starts_by_copy(config) else 11_000_000
+        size = self._at_batch_size("least_bytes", config) or 0.0
+        need = config.num_workers * each + config.queued_batches * size
+        if memory is not None and need > memory.size:
+            yield Failure(
+                kind="out_of_memory",
+                message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
+                f"{batches(size)} need {format_bytes(need)} of memory, and {memory.text}.",
+                hint=failures.LESS_MEMORY,
+            )
+        # By ``file_descriptor``, main has two of each tensor open while it takes a batch. One
+        # belongs to the batch that it still holds, one to the next, which it receives then; a
+        # worker needs as many to send one. Where the target's own code may change how workers
+        # share, the probe doesn't know that.
         usual, tensors = self.probe["sharing_strategy"], self.probe["descriptors"]
         other_size = config.batch_size not in (None, self.target.batch_size)
         certain = usual is not None and (config.sharing_strategy or usual) == "file_descriptor"
         limit = self.machine.open_files_limit
-        if not certain or other_size or tensors is None or limit is None:
-            return None
-        need = config.open_files(tensors, batches=2)
-        if need <= limit:
-            return None
-        return Failure(
-            kind="file_descriptors",
-            message=f"2 batches of {tensors:,} tensors and the queues of "
-            f"{counted(config.num_workers, 'worker')} need {need:,} file descriptors, and a "
-            f"process may have {limit:,}.",
-            hint=failures.MORE_FILES,
-        )
-
-    def _without_threads(self, config: Config) -> Failure | None:
-        """A worker has two at least: its own, and the one that puts batches into the queue."""
-        if self.threads is None:
-            return None
-        need = 2 * config.num_workers
-        most = self.threads // max(self.settings.launch_ranks or (1,))
-        if need <= most:
-            return None
-        return Failure(
-            kind="start_failed",
-            message=f"{counted(config.num_workers, 'worker')} need {need:,} processes and threads, "
-            f"and a cgroup lets {most:,} be started.",
-            hint=failures.MORE_PROCESSES,
-        )
+        if certain and not other_size and tensors is not None and limit is not None:
+            files = config.open_files(tensors, batches=2)
+            if files > limit:
+                yield Failure(
+                    kind="file_descriptors",
+                    message=f"2 batches of {tensors:,} tensors and the queues of {workers} need "
+                    f"{files:,} file descriptors, and a process may have {limit:,}.",
+                    hint=failures.MORE_FILES,
+                )
+        # A worker has two at least: its own, and the one that puts batches into the queue.
+        threads = 2 * config.num_workers
+        most = None if self.threads is None else self.threads // self.settings.launched
+        if most is not None and threads > most:
+            yield Failure(
+                kind="start_failed",
+                message=f"{workers} need {threads:,} processes and threads, and a cgroup lets "
+                f"{most:,} be started.",
+                hint=failures.MORE_PROCESSES,
+            )
 
     def _at_batch_size(self, name: str, config: Config) -> float | None:
         """Bytes of a batch at the configuration's batch size, from what the probe has of one."""
@@ -155,15 +133,11 @@ class Preflight:
         return size * config.batch_size / probed if probed else None
 
 
-def _batches(config: Config, batch: float) -> str:
-    return f"{config.num_workers} x {config.prefetch_factor} + 1 batches of {format_bytes(batch)}"
-
-
 def resource_limits(
     settings: SweepSettings, machine: Machine
 ) -> tuple[ResourceLimit | None, ResourceLimit | None]:
     """Of memory and of shared memory, one rank's share: of what is free, or is allowed to all."""
-    launched, ranks = max(settings.launch_ranks or (1,)), settings.ranks
+    launched, ranks = settings.launched, settings.ranks
 
     def least(available: int | None, option: str, allowed: int | None) -> ResourceLimit | None:
         found = []

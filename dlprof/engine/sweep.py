@@ -218,7 +218,7 @@ class Sweep(Measuring):
         pick = None if not self._counts or self._is_hopeless else self._pick()
         if pick is None:
             return
-        most = max(self.settings.launch_ranks or (1,))
+        most = self.settings.launched
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
             fewer = [count for count in self._counts if count < most]

@@ -272,7 +272,7 @@ def _device(asked: str, found: str | None) -> str | None:
 def limits_of(settings: SweepSettings, machine: Machine) -> TrialLimits:
     """When a trial is ended: before the machine runs out of memory, for one."""
     memory = machine.memory_size_bytes or 0
-    own, launched = settings.max_ram_bytes, max(settings.launch_ranks or (1,))
+    own, launched = settings.max_ram_bytes, settings.launched
     return TrialLimits(
         wall_s=settings.timeout_s,
         # Without a batch for this and twenty times what one takes alone, it counts as hanging. More
@@ -321,7 +321,7 @@ def trial_cost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
         batch_s=larger * (target.batch_s or 0.0),
         batch_cpu_s=larger * (target.batch_cpu_s or 0.0),
-        usable_cores=machine.usable_cores / max(settings.launch_ranks or (1,)),
+        usable_cores=machine.usable_cores / settings.launched,
     )
 
 

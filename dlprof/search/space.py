@@ -330,7 +330,7 @@ def _wanted(
     """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
-        workers = auto_workers(machine.usable_cores / max(settings.launch_ranks or (1,)))
+        workers = auto_workers(machine.usable_cores / settings.launched)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()
