@@ -180,25 +180,19 @@ class ProcessTree:
             pid, must_be_known = waiting.pop()
             if pid in members:
                 continue
-            member = self._read_process(pid, must_be_known=must_be_known)
-            if member is not None:
-                members[pid] = member
-                own = member.children if self._lists_children else children[pid]
-                waiting += [(child, False) for child in own]
+            folder, member = f"{self._proc}/{pid}", self._members.get(pid)
+            now = parse_process_stat(read_text(f"{folder}/stat") or "")
+            if now is None:
+                continue
+            if member is None or member.start_ticks != now.start_ticks:
+                if must_be_known:
+                    continue
+                member = Member(start_ticks=now.start_ticks)
+            member.read(folder, now, lists_children=self._lists_children)
+            members[pid] = member
+            own = member.children if self._lists_children else children[pid]
+            waiting += [(child, False) for child in own]
         return members
-
-    def _read_process(self, pid: int, *, must_be_known: bool) -> Member | None:
-        folder = f"{self._proc}/{pid}"
-        stat = parse_process_stat(read_text(f"{folder}/stat") or "")
-        if stat is None:
-            return None
-        member = self._members.get(pid)
-        if member is None or member.start_ticks != stat.start_ticks:
-            if must_be_known:
-                return None
-            member = Member(start_ticks=stat.start_ticks)
-        member.read(folder, stat, lists_children=self._lists_children)
-        return member
 
     def _settle(
         self, before: dict[int, int], members: dict[int, Member], gone: list[Member]

@@ -234,23 +234,19 @@ class Thread:
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        found = self._seen()
-        if found is not None:
-            self.waits[found] += 1
-        return found
-
-    def _seen(self) -> Wait | None:
         call, state = None if self.unreadable else self._syscall.read(), ""
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
                 return None
-            if (state := stat.state) == "R":
-                return "running"
-        channel = self._channel.read() if needs_channel(call, self._machine) else None
-        wait = parse_wait(call, channel, self._machine, self._gil)
-        if call is None and wait == "running":  # it sleeps, and the kernel hides in what
-            return "disk" if state == "D" else "other"
+            state = stat.state
+        wait: Wait = "running"
+        if state != "R":
+            channel = self._channel.read() if needs_channel(call, self._machine) else None
+            wait = parse_wait(call, channel, self._machine, self._gil)
+            if call is None and wait == "running":  # it sleeps, and the kernel hides in what
+                wait = "disk" if state == "D" else "other"
+        self.waits[wait] += 1
         return wait
 
     def close(self) -> None:
