@@ -44,6 +44,7 @@ from dlprof.trial.temporary import (
     keep_sockets_in,
     mark_processes,
     remember_names,
+    remove_empty,
 )
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ class Session:
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if self._names is not None:
-            self._names.remove_empty(Path(tempfile.gettempdir()))
+        remove_empty(self._names, Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
         if self.loop is not None and self.loop.logs:
