@@ -41,7 +41,6 @@ from dlprof.records import (
     Purpose,
     Run,
     Timeline,
-    Trial,
     TrialCost,
 )
 from dlprof.records.run import EndReason
@@ -50,7 +49,6 @@ from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.failures import SENT_SOONER
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import Message
 from dlprof.units import counted, format_duration, with_hint
 
 _TRIAL_S = 1.0
@@ -236,7 +234,13 @@ class _Profile(Measuring):
         cut = not self.raw.trials and trial.outcome == "timed_out"
         if cut and max(cut_s, least_s) < self.settings.timeout_s:
             trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
-        self._keep(experiment, trial, message)
+        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
+        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
+        timeline = None
+        if experiment.role == "present":
+            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
+        self.roles.append(experiment.role)
+        self.keep(trial, explanation_of(message, trial), timeline)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
 
@@ -316,16 +320,6 @@ class _Profile(Measuring):
             return
         if self.deadline.left_s >= 8.0:  # spawn and forkserver import torch
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
-
-    def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
-        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
-        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
-        explanation = explanation_of(message, trial)
-        timeline = None
-        if experiment.role == "present":
-            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.roles.append(experiment.role)
-        self.keep(trial, explanation, timeline)
 
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""

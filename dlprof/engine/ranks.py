@@ -532,16 +532,11 @@ def numa_cpus(ranks: Ranks, machine: Machine) -> tuple[tuple[int, ...], ...] | L
         whys.append("each rank may only use CPUs of its GPU's node as it is")
     if ranks.nodes.links:
         whys.insert(0, "it is tried with ranks of one machine only")
-    if not _torchrun_binds():
+    torch = importlib.util.find_spec("torch")  # which is not loaded for that
+    places = [] if torch is None else torch.submodule_search_locations or []
+    if not any(Path(place, "numa", "binding.py").exists() for place in places):
         whys.insert(0, "the torchrun that is installed can't: torch 2.9 brought it")
     return LeftOut(setting=NumaBinding().option, reason=whys[0]) if whys else tuple(found)
-
-
-def _torchrun_binds() -> bool:
-    """Whether this torch has ``torch.numa.binding``, which is not loaded for that."""
-    torch = importlib.util.find_spec("torch")
-    places = [] if torch is None else torch.submodule_search_locations or []
-    return any(Path(place, "numa", "binding.py").exists() for place in places)
 
 
 def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:

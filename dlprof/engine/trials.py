@@ -142,7 +142,11 @@ def look_at(
     if one:
         named = single_config(settings, target, has_accelerator=has)
         space = Space(configs=(named,), left_out=())
-        target = dataclasses.replace(target, notes=(*target.notes, *_partial(target, named)))
+        size, samples = named.batch_size or target.batch_size, target.length
+        if target.kind != "iterable" and size and samples is not None and samples < size:
+            batch = f"one batch of {counted(samples, 'sample')}, {PARTIAL_SIGN} of {size}"
+            note = f"An epoch is {batch}: rates are of whole epochs, with the start of each."
+            target = dataclasses.replace(target, notes=(*target.notes, note))
     else:
         asked, settings = settings, _within_shards(settings, target, probe.get("shards"))
         space = build_space(settings, target, machine, has_accelerator=has)
@@ -297,14 +301,6 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
             f"{min(sizes)}: what that size gives can't be measured.",
             hint=f"Give --batch-size {target.length}{smaller}, or more data.",
         )
-
-
-def _partial(target: Target, config: Config) -> Iterator[str]:
-    """That an epoch is a batch which is not full, of which there is a rate of whole epochs."""
-    size, samples = config.batch_size or target.batch_size, target.length
-    if target.kind != "iterable" and size and samples is not None and samples < size:
-        one = f"one batch of {counted(samples, 'sample')}, {PARTIAL_SIGN} of {size}"
-        yield f"An epoch is {one}: rates are of whole epochs, with the start of each."
 
 
 def trial_cost(

@@ -80,7 +80,12 @@ class Warm:
         self._built, self._config = built, config
         self._gate = EpochGate()
         self._counter = SampleCounter(built.target.batch_size)
-        self._loader = _lasting_loader(built, config, self._gate)
+        # Its workers outlive an epoch, where it takes such a setting.
+        lasting = dataclasses.replace(config, persistent_workers=bool(config.num_workers))
+        try:
+            self._loader: Any = self._made(lasting, self._gate)
+        except TargetError:
+            self._loader = self._made(config, self._gate)
         add_delay(self._loader, delay_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
         self._core = core_of(self._loader)
@@ -123,6 +128,11 @@ class Warm:
         figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
+    def _made(self, config: Config, gate: EpochGate) -> Any:
+        from dlprof.targets.loader import make_loader  # torch comes first
+
+        return make_loader(self._built, config, gate=gate, in_worker=guard_worker)
+
     def _workers(self) -> list[int]:
         return [each.pid for each in workers_of(kept_iterator(self._core))]
 
@@ -151,7 +161,7 @@ class Warm:
                     continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
-                    seen.samples.append(self._count(batch))
+                    seen.samples.append(self._counter(batch) or self._built.target.batch_size or 1)
                 if len(seen.times_s) == seen.undisturbed:
                     seen.memory = self._hold(seen, held)
                 if len(seen.times_s) == batches and not self._gate.attached:
@@ -172,9 +182,6 @@ class Warm:
         if sizes is not None:
             seen.samples.extend(sizes[:came])
 
-    def _count(self, batch: object) -> int:
-        return self._counter(batch) or self._built.target.batch_size or 1
-
     def _hold(self, seen: _BlockBatches, held: int | None) -> Message:
         """Take nothing until the queues are full, and look what is held then."""
         times = seen.times_s
@@ -194,13 +201,13 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate, make_loader
+        from dlprof.targets.loader import EpochGate
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
         gate = EpochGate()
-        loader = make_loader(self._built, self._config, gate=gate, in_worker=guard_worker)
+        loader = self._made(self._config, gate)
         _seed_all(loader, request.seed)
         loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
@@ -219,17 +226,6 @@ class Warm:
     def close(self) -> None:
         """End the workers that live on."""
         shut_down(kept_iterator(self._core))
-
-
-def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
-    """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
-    from dlprof.targets.loader import make_loader  # torch comes first
-
-    if config.num_workers:
-        lasting = dataclasses.replace(config, persistent_workers=True)
-        with contextlib.suppress(TargetError):
-            return make_loader(built, lasting, gate=gate, in_worker=guard_worker)
-    return make_loader(built, config, gate=gate, in_worker=guard_worker)
 
 
 def _seed_all(loader: Any, seed: int) -> None:
