@@ -292,9 +292,7 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
             "it takes no num_workers.",
             hint=OWN_LOADER_HINT,
         )
-    signature = signature_of(cls)
-    named = () if signature is None else named_parameters(signature)
-    added = [name for name in named if name not in _DEFAULTS]
+    added = [name for name in named_parameters(signature_of(cls)) if name not in _DEFAULTS]
     readable = all(hasattr(loader, name) for name in added)
     kept = known is None or known.issuperset({"dataset", *_KEPT, *_batching(loader)})
     return {name: getattr(loader, name) for name in added} if readable and kept else None
@@ -303,9 +301,7 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
 def _parameters(cls: type) -> frozenset[str] | None:
     """The names that a loader's class takes; ``None`` where it takes any."""
     signature = signature_of(cls)
-    if signature is None or takes_any(signature):
-        return None
-    return frozenset(named_parameters(signature))
+    return None if takes_any(signature) else frozenset(named_parameters(signature))
 
 
 def is_default(key: str, value: Any) -> bool:
@@ -421,15 +417,12 @@ class Factory:
     def of(cls, function: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Factory:
         """Look at the signature of a callable."""
         signature = signature_of(function)
-        if signature is None:
-            parameters, is_open = {}, True
-        else:
-            parameters, is_open = named_parameters(signature), takes_any(signature)
         named = {
             key: parameter.default
-            for key, parameter in parameters.items()
+            for key, parameter in named_parameters(signature).items()
             if key in SWEPT and key not in arguments
         }
+        is_open = takes_any(signature)
         return cls(function=function, name=name, arguments=arguments, named=named, open=is_open)
 
     @property

@@ -175,27 +175,22 @@ class _Window:
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
         """One entry per card; what is missing has ``silence`` for a reason, if that is one."""
         means = {usage.index: usage for usage in mean_usage(list(self.samples))}
-        found = [
-            means.get(card.index) or GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
-            for card in cards
-        ]
-        return tuple(self._finished(usage, len(cards), silence) for usage in found)
-
-    def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
-        nobody = GpuNeighbours(index=usage.index, name=usage.name)
-        before, after = (
-            next((card for card in crowd if card.index == usage.index), nobody)
-            for crowd in (self._before, self._after)
-        )
         length_s = (self._ended_s or self._clock()) - (self._began_s or self._clock())
-        full = dataclasses.replace(
-            usage,
-            other_processes=before.processes,
-            other_memory_bytes=before.process_memory_bytes,
-            processes=after.processes,
-            sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
-        )
-        return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
+        before, after = ({c.index: c for c in crowd} for crowd in (self._before, self._after))
+        found = []
+        for card in cards:
+            known: dict[str, Any] = {"index": card.index, "name": card.name}
+            first, last = (each.get(card.index, GpuNeighbours(**known)) for each in (before, after))
+            full = dataclasses.replace(
+                means.get(card.index) or GpuUsage(**known, uuid=card.uuid),
+                other_processes=first.processes,
+                other_memory_bytes=first.process_memory_bytes,
+                processes=last.processes,
+                sampler_cpu_cores=self._cpu_s / len(cards) / length_s if length_s > 0 else None,
+            )
+            reasons = _reasons(full, first, last, silence)
+            found.append(dataclasses.replace(full, unavailable=reasons))
+        return tuple(found)
 
 
 _FIELDS = tuple(
