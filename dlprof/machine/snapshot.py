@@ -190,22 +190,16 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
     no_delay = "this kernel doesn't count it (/proc/PID/task/*/schedstat)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
+    no_quota = "no CPU controller is visible in the process's cgroups"
+    no_pss = "memory was not looked at, or /proc/PID/smaps_rollup can't be read"
+    no_shm = "memory was not looked at, or there is no /dev/shm"
     reasons = {
         "other_runnable": (tree.wait_ns, no_delay),
         "run_queue_wait_fraction": (tree.wait_ns, no_delay),
-        "throttled_fraction": (
-            snapshot.throttled_ns,
-            "no CPU controller is visible in the process's cgroups",
-        ),
+        "throttled_fraction": (snapshot.throttled_ns, no_quota),
         **{f"{name}_pressure_fraction": (us, NO_PSI) for name, us in snapshot.pressures_us.items()},
-        "pss_peak_bytes": (
-            snapshot.pss_peak_bytes,
-            "memory was not looked at, or /proc/PID/smaps_rollup can't be read",
-        ),
-        "shm_peak_bytes": (
-            snapshot.shm_peak_bytes,
-            "memory was not looked at, or there is no /dev/shm",
-        ),
+        "pss_peak_bytes": (snapshot.pss_peak_bytes, no_pss),
+        "shm_peak_bytes": (snapshot.shm_peak_bytes, no_shm),
         "read_bytes_per_s": (tree.read_bytes, no_io),
         "cache_hit_fraction": (tree.read_bytes, no_io),
     }
