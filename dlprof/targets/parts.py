@@ -204,25 +204,15 @@ class LoaderParts:
             of_one = f"The target's {kind} is that of rank {own.rank} on other ranks, too: "
             if type(own) is not DistributedSampler:
                 return self.noted(f"{of_one}they load the same share.")
-            sampler: Any = DistributedSampler(
-                own.dataset,
-                num_replicas=own.num_replicas,
-                rank=rank,
-                shuffle=own.shuffle,
-                seed=own.seed,
-                drop_last=own.drop_last,
-            )
-            note = f"{of_one}each loads its own share."
+            dataset, note = own.dataset, f"{of_one}each loads its own share."
+            names = ("num_replicas", "shuffle", "seed", "drop_last")
+            asked = {name: getattr(own, name) for name in names}
         else:
-            sampler = DistributedSampler(
-                self.dataset,
-                num_replicas=ranks,
-                rank=rank,
-                shuffle=isinstance(own, RandomSampler),
-                seed=seed,
-                drop_last=bool(self.batching.get("drop_last")),
-            )
+            dataset, drops = self.dataset, bool(self.batching.get("drop_last"))
             note = "Each rank loads its share of the dataset, by DistributedSampler."
+            asked = {"num_replicas": ranks, "seed": seed, "drop_last": drops}
+            asked["shuffle"] = isinstance(own, RandomSampler)
+        sampler: Any = DistributedSampler(dataset, rank=rank, **asked)
         parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
         return parts.noted(note)
 

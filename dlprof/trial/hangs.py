@@ -140,25 +140,20 @@ def _has_signal(status: str, mask: str) -> bool:
     return False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OpenFiles:
-    """How many file descriptors a process has open, and how many it may: its soft limit."""
+def without_room(pids: Sequence[int]) -> list[tuple[int, int]]:
+    """Of processes that have no room for another hand-over of shared memory, open files and most.
 
-    count: int
-    limit: int
-
-
-def without_room(pids: Sequence[int]) -> list[OpenFiles]:
-    """Those of the processes that have no room for another hand-over of shared memory."""
+    The most is the soft limit.
+    """
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.Error, AttributeError):  # it has ended, or isn't on Linux
             process = psutil.Process(pid)
-            files = OpenFiles(process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[0])
+            count, most = process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[0]
             # That takes a descriptor for the connection over which it is asked for, one for itself,
             # and one for whatever is looked up meanwhile. Below 0 there is no limit.
-            if 0 <= files.limit < files.count + 3:
-                found.append(files)
+            if 0 <= most < count + 3:
+                found.append((count, most))
     return found
 
 
@@ -183,7 +178,7 @@ class Standstill:
     stacks: Mapping[int, Sequence[Sequence[Frame]]]  # where they stand, by process
     idle: bool | None  # whether none of them used a core; ``None`` where that isn't known
     stopped: Sequence[int] = ()  # processes of it that a signal has stopped
-    full: Sequence[OpenFiles] = ()  # processes of it that have no file descriptors left
+    full: Sequence[tuple[int, int]] = ()  # of processes of it without room: ``without_room``
 
 
 def dropped_batch(log: str) -> Failure | None:
@@ -239,11 +234,8 @@ def judge(standstill: Standstill) -> Failure:
     elif standstill.full or _NO_DESCRIPTORS in standstill.log:
         kind, hint = "file_descriptors", failures.MORE_FILES
         where = ": a process of the trial had too many open files."
-        for full in standstill.full[:1]:
-            where = (
-                f": a process of the trial has {full.count:,} files open and may have "
-                f"{full.limit:,}."
-            )
+        for count, most in standstill.full[:1]:
+            where = f": a process of the trial has {count:,} files open and may have {most:,}."
     elif not standstill.idle:
         kind = "timeout"
         hint = failures.MORE_TIME.format(it="that line" if places else "loading it")

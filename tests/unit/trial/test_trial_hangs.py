@@ -16,7 +16,6 @@ import pytest
 
 from dlprof.trial.hangs import (
     Frame,
-    OpenFiles,
     Standstill,
     all_wait,
     find_hang,
@@ -166,7 +165,7 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, free: int, kind: str | None
 ) -> None:
     """Where nobody is at work who may close a file."""
-    full = [] if free else [OpenFiles(count=64, limit=64)]
+    full = [] if free else [(64, 64)]
     monkeypatch.setattr("dlprof.trial.hangs.collect", lambda *_: {1: parse_stacks(stack)})
     monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: full)
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
@@ -180,7 +179,7 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
 
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
-    failure = judge(stuck(MAIN, full=[OpenFiles(count=1024, limit=1024)]))
+    failure = judge(stuck(MAIN, full=[(1024, 1024)]))
 
     assert failure.kind == "file_descriptors"
     assert "1,024" in failure.message
@@ -216,7 +215,7 @@ def test_a_stopped_process_is_named_soon(tmp_path: Path, *, alone: bool) -> None
 
 
 def test_a_stopped_process_explains_a_hang_better() -> None:
-    full = [OpenFiles(count=64, limit=64)]
+    full = [(64, 64)]
 
     assert judge(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
 
@@ -234,7 +233,7 @@ def test_room_for_descriptors_is_counted(monkeypatch: pytest.MonkeyPatch, limit:
     monkeypatch.setattr(psutil.Process, "rlimit", lambda *_: (limit, 4096))
 
     found = without_room([os.getpid(), 2**22 + 1])  # there is no such process
-    assert found == ([OpenFiles(count=count, limit=limit)] if limit == count + 2 else [])
+    assert found == ([(count, limit)] if limit == count + 2 else [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there limits of others are known")
