@@ -6,14 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlprof.records import (
-    BY_COPY,
-    Config,
-    Failure,
-    Machine,
-    Target,
-    shared_position,
-)
+from dlprof.records import BY_COPY, Config, Failure, Machine, Target, shared_position
 from dlprof.settings import SweepSettings
 from dlprof.trial import failures
 from dlprof.trial.protocol import record_of

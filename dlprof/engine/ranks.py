@@ -244,10 +244,7 @@ def _serve(
             settings = with_ranks(as_stated(settings), local)
             with (
                 opened_runner(
-                    settings,
-                    _Silent(),
-                    pickled=pickled,
-                    ranks=Ranks(local=local, nodes=nodes),
+                    settings, _Silent(), pickled=pickled, ranks=Ranks(local=local, nodes=nodes)
                 ) as runner,
                 contextlib.ExitStack() as beside,
             ):

@@ -86,10 +86,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
         if spec.kind == "builtin":
             prepare(spec, listener.preparing, arguments=options.arguments)
         build = BuildRequest(
-            target=spec,
-            arguments=options.arguments,
-            shuffle=options.shuffle,
-            seed=options.seed,
+            target=spec, arguments=options.arguments, shuffle=options.shuffle, seed=options.seed
         )
     request = TransferRequest(
         device=options.device,

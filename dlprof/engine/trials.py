@@ -446,17 +446,10 @@ def opened_runner(
             path.write_bytes(pickled)
             spec = TargetSpec(text=settings.target, kind="object", source=str(path))
         request = BuildRequest(
-            target=spec,
-            arguments=settings.arguments,
-            shuffle=settings.shuffle,
-            seed=settings.seed,
+            target=spec, arguments=settings.arguments, shuffle=settings.shuffle, seed=settings.seed
         )
         runner = TrialRunner(
-            request,
-            directory=directory,
-            pulse=listener.pulse,
-            say=listener.message,
-            together=ranks,
+            request, directory=directory, pulse=listener.pulse, say=listener.message, together=ranks
         )
         with contextlib.closing(runner):
             listener.message(f"building {settings.target}")
@@ -593,11 +586,7 @@ class Measuring:
         """
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
         found = self.runner.explain(
-            request,
-            trial_id=self._next_id,
-            repetition=repetition,
-            wall_s=wall_s,
-            ranks=ranks,
+            request, trial_id=self._next_id, repetition=repetition, wall_s=wall_s, ranks=ranks
         )
         trial, _ = found
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
@@ -605,10 +594,7 @@ class Measuring:
         return None if cut and self.raw.trials and trial.outcome == "timed_out" else found
 
     def keep(
-        self,
-        trial: Trial,
-        explanation: Explanation | None = None,
-        timeline: Timeline | None = None,
+        self, trial: Trial, explanation: Explanation | None = None, timeline: Timeline | None = None
     ) -> None:
         """Append a trial and what it sent to the file, and remember them, even if that is full.
 
