@@ -107,11 +107,11 @@ class VocOptions(ImagesOptions):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardsOptions(ImagesOptions):
-    """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker.
+    """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker."""
 
-    An epoch has whole passes over the shards.
-    """
-
+    count: int = _number(384, 1, 20_000)  # images in all shards together
+    # Samples per epoch, to whole passes over the shards; they are read again until it is reached.
+    length: int = _number(20_000, 1, 10_000_000)
     # Tar files; workers beyond this number have nothing to do.
     shards: int = _number(16, 1, 1000)
 
