@@ -2,6 +2,7 @@
 
 Totals never go backwards. What ended processes and threads had used stays counted: a thread's own
 figures are kept, and of a process that its parent has waited for, the kernel has the exact sum.
+Where there is no ``/proc`` (macOS, Windows, the BSDs) psutil says what it knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A DataLoader taken apart into the arguments that build it again."""
+"""What loaders are made of: a DataLoader taken apart, or a callable that the target names."""
 
 from __future__ import annotations
 

@@ -35,7 +35,12 @@ _PATIENCE_S = 0.5  # for the last sample of a window: a round takes 80 ms where 
 
 
 class GpuSampler:
-    """Collects samples between ``start`` and ``stop``; without a GPU it does nothing."""
+    """Collects samples of the GPUs between ``start`` and ``stop``; without one it does nothing.
+
+    One thread asks the driver, from loading it to shutting it down, because a call into a sick
+    driver can take seconds or never come back: nothing else of the observer's waits for it for
+    long.
+    """
 
     def __init__(
         self,
