@@ -339,7 +339,8 @@ class Source:
                 emulated_cores=world.cores,
             )
         spec = parse_target(world.target)
-        prepare(spec, lambda *_: None)
+        if spec.kind == "builtin":
+            prepare(spec, lambda *_: None)
         parts: Any = build_target(spec).parts
         own = parts.build({"num_workers": 0})
         return cls(

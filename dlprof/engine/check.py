@@ -16,7 +16,7 @@ from pathlib import Path
 from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, both_sides
 from dlprof.engine.checking.history import lone_side, recordable, too_quick
 from dlprof.engine.checking.sides import Sides, open_sides
-from dlprof.engine.preparation import now
+from dlprof.engine.trials import now
 from dlprof.errors import DlprofError, UsageError
 from dlprof.gate.baseline import figures_of
 from dlprof.gate.plan import ALL_GATES, loader_difference, make_plan, order_of

@@ -27,7 +27,7 @@ from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
-from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
+from dlprof.targets.files import OpenFile, holders, moved, named, open_files, positions
 from dlprof.targets.workers import start_method_of
 
 if TYPE_CHECKING:

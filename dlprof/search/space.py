@@ -1,7 +1,7 @@
 """Which configurations are worth measuring here, why others are not, and what a budget holds.
 
 What would be worth it but can't work here is no matter of this module: that is known only once the
-target has been probed, and is kept as a skipped trial (``dlprof/engine/preparation.py``).
+target has been probed, and is kept as a skipped trial (``dlprof/engine/preflight.py``).
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def _wanted(
     """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
-        workers = auto_workers(machine.usable_cores / max(settings.launch_ranks or (1,)))
+        workers = auto_workers(machine.usable_cores / settings.launched)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()

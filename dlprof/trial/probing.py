@@ -29,8 +29,8 @@ from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.processes import guard_worker
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
 
@@ -70,9 +70,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     import torch.multiprocessing as mp
 
     from dlprof.targets.counting import count_bytes, count_tensors
-    from dlprof.targets.files import dataset_files
+    from dlprof.targets.files import dataset_files, moved, open_files, positions
     from dlprof.targets.loader import EpochGate
-    from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
     files, began_s = open_files(), _clock()
@@ -278,7 +277,7 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     ``failure`` is why none can be started, or ``None``; ``shared_files`` are those of which several
     forked workers move the position that they share, in words.
     """
-    from dlprof.targets.open_files import moved_by_workers, named, open_files
+    from dlprof.targets.files import moved_by_workers, named, open_files
 
     loader, files = _loader(built, request.config), open_files()
     failure = try_start(loader, request.config)

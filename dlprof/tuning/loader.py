@@ -34,7 +34,7 @@ from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.faults import one_line
-from dlprof.targets.open_files import (
+from dlprof.targets.files import (
     OpenFile,
     cut_off,
     have_own_positions,

@@ -30,7 +30,7 @@ from dlprof.gate.plan import SIDES, cores_of
 from dlprof.gate.rule import least_to_confirm
 from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
-from dlprof.machine.portable import allowed_cpus
+from dlprof.machine.tree import allowed_cpus
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
@@ -337,7 +337,9 @@ def open_sides(
 ) -> Iterator[Sides]:
     """The sides with their targets built and their loaders warm, ended at the end."""
     for plan in plans:
-        prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
+        request = plan.request
+        if request.target.kind == "builtin":
+            prepare(request.target, listener.preparing, arguments=request.arguments)
     with work_directory() as directory:
         library = directory / "library"  # this dlprof, and nothing that lies beside it
         library.mkdir()

@@ -11,9 +11,9 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preparation import (
+from dlprof.engine.preflight import Preflight
+from dlprof.engine.trials import (
     Outlook,
-    Preflight,
     _named_shards,
     _refuse_small,
     _within_shards,
