@@ -222,7 +222,7 @@ def _probed(
         device="cpu" if settings.step_callable is None else settings.device,
     )
     probe = runner.probe(request, left_s=left_s())
-    first_s, kept_s = (probe["kept"] and runner.kept(left_s=left_s())) or (None, None)
+    first_s, kept_s, kept_bytes = (probe["kept"] and runner.kept(left_s=left_s())) or (None,) * 3
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
@@ -243,6 +243,7 @@ def _probed(
         main_failure=record_of(Failure, probe["main_failure"]),
         first_sample_s=first_s,
         kept_sample_s=kept_s,
+        kept_sample_bytes=kept_bytes,
         notes=tuple(notes),
     )
     return target, accelerator, probe

@@ -153,6 +153,8 @@ class Target:
     # memory; ``None`` where it doesn't, or that isn't known.
     first_sample_s: float | None = None
     kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
+    # Memory that it takes for each; ``None`` likewise, or where none was seen to be taken.
+    kept_sample_bytes: int | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
@@ -178,18 +180,37 @@ class Target:
         """Whether the dataset has a cache in the memory of each process, which that fills."""
         return self.first_sample_s is not None and self.kept_sample_s is not None
 
-    def epochs_loaded(self, config: Config) -> float:
-        """How many first epochs ten epochs take as long as, where the dataset keeps samples.
+    def epochs_loaded(self, config: Config, ranks: int = 1) -> float:
+        """As many of ten epochs as are loaded: the others are kept by those who ask for them.
 
-        Each worker that persists has a cache of its own. Drawn at random, a sample comes to the one
-        that has it as often as to each other one; in order, always.
+        Each worker of a rank that persists has a cache of its own. Drawn at random, a sample comes
+        to the one that has it as often as to each other one; in order, always.
         """
-        lost = config.num_workers and not config.persistent_workers
-        if lost or self.first_sample_s is None or self.kept_sample_s is None:
-            return 10
-        others = 0.0 if self.sampler == "SequentialSampler" else 1 - 1 / max(1, config.num_workers)
-        whole = math.fsum(others**epoch for epoch in range(10))
-        return whole + (10 - whole) * self.kept_sample_s / self.first_sample_s
+        workers = config.num_workers
+        if not self.keeps_samples or (workers and not config.persistent_workers):
+            return 10.0
+        ordered = self.sampler == "SequentialSampler" and (config.in_order or workers < 2)
+        others = 0.0 if ordered else 1 - 1 / (ranks * max(1, workers))
+        return math.fsum(others**epoch for epoch in range(10))
+
+    @property
+    def kept_cost(self) -> float:
+        """What a kept sample takes, as a share of one that is loaded; 1 where none is kept."""
+        if self.first_sample_s is None or self.kept_sample_s is None:
+            return 1.0
+        return self.kept_sample_s / self.first_sample_s
+
+    def ten_epochs(self, config: Config, ranks: int = 1, kept_cost: float | None = None) -> float:
+        """How many first epochs ten take as long as; of another ``kept_cost`` where it is given."""
+        loaded, cost = self.epochs_loaded(config, ranks), kept_cost
+        return loaded + (10 - loaded) * (self.kept_cost if cost is None else cost)
+
+    def full_caches(self, config: Config) -> int:
+        """Bytes of what all processes of a rank keep in the end."""
+        if self.kept_sample_bytes is None or self.length is None:
+            return 0
+        shares = self.sampler == "SequentialSampler" or not config.persistent_workers
+        return self.kept_sample_bytes * self.length * (1 if shares else max(1, config.num_workers))
 
     @property
     def persisting(self) -> tuple[bool, ...]:

@@ -328,7 +328,9 @@ class Measurement:
         wait_fraction, barrier_fraction = self._settle(window)
         if self.ranks is None:
             self._take_sizes()
-        rate = throughput(loop.logs, config, enough_s=self.window_s / 2)
+        rate = throughput(loop.logs, config, enough_s=0.0 if self.one_epoch else self.window_s / 2)
+        if rate is not None and self.one_epoch:  # which is no epoch as those to come
+            rate = dataclasses.replace(rate, whole_epochs=False)
         window("end", fill_s(rate.batches_per_s.value if rate else 0.0, config))
         warnings = [warning] if warning else []
         if rate is not None and rate.whole_epochs:

@@ -215,8 +215,10 @@ class TrialRunner:
             return ()
         return tuple(map(str, answer["shared_files"]))
 
-    def kept(self, *, left_s: float) -> tuple[float, float] | None:
+    def kept(self, *, left_s: float) -> tuple[float, float, int | None] | None:
         """Seconds of a sample and of the same one again, of a dataset that seems to keep samples.
+
+        And the bytes that one takes, where that is known.
 
         In another process: what only the page cache has, or all processes share, is as fast at once
         there, and none is kept. ``None`` also where that isn't known, as where it takes longer than
@@ -228,7 +230,7 @@ class TrialRunner:
             found = self.look(request, limit_s=limit_s, stall_s=limit_s)["kept"]
         except DlprofError:
             return None
-        return None if found is None else (found[0], found[1])
+        return None if found is None else (found[0], found[1], found[2])
 
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()

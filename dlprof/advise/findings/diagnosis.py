@@ -31,6 +31,7 @@ from dlprof.advise.wording import (
     EVEN_SHARDS,
     FIRST_EPOCH,
     NO_LIMIT,
+    TEN_EPOCHS,
     as_fast,
     between,
     inside,
@@ -319,7 +320,8 @@ def _kept(view: Evidence, claim: Claim) -> str:
     if claim.config is None or not view.target.keeps_samples:
         return ""
     ten = claim.config == view.having(persistent_workers=True)
-    return "a training has 10 epochs" if ten else FIRST_EPOCH
+    ten = ten or (view.gain is not None and view.gain(claim.config) is not None)
+    return TEN_EPOCHS if ten else FIRST_EPOCH
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:

@@ -282,7 +282,7 @@ def _losing(view: Evidence) -> Claim | None:
     target, kept = view.target, view.having(persistent_workers=True)
     if not target.keeps_samples or not view.workers or kept == view.config:
         return None
-    loaded, alone = target.epochs_loaded(kept), target.epochs_loaded(Config())
+    loaded, alone = (target.epochs_loaded(each, view.ranks) for each in (kept, Config()))
     text = (
         "The dataset keeps samples in the memory of the process that asks for them: one takes "
         f"{format_duration(target.first_sample_s)} the first time, "
@@ -292,17 +292,20 @@ def _losing(view: Evidence) -> Claim | None:
     if target.against_persisting is not None:
         advice = "Keep samples where all workers find them, as in files or in shared memory."
         return Claim("Workers lose the samples that they keep", text, 0.0, "", {}, advice)
-    gain = bound(10 / loaded)
+    gain, full = bound(10 / target.ten_epochs(kept, view.ranks)), target.full_caches(kept)
+    if view.gain is not None and (printed := view.gain(kept)) is not None:
+        gain = dataclasses.replace(gain, estimate=printed)
+    takes = f" Full caches take {format_bytes(full)}." if full else ""
     return Claim(
         "Workers lose the samples that they keep",
         text,
         gain.saved,
         "first_sample_s kept_sample_s epochs_loaded",
-        {"epochs_loaded": loaded},
+        {"epochs_loaded": loaded} | ({"full_caches_bytes": full} if full else {}),
         f"Set persistent_workers=True: of 10 epochs {view.workers} workers then load as much as "
-        f"{loaded:.1f}, each into a cache of its own, as far as that holds them. num_workers=0 "
-        f"loads as much as {alone:.1f}; a cache that is filled before workers are forked is all "
-        "workers' from the first epoch on.",
+        f"{loaded:.1f}, each into a cache of its own, as far as that holds them.{takes} "
+        f"num_workers=0 loads as much as {alone:.1f}; a cache that is filled before workers are "
+        "forked is all workers' from the first epoch on.",
         config=kept,
         gain=gain,
         place=Place.FAULT,
