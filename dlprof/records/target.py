@@ -141,6 +141,9 @@ class Target:
     batch_tensors: int | None = None  # tensors in one batch, from the probe
     batch_s: float | None = None  # loading one batch in the main process, second batch of the probe
     batch_cpu_s: float | None = None  # CPU time of that; the rest of ``batch_s`` is blocked time
+    # From asking for an epoch to its first batch, in the main process, of the probe; ``None`` where
+    # it didn't load there, and in files of earlier versions.
+    first_batch_s: float | None = None
     # Files that were open when workers were forked and whose position several of them moved, each
     # in words: their data is wrong.
     shared_files: tuple[str, ...] = ()

@@ -53,7 +53,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
-        ``batch_cpu_s`` of the second batch; ``counting`` (how its samples were counted, a sentence,
+        ``batch_cpu_s`` of the second batch; ``first_batch_s`` (from asking for an epoch to its first
+        batch, or ``None`` where that took more than one try); ``counting`` (how its samples were counted, a sentence,
         or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
@@ -136,6 +137,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "counting": counting,
         "sample_bytes": size / samples if samples else None,
         "batch_s": ended_s - middle_s,
+        "first_batch_s": None if alone is not None else middle_s - began_s,
         "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
         "accelerator": None if found is None else found.type,
         "least_bytes": least_bytes,
