@@ -53,9 +53,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
-        ``batch_cpu_s`` of the second batch; ``first_batch_s`` (from asking for an epoch to its first
-        batch, or ``None`` where that took more than one try); ``counting`` (how its samples were counted, a sentence,
-        or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
+        ``batch_cpu_s`` of the second batch; ``first_batch_s`` (from asking for an epoch to its
+        first batch, or ``None`` where that took more than one try); ``counting`` (how its samples
+        were counted, a sentence, or nothing where the loader says how many they are);
+        ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
         worker, else ``None``; ``main_failure`` if nothing loads without workers, else ``None``;
