@@ -345,6 +345,26 @@ def test_a_step_that_others_take_the_cores_from_is_not_said_to_be_the_limit_alon
     assert (quiet is None) == (waited_s < 0.5)
 
 
+def test_who_keeps_up_says_nothing_of_a_loader_that_is_waited_for() -> None:
+    """As a training beside a validation of which too few batches were traced."""
+    busy = Usage(
+        own_cpu_cores=0.16, available_cpu_cores=0.16, other_cpu_cores=1.84, other_runnable=25.0,
+        run_queue_wait_fraction=0.9,
+    )  # fmt: skip
+    fed = dataclasses.replace(
+        LOADER, waited_s=0.1, stepped_s=10.0, wait_fraction=0.01,
+        wait=durations(0.1 / BATCHES), step=durations(10 / BATCHES),
+    )  # fmt: skip
+    slow = dataclasses.replace(LOADER, name="val.py:1", waited_s=6.0)
+    few = dataclasses.replace(TRACED, trial_id="val.py:1", batches=7)
+    found = diagnose_script(
+        [fed, slow], [TRACED, few], builders.machine(2), builders.target(), wall_s=20.0, usage=busy
+    )
+    assert found is not None
+    assert not found.findings
+    assert found.notes[0].startswith("Not known why val.py:1 is waited for: only 7 batches")
+
+
 class Snapshots:
     """A machine on which so many seconds pass from one look to the next."""
 
