@@ -107,6 +107,13 @@ def _is_call(code: str, *, comment: str = "") -> bool:
     return is_call or (not parsed.body and comment.startswith("#"))
 
 
+def loaded_of(epochs: int, config: Config, sampler: str | None, ranks: int = 1) -> float:
+    """As many of some epochs as are loaded by those who keep what they once had."""
+    ordered = sampler == "SequentialSampler" and (config.in_order or config.num_workers < 2)
+    others = 0.0 if ordered else 1 - 1 / (ranks * max(1, config.num_workers))
+    return math.fsum(others**epoch for epoch in range(epochs))
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is loaded, as far as the run file records it."""
@@ -189,12 +196,9 @@ class Target:
         Each worker of a rank that persists has a cache of its own. Drawn at random, a sample comes
         to the one that has it as often as to each other one; in order, always.
         """
-        workers = config.num_workers
-        if not self.keeps_samples or (workers and not config.persistent_workers):
+        if not self.keeps_samples or (config.num_workers and not config.persistent_workers):
             return 10.0
-        ordered = self.sampler == "SequentialSampler" and (config.in_order or workers < 2)
-        others = 0.0 if ordered else 1 - 1 / (ranks * max(1, workers))
-        return math.fsum(others**epoch for epoch in range(10))
+        return loaded_of(10, config, self.sampler, ranks)
 
     @property
     def kept_cost(self) -> float:
