@@ -191,7 +191,8 @@ def by_memory(
         asked(places)  # pays for what is opened or read for several that lie together
         had = own_bytes()
         first = asked(place + 1 for place in places)
-        more = max(1, min(1024, fits - 3 * len(places)))
+        # Others may take the cores meanwhile.
+        more = max(1, min(1024, int(0.8 * (fits - 3 * len(places)))))
         others = range(0, count, max(1, count // more))[:more]
         asked(others)
         new = {place + 1 for place in places}.union(others).difference(places)
