@@ -329,7 +329,8 @@ class _Slow(Dataset[int]):
     """Waits for each sample, or for those that it doesn't have."""
 
     def __init__(self, seconds: float, *, keeps: bool) -> None:
-        self.seconds, self.cache = seconds, {} if keeps else None
+        self.seconds = seconds
+        self.cache: dict[int, int] | None = {} if keeps else None
 
     def __len__(self) -> int:
         return 1000
