@@ -370,6 +370,9 @@ class Sweep(Measuring):
         # One that takes longer than a window, as an iterable's first batch may, is timed once: each
         # more would cost more than what it says.
         known |= any((trial.epoch_turnover_s or 0.0) > proposal.trial_s for trial in timed)
+        # To time it the trial begins twice.
+        begin_s = self.header.target.first_batch_s or 0.0
+        known |= proposal.expected_s + begin_s > max(self.deadline.left_s, proposal.expected_s)
         request = self.request(
             config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )

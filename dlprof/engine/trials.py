@@ -232,7 +232,7 @@ def _probed(
         device="cpu" if settings.step_callable is None else settings.device,
     )
     probe = runner.probe(request, left_s=left_s())
-    first_s, kept_s = (probe["kept"] and runner.kept(left_s=left_s())) or (None, None)
+    first_s, kept_s, kept_bytes = (probe["kept"] and runner.kept(left_s=left_s())) or (None,) * 3
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
@@ -248,11 +248,13 @@ def _probed(
         batch_tensors=probe["batch_tensors"],
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
+        first_batch_s=probe["first_batch_s"],
         reads_files=probe["data_files"] > 0,
         sharing_strategy=probe["sharing_strategy"],
         main_failure=record_of(Failure, probe["main_failure"]),
         first_sample_s=first_s,
         kept_sample_s=kept_s,
+        kept_sample_bytes=kept_bytes,
         notes=tuple(notes),
     )
     return target, accelerator, probe
@@ -310,12 +312,16 @@ def trial_cost(
     """What trials of a target are expected to cost, as it was built and probed.
 
     Of ranks that load at once, the workers of each have its share of the cores. The probe's batch
-    was of the target's own size; of several that are asked for, the largest counts.
+    was of the target's own size; of several that are asked for, the largest counts. An iterable may
+    fill a buffer before its first batch, in each trial.
     """
-    own = target.batch_size or 0
+    own, begin_s = target.batch_size or 0, 0.0
+    if target.kind == "iterable" and target.first_batch_s is not None:
+        begin_s = max(0.0, target.first_batch_s - (target.batch_s or 0.0))
+    build_s = 0.0 if runner.fork_safe else target.import_s or 0.0
     larger = max(settings.batch_size) / own if settings.batch_size and own else 1.0
     return TrialCost(
-        overhead_s=DEFAULT_OVERHEAD_S + (0.0 if runner.fork_safe else target.import_s or 0.0),
+        overhead_s=DEFAULT_OVERHEAD_S + build_s + begin_s,
         batch_s=larger * (target.batch_s or 0.0),
         batch_cpu_s=larger * (target.batch_cpu_s or 0.0),
         usable_cores=machine.usable_cores / settings.launched,

@@ -219,7 +219,9 @@ class Follower:
             return None
         # Without workers the very first batch has the imports that one of a worker has: a start's.
         config, warm_up = self._config, self._warm_up or int(len(rows) > LEAST_BATCHES)
-        first = rows[warm_up if len(rows) > 2 * warm_up else 0]
+        # Of a loop of a few batches an epoch, all of which come as queues fill, all are looked at.
+        enough = len(rows) > 2 * warm_up and len(rows) >= warm_up + LEAST_BATCHES
+        first = rows[warm_up if enough else 0]
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
         self.rest()

@@ -12,6 +12,7 @@ from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
+    Diagnosis,
     Finding,
     Headroom,
     Run,
@@ -111,11 +112,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         yield from answer(shown, wait, workers=now, where="in this loop")
         if shown[0].fix is not None:
             yield _certainty(shown[0])
-    elif diagnosis is not None and diagnosis.trials and run.watched:
-        yield from answer(())  # looked for, and not found
-        yield from _to_gain(run)
-    elif diagnosis is not None and diagnosis.notes and run.watched:
-        yield "Bottleneck", diagnosis.notes[0]
+    elif diagnosis is not None and run.watched:
+        yield from _without_cause(run, diagnosis)
     yield from training_facts(run)
     notes = () if run.script is None else run.script.notes
     tuned = [note.removeprefix(_TUNING) for note in notes if note.startswith(_TUNING)]
@@ -123,6 +121,21 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
         yield "Tuning", f"{len(tuned) - 1} more results: -v"
+
+
+def _without_cause(run: Run, diagnosis: Diagnosis) -> Iterator[doc.Row]:
+    """That none was found for the loader that is waited for, or why none is known.
+
+    What others show says nothing of that one.
+    """
+    sign, looked = _slowest(run.watched).unknown_sign, bool(diagnosis.trials)
+    unknown = next((each for each in diagnosis.notes if each.startswith(sign)), "")
+    if looked and not unknown:
+        yield from answer(())
+    elif diagnosis.notes:
+        yield "Bottleneck", unknown or diagnosis.notes[0]
+    if looked:
+        yield from _to_gain(run)
 
 
 def _certainty(first: Finding | None = None) -> doc.Row:

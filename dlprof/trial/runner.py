@@ -211,8 +211,10 @@ class TrialRunner:
         limit_s = min(self._stall_s(config), max(_LEAST_PROBE_S, left_s / 4))
         return tuple(map(str, self._seen(config, limit_s).get("shared_files", ())))
 
-    def kept(self, *, left_s: float) -> tuple[float, float] | None:
+    def kept(self, *, left_s: float) -> tuple[float, float, int | None] | None:
         """Seconds of a sample and of the same one again, of a dataset that seems to keep samples.
+
+        And the bytes that one takes, where that is known.
 
         In another process: what only the page cache has, or all processes share, is as fast at once
         there, and none is kept. ``None`` also where that isn't known, as where it takes longer than
@@ -220,7 +222,7 @@ class TrialRunner:
         """
         limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 2))
         found = self._seen(Config(), limit_s).get("kept")
-        return None if found is None else (found[0], found[1])
+        return None if found is None else (found[0], found[1], found[2])
 
     def _seen(self, config: Config, limit_s: float) -> Message:
         """What a look at a configuration's loader shows; nothing where it fails or takes longer."""

@@ -16,10 +16,13 @@ import itertools
 import math
 import os
 import random
+import select
+import signal
 import site
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -254,6 +257,34 @@ def _shared_bytes() -> int | None:
     return None if now is None else now.used_bytes
 
 
+def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
+    """Whether a dataset keeps samples in its process's memory, as a forked one sees it.
+
+    False where that isn't known, as where threads or a device don't survive a fork.
+    """
+    import torch  # imported already, with the target
+
+    alone = hasattr(os, "fork") and threading.active_count() == 1
+    if built.parts is None or not alone or torch.cuda.is_initialized():
+        return False
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        with contextlib.suppress(BaseException):
+            from dlprof.targets.weighing import by_memory
+
+            if by_memory(built.parts.dataset, limit_s=limit_s) is not None:
+                os.write(writing, b"1")
+        os._exit(0)
+    os.close(writing)
+    with contextlib.closing(os.fdopen(reading, "rb")) as answer:
+        ready, _, _ = select.select([answer], [], [], 3 * limit_s)
+        found = bool(ready and answer.read(1))
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return found
+
+
 class Server:
     """Answers what the check orders over a channel, until it goes away."""
 
@@ -274,10 +305,10 @@ class Server:
             self._warm.close()
 
     def _open(self, config: Message) -> Message:
-        self._warm = Warm(
-            cast("BuiltTarget", self._built), from_json(Config, config), self._delay_s
-        )
-        return {"event": "opened"}
+        built = cast("BuiltTarget", self._built)
+        keeps = bool(_keeps(built) and _keeps(built))  # by then only its own memory is cold
+        self._warm = Warm(built, from_json(Config, config), self._delay_s)
+        return {"event": "opened", "keeps": keeps}
 
     def _block(self, request: Message) -> Message:
         warm, wanted = cast(Warm, self._warm), from_json(BlockRequest, request)
