@@ -221,7 +221,7 @@ class Tuning:
     def kwargs(self) -> dict[str, int]:
         """Arguments for ``DataLoader`` that start where this one is."""
         workers, ahead, pins = self._now
-        pinned = {} if pins is None else {"pin_memory": pins}
+        pinned = {"pin_memory": True} if pins else {}
         return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {}), **pinned}
 
     @property
@@ -587,7 +587,7 @@ class _Tuner:
     def _may_repin(self, *, later: bool = False) -> bool:
         """Whether it is to be tried what pinning brings: once, and where the user allows it.
 
-        ``later`` asks for an iterator that pins, and that may outlive the epoch.
+        ``later`` asks for an iterator that pins, whose epoch has just begun.
         """
         control = self._control
         tried = any(each.after.pins is not None for each in control.changes)
@@ -635,7 +635,8 @@ class _Tuner:
         if not setting.workers and self._before is None:
             self._before = frozenset(open_files())
         wrap = self._keeping() if self.reseeds or alone else None
-        repins = self._may_repin(later=True)
+        # What was tried without is the thread that hands batches on: main would take longer to.
+        repins = self._control.pins is False or self._may_repin(later=True)
         with self._as_set(loader, setting, threaded=repins):
             iterator = internals.tapped_iterator(loader, tap, wrap, own_in_flight)
         if repins:
@@ -666,7 +667,7 @@ class _Tuner:
 
         ``threaded`` says whether it gets a thread that pins, or will.
         """
-        pins = self._pins(setting) or (threaded and setting.workers > 0)
+        pins = bool(threaded and setting.workers) or self._pins(setting)
         given: dict[str, Any] = {
             "num_workers": setting.workers,
             "prefetch_factor": setting.ahead or None,
