@@ -330,6 +330,7 @@ class _Tuner:
         # What makes a batch without workers, as soon as there is one; and what came of it.
         self._again: Callable[[], None] | None = None
         self._attempt: _Attempt | None = None
+        self._control = Control(NO_WORKERS, 0)  # nothing is kept before it is known where to start
         self._control = self._begun(loader)
         name, fixed = type(loader.dataset).__name__, self._why_fixed(loader)
         self.tuning = Tuning(self._control, name, fixed)
@@ -900,17 +901,19 @@ class _Tuner:
         changes = self.tuning.tried()
         for change in changes[self._said :]:
             _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
+        won = any(each.kept for each in self.tuning.changes[self._said :])
         self._said = len(changes)
-        if self._control.resting and self._written != len(changes) + 1:
+        settled = self._control.resting and self._written != len(changes) + 1
+        if settled:
             self._written = len(changes) + 1
             self.leave_turn()
-            if self._state is not None:
-                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                try:
-                    save_kwargs(*self._state, self.tuning.kwargs, when=when)
-                except (DlprofError, OSError) as error:
-                    _LOG.warning("dlprof.tune: %s", error)
-                    self._state = None
+        if self._state is not None and (won or settled):  # the job may end before it settles
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            try:
+                save_kwargs(*self._state, self.tuning.kwargs, when=when)
+            except (DlprofError, OSError) as error:
+                _LOG.warning("dlprof.tune: %s", error)
+                self._state = None
 
 
 class _Tap:

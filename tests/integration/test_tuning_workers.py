@@ -230,9 +230,9 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             interrupt("look")
             return super().look(window)
 
-    def steered(*given: Any) -> None:
+    def steered(*given: Any, **options: Any) -> None:
         interrupt("steer")
-        steer(*given)
+        steer(*given, **options)
 
     monkeypatch.setattr(tuned, "Control", Interrupted)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
