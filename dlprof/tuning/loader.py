@@ -767,9 +767,9 @@ class _Tuner:
         strategy: str = torch.multiprocessing.get_sharing_strategy()
         if strategy == "file_descriptor":
             self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
-        # Of thousands of tensors that takes a while: 1% of the time at most.
+        # Of thousands of tensors that takes a while: 0.1% of the time at most.
         ended_s = time.perf_counter()
-        self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
+        self._weighed_until_s = ended_s + 1000 * (ended_s - began_s)
         control = self._control
         waits = control.kept.workers > 0 and control.wait_share > WORTH
         shared_out = self._is_map or any(self._clock[ASKED::PLACES])
