@@ -35,7 +35,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     there = torch.device("meta")
     pinned: set[int] = set()
 
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
+    def pin(tensor: torch.Tensor, *_device: Any) -> torch.Tensor:  # torch names it up to 2.9
         copied = tensor.clone()
         pinned.add(copied.data_ptr())
         return copied
