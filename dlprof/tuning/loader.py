@@ -452,12 +452,14 @@ class _Tuner:
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             self._control.kept = setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
-        iterator, back = None, None if setting == mine else rewinder(loader.generator)
+        ours = setting != mine or self._control.pins is not None or self._may_repin()
+        iterator, back = None, rewinder(loader.generator) if ours else None
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
             if back is None or tap.begun:  # as without tuning
                 raise
+            self._control.pins = None
             self.turn_off(f"{setting} could not be started: {error}")
         if iterator is None and back is not None:  # the workers that were started are gone by now
             back()

@@ -133,6 +133,7 @@ class Pinning(Control):
         return Ask(self.kept, 0, 2, 0.0)
 
 
+@pytest.mark.usefixtures("no_worker_left")
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("pin", [False, True])
 def test_pinning_is_tried_within_an_epoch_and_kept_from_then_on(
@@ -168,6 +169,31 @@ def test_pinning_is_tried_within_an_epoch_and_kept_from_then_on(
     assert pinned[2][1:] == [not pin] * 199  # the thread began with one as torch has it
     assert made.tuning.kwargs.get("pin_memory", False) is not pin
     assert f"pin_memory={not pin}" in str(made.tuning)
+
+
+@pytest.mark.usefixtures("no_worker_left")
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_thread_that_can_not_be_started_ends_tuning_and_no_training(
+    accelerator: FakeDevice, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    """Whether it is to be tried then, or is kept by then: all comes as without."""
+
+    def failed() -> int:
+        raise RuntimeError("no device any more")
+
+    del accelerator
+    monkeypatch.setattr(tuned, "Control", Pinning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    made: Any = DataLoader(TensorDataset(torch.arange(800)), 4, num_workers=2)
+    dlprof.tune(made, max_workers=2)
+    for _ in range(epochs):
+        assert [*made][-1][0].tolist() == [796, 797, 798, 799]
+    assert ("pin_memory" in made.tuning.kwargs) is (epochs > 1)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", failed)
+    assert torch.cat([batch for (batch,) in made]).tolist() == [*range(800)]
+    assert "no device any more" in made.tuning.off
+    assert "pin_memory" not in made.tuning.kwargs
 
 
 class _Fetched(TensorDataset):
