@@ -23,6 +23,7 @@ from dlprof.records import Config
 from dlprof.trial.copying import make_copier
 from dlprof.trial.protocol import TrialRequest
 from dlprof.tuning import loader as tuned
+from dlprof.tuning.budget import Budget
 from dlprof.tuning.control import NO_WORKERS, Ask, Control, Setting, Window
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -169,6 +170,30 @@ def test_pinning_is_tried_within_an_epoch_and_kept_from_then_on(
     assert pinned[2][4:] == [not pin] * 196  # a thread begins as torch has it
     assert made.tuning.kwargs.get("pin_memory", False) is not pin
     assert f"pin_memory={not pin}" in str(made.tuning)
+
+
+def test_pinned_batches_count_twice_before_they_are_tried(
+    accelerator: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copies, in memory that is given out in powers of two."""
+    del accelerator
+    asked: set[tuple[int, int]] = set()
+
+    def refusal(_budget: Budget, before: Setting, after: Setting, **_given: Any) -> str:
+        asked.add((before.in_flight, after.in_flight))
+        return "no room"
+
+    monkeypatch.setattr(tuned, "Control", Pinning)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(Pinning, "tries", 1 << 30)
+    monkeypatch.setattr(Budget, "refusal", refusal)
+    made: Any = DataLoader(TensorDataset(torch.arange(400)), 4, num_workers=2)
+    dlprof.tune(made, max_workers=2)
+    for _ in range(2):
+        pinned = [batch.is_pinned() for (batch,) in made]
+        assert not any(pinned[4:])  # a thread begins as torch has it
+    assert asked == {(4, 8)}
 
 
 @pytest.mark.usefixtures("no_worker_left")
