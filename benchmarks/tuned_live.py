@@ -477,7 +477,7 @@ def _kept(kwargs: Mapping[str, int]) -> tuple[int, int]:
 
 def key(setting: Setting) -> str:
     """As ``picks.py`` names it."""
-    workers, ahead = setting
+    workers, ahead, _ = setting
     return Config(num_workers=workers, prefetch_factor=ahead or None).canonical().key
 
 
