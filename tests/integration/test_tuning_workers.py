@@ -1083,8 +1083,6 @@ def test_workers_share_no_file_that_was_opened_while_there_were_none(
             return Ask(self.kept, 0, LENGTH // 4, 0.0)  # to the end of the next epoch
 
     monkeypatch.setattr(tuned, "Control", Returning)
-    # A step in which others have the cores is a pause else, after which the epoch isn't counted.
-    monkeypatch.setattr(tuned, "_orders_steps", lambda: True)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
     # No step counts as a pause: one that another process holds up would leave an epoch unseen.
     monkeypatch.setattr(tuned, "_orders_steps", lambda: True)
