@@ -575,9 +575,9 @@ def candidates_of(
 
 
 def shown_rate(run: Run, config: Config) -> Estimate | None:
-    """A configuration's rate, samples/s, as all views of a run show it, if known."""
+    """A configuration's rate within epochs, samples/s, by which all views have it, if known."""
     speeds = _shown(run, config)
-    return None if speeds is None else speeds.rate(config.key)
+    return None if speeds is None else speeds.steady(config.key)
 
 
 def shown_gain(run: Run, own: Config, config: Config) -> Estimate | None:

@@ -16,7 +16,7 @@ from golden import drawn
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof import api
-from dlprof.advise.choice import predictions, shown_gain, speeds_of
+from dlprof.advise.choice import predictions, shown_gain, shown_rate, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.situation import Situation
@@ -359,6 +359,22 @@ def test_no_rate_is_above_what_the_step_allows(share: float, measured: bool) -> 
             assert gain.value == pytest.approx(rate.value / shown[config(1)].value)
             low = shown[config(1)].ends[0]
             assert key == config(1) or gain.ends[1] <= 32 / step_s / low * (1 + 1e-9)
+
+
+def test_causes_are_found_by_a_rate_that_counts_neither_restarts_nor_kept_samples() -> None:
+    """They count a restart's share themselves, which was a third then where it is a half."""
+    now = config(2)
+    trials = [
+        dataclasses.replace(each, epoch_turnover_s=1.0) for each in blocks({now: [320.0] * 3})
+    ]
+    short = calibrated(trials=trials, target=target(batches_per_epoch=10))
+    assert rates(short)[now] < 200
+    keeping = target(sampler="SequentialSampler", first_sample_s=0.01, kept_sample_s=1e-4)
+    kept = calibrated(trials=blocks({config(0): [320.0] * 3}), target=keeping)
+    for made, each in (short, now), (kept, config(0)):
+        rate = shown_rate(made, each)
+        assert rate is not None
+        assert rate.value == pytest.approx(320, rel=0.05)
 
 
 def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None:

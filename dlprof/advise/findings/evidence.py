@@ -408,7 +408,8 @@ class Evidence:
     # The rate of a configuration over that of this one, as all views of the run print it; ``None``
     # where trials are compared by themselves, as while it is measured.
     gain: Callable[[Config], Estimate | None] | None = None
-    shown_rate: float | None = None  # batches per second of this one, likewise
+    # Batches per second of this one within epochs, likewise: causes count restarts themselves.
+    shown_rate: float | None = None
 
     @classmethod
     def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
