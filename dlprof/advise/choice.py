@@ -217,7 +217,8 @@ class Speeds:
     # others are shown on the same level.
     level: float = 0.0
     # The steady rate that no loader exceeds, by its step: as trials show that, or as it is stated.
-    most: float = math.inf
+    # By configuration, as copies of batches that are pinned take less of a step; none of others.
+    most: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that shows it.
@@ -247,7 +248,8 @@ class Speeds:
         if key in self.kept:
             return self.kept[key].times(math.exp(-self.epochs[key].value))
         found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
-        return found.through(lambda each: min(self.most, math.exp(self.level) * each))
+        most = self._most(key)
+        return found.through(lambda each: min(most, math.exp(self.level) * each))
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
@@ -265,10 +267,12 @@ class Speeds:
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
         found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
-        if self.kept or self.most < math.inf:
+        if self.kept or self.most:
             one, two = self.rate(key), self.rate(other)
             found = found.times(one.value / two.value / found.value)
-            most, rest = (self.most * math.exp(self.epochs[each].value) for each in (key, other))
+            most, rest = (
+                self._most(each) * math.exp(self.epochs[each].value) for each in (key, other)
+            )
             low, high = one.ends[0] / max(rest, two.value), max(most, one.value) / two.ends[0]
             found = found.through(lambda each: min(max(each, low), high))
         return found
@@ -322,7 +326,10 @@ class Speeds:
         return self._log(key) + self.epochs[key].value
 
     def _log(self, key: str) -> float:
-        return min(self.belief.log_rates[key], math.log(self.most))
+        return min(self.belief.log_rates[key], math.log(self._most(key)))
+
+    def _most(self, key: str) -> float:
+        return self.most.get(key, math.inf)
 
 
 def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None = None) -> Speeds:
@@ -381,6 +388,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     # Without those that only the calibration was with: they bound others, and nobody asked.
     asked = {config.key for config in (*models, *logs)}
     all_, stored = belief.log_rates, situation.run.prediction
+    cells = () if stored is None else (cell.config for cell in stored.cells)
     some = {key: log for key, log in all_.items() if stored is not None or key in asked}
     speeds = Speeds(
         belief=dataclasses.replace(belief, log_rates=some),
@@ -389,7 +397,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         claimed={} if seen else {c.key: each.steady for c, each in models.items()},
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
-        most=_most_of(trials, rates),
+        most=_most_of(trials, rates, {*logs, *models, *cells}),
     )
     if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
         return speeds
@@ -397,13 +405,20 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     return dataclasses.replace(speeds, level=level)
 
 
-def _most_of(trials: Iterable[Trial], rates: Mapping[str, Rates]) -> float:
-    """What the fastest step in any of some trials allows, if any shows it by itself."""
-    # Ranks also wait for each other's data, in their steps; and turnovers are no step.
-    alone = (rates[trial.id] for trial in trials if not (trial.ranks or trial.whole_epochs))
-    seen = [(each.samples_per_s, each.wait_fraction) for each in alone]
-    busy = [rate / (1 - wait) for rate, wait in seen if wait is not None and wait < 1]
-    return max(busy, default=math.inf) or math.inf
+def _most_of(
+    trials: Collection[Trial], rates: Mapping[str, Rates], configs: Collection[Config]
+) -> dict[str, float]:
+    """What the fastest step in any of some trials allows, if any that pins alike shows it alone."""
+    busy: dict[bool, float] = {}
+    for trial in trials:
+        own, pins = rates[trial.id], trial.config.pin_memory
+        # Ranks also wait for each other's data, in their steps; and turnovers are no step.
+        if own.wait_fraction is None or trial.ranks or trial.whole_epochs:
+            continue
+        if own.samples_per_s > 0 and own.wait_fraction < 1:
+            allowed = own.samples_per_s / (1 - own.wait_fraction)
+            busy[pins] = max(busy.get(pins, 0.0), allowed)
+    return {each.key: busy[each.pin_memory] for each in configs if each.pin_memory in busy}
 
 
 def _epochs_seen(
@@ -700,6 +715,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     )
     crowded = there_free <= free + at.SAME_CORES
     stated = situation.step_s > 0 and not situation.step_cpu_s  # else tracing made it longer
+    samples = calibration.samples_per_batch or 1.0
     level = speeds_of(own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
@@ -737,7 +753,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
             )
             for c, each in ({} if seen else models).items()
         },
-        most=(calibration.samples_per_batch or 1.0) / situation.step_s if stated else math.inf,
+        most=dict.fromkeys(there, samples / situation.step_s) if stated else {},
     )
 
 

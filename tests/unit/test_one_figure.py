@@ -361,6 +361,26 @@ def test_no_rate_is_above_what_the_step_allows(share: float, measured: bool) -> 
             assert key == config(1) or gain.ends[1] <= 32 / step_s / low * (1 + 1e-9)
 
 
+def test_a_step_with_copies_of_unpinned_batches_is_no_limit_of_pinned_ones() -> None:
+    """Of 10 ms of copying 2 ms stay: what is predicted was cut to the rate of what was measured."""
+    step_s, costs = 0.005, calibration(cpu=0.004, copy_s=0.01, pinned_copy_s=0.002)
+    made = calibrated(costs)
+    settings = {**made.header.settings, "step_s": step_s}
+    head = dataclasses.replace(made.header, settings=settings, accelerator="cuda")
+    made, pinned = dataclasses.replace(made, header=head), config(4, pin_memory=True)
+    (model,) = forecast(asked(made), [config(4)]).rows
+    trials = tuple(
+        dataclasses.replace(each, wait_fraction=1 - model.rate * (step_s + 0.01))
+        for each in blocks({config(4): [32 * model.rate] * 3})
+    )
+    run = dataclasses.replace(made, trials=trials)
+    before, after = (forecast(asked(each), [pinned]).rows[0].rate for each in (made, run))
+    assert after == pytest.approx(before, rel=0.05)
+    gain = shown_gain(run, config(4), pinned)
+    assert gain is not None
+    assert gain.value > 1.8
+
+
 def test_causes_are_found_by_a_rate_that_counts_neither_restarts_nor_kept_samples() -> None:
     """They count a restart's share themselves, which was a third then where it is a half."""
     now = config(2)
