@@ -188,10 +188,11 @@ def observe(
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
-        if node.fair_cpu_cores is not None and node.other_runnable and others:
+        if node.fair_cpu_cores is not None and others:
             # A group's share grows with its threads at the others' expense, so that what these took
-            # is the configuration's own doing: how many wanted cores is not.
-            wanting = max(others, node.other_runnable * others / (node.other_cpu_cores or others))
+            # is the configuration's own doing: how many wanted cores is not. Looks may miss them.
+            runnable = node.other_runnable or 0.0
+            wanting = max(others, runnable * others / (node.other_cpu_cores or others))
             log_left = -math.log1p(wanting / (left + others))
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
         wanted = ranks * max(1, trial.config.num_workers) * max(_cpu_share(trial, None), 0.01)

@@ -980,7 +980,7 @@ def test_many_sessions_that_take_most_are_steadier_than_one() -> None:
     assert by_session.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
 
 
-def among(*trials: tuple[int, float, float, float]) -> list[ObservedRate]:
+def among(*trials: tuple[int, float, float, float | None]) -> list[ObservedRate]:
     """Beside other sessions: ``num_workers``, samples/s, own cores, threads of others."""
     made = [
         observe(
@@ -1023,6 +1023,12 @@ def test_that_more_others_wanted_cores_is_not() -> None:
     mean = 300 / math.sqrt(600 * 300)
     assert mean < 0.72
     assert gain.value > 0.8
+
+
+def test_looks_that_found_no_thread_of_others_have_the_scale_of_all() -> None:
+    """In a window too short for a look, or in which others slept at each, they took as much."""
+    few, none, unseen = among((2, 500.0, 0.8, 1.2), (2, 500.0, 0.8, 0.0), (2, 500.0, 0.8, None))
+    assert none.log_left == unseen.log_left == few.log_left
 
 
 def test_repeats_of_a_short_window_know_its_few_samples_only() -> None:
