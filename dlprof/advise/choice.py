@@ -146,6 +146,16 @@ class Candidate:
         return sum(trial.noisy for trial in self.trials)
 
 
+def _full_caches(run: Run, config: Config) -> int:
+    """Bytes that its processes keep of the samples in the end.
+
+    0 where the machine doesn't hold all samples once: the cache ends sooner, or no setting helps.
+    """
+    target, memory = run.header.target, run.header.machine.memory_size_bytes
+    fits = memory is None or target.full_caches(Config()) <= memory
+    return target.full_caches(config) if fits else 0
+
+
 def gather(run: Run) -> list[Candidate]:
     """One candidate for each configuration of the run, cheapest first."""
     groups: dict[Config, list[Trial]] = {}
@@ -164,7 +174,7 @@ def gather(run: Run) -> list[Candidate]:
                 for place, trial in enumerate(trials)
                 if trial.outcome != "completed" and not _was_fixed(trial, trials[place:])
             ),
-            full_caches=run.header.target.full_caches(config),
+            full_caches=_full_caches(run, config),
             epoch_turnover_s=turns.get(config.turnover_group),
         )
         for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
@@ -575,7 +585,7 @@ def candidates_of(
     seen = {each.config: each for each in gather(situation.run)}
     found = []
     for config, model in models.items():
-        full = situation.target.full_caches(config)
+        full = _full_caches(situation.run, config)
         each = seen.get(config) or Candidate(config=config, name="", full_caches=full)
         turnover_s = model.turnover_s if each.epoch_turnover_s is None else each.epoch_turnover_s
         made = dataclasses.replace(

@@ -107,9 +107,14 @@ def _is_call(code: str, *, comment: str = "") -> bool:
     return is_call or (not parsed.body and comment.startswith("#"))
 
 
+def _is_ordered(config: Config, sampler: str | None) -> bool:
+    """Whether each sample comes to the same process in all epochs."""
+    return sampler == "SequentialSampler" and (config.in_order or config.num_workers < 2)
+
+
 def loaded_of(epochs: int, config: Config, sampler: str | None, ranks: int = 1) -> float:
     """As many of some epochs as are loaded by those who keep what they once had."""
-    ordered = sampler == "SequentialSampler" and (config.in_order or config.num_workers < 2)
+    ordered = _is_ordered(config, sampler)
     others = 0.0 if ordered else 1 - 1 / (ranks * max(1, config.num_workers))
     return math.fsum(others**epoch for epoch in range(epochs))
 
@@ -216,7 +221,7 @@ class Target:
         """Bytes of what all processes of a rank keep in the end."""
         if self.kept_sample_bytes is None or self.length is None:
             return 0
-        shares = self.sampler == "SequentialSampler" or not config.persistent_workers
+        shares = _is_ordered(config, self.sampler) or not config.persistent_workers
         return self.kept_sample_bytes * self.length * (1 if shares else max(1, config.num_workers))
 
     @property

@@ -444,6 +444,26 @@ def test_of_a_dataset_that_keeps_samples_ten_epochs_are_compared() -> None:
     assert held.config == W0
     assert any("leaves out num_workers=8" in each.claim for each in held.reasons)
     assert any("A first epoch" not in each.claim for each in held.reasons)
+    # What holds no more than some of its samples, as few were asked for, leaves no setting out.
+    some = recommend(run(trials, target=target(kept_sample_bytes=100_000_000, **about)))
+    assert some.config == kept
+    assert some.expected.pss_bytes is not None
+    assert some.expected.pss_bytes < 64 << 30
+
+
+def test_caches_that_several_processes_fill_are_as_many_as_load_a_sample() -> None:
+    """By ``in_order=False`` another worker may load a sample in the next epoch, even in order."""
+    keeping = target(
+        first_sample_s=0.01,
+        kept_sample_s=1e-9,
+        kept_sample_bytes=1000,
+        sampler="SequentialSampler",
+    )
+    kept = config(4, persistent_workers=True)
+    anyhow = dataclasses.replace(kept, in_order=False)
+    assert keeping.epochs_loaded(kept) == 1
+    assert keeping.epochs_loaded(anyhow) > 3
+    assert keeping.full_caches(anyhow) == 4 * keeping.full_caches(kept) > 0
 
 
 @pytest.mark.parametrize("step_s", [None, 0.04])
