@@ -690,6 +690,12 @@ def _got(get: Any, queue: Any, change: Callable[[Any], Any], *given: Any, **opti
     return number, change(data)
 
 
+def pins_tuples() -> bool:
+    """Whether a tuple of which torch pins the tensors stays one: some versions make it a list."""
+    pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
+    return pin is not None and type(pin(())) is tuple
+
+
 def pinning(iterator: Any) -> bool | None:
     """Whether a tapped iterator pins batches; ``None`` where that stays for its epoch."""
     pins: bool | None = getattr(iterator, _LIVE).pins

@@ -1182,7 +1182,7 @@ def _pins_alike(batch: Any) -> bool:
         where = batch.layout, batch.device.type
         plain = type(batch) is torch.Tensor and where == (torch.strided, "cpu")
         return plain and not batch.requires_grad
-    if type(batch) in {dict, list, tuple}:
+    if type(batch) in {dict, list} or (type(batch) is tuple and internals.pins_tuples()):
         return all(map(_pins_alike, batch.values() if type(batch) is dict else batch))
     return batch is None or isinstance(batch, str | bytes | int | float)
 

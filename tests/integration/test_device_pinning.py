@@ -271,6 +271,20 @@ def test_pinning_is_tried_only_where_a_device_is_used_and_workers_may_change(
     assert "pin_memory" not in made.tuning.kwargs
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_tuples_are_pinned_where_they_stay_tuples(
+    monkeypatch: pytest.MonkeyPatch, *, kept: bool
+) -> None:
+    """Up to some version torch pins a collate function's tuple into a list."""
+    pin_memory: Any = internals._find("torch.utils.data._utils", "pin_memory")
+    made = tuple if kept else list
+    monkeypatch.setattr(pin_memory, "pin_memory", lambda data, _device=None: made(data))
+    batch = torch.zeros(2), torch.ones(2)
+    assert tuned._pins_alike(batch) is kept
+    assert tuned._pins_alike({"both": batch}) is kept
+    assert tuned._pins_alike([*batch])
+
+
 class _Batch(list[torch.Tensor]):
     """A list of a class of its own, of which torch may make another."""
 
