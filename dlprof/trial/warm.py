@@ -270,8 +270,12 @@ def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         with contextlib.suppress(BaseException):
+            from dlprof.targets.files import cut_off, have_own_positions, open_files
             from dlprof.targets.weighing import by_memory
 
+            # What it reads of a file, or asks a server, is not to be missing here.
+            have_own_positions(open_files())
+            cut_off(writing)
             if by_memory(built.parts.dataset, limit_s=limit_s) is not None:
                 os.write(writing, b"1")
         os._exit(0)

@@ -357,3 +357,31 @@ def test_a_side_is_asked_whether_it_keeps_samples_by_another_process(
     assert found is (keeps and seconds < 1)
     assert not data.cache
     assert time.monotonic() - began_s < 60.0
+
+
+class _Reading(_Slow):
+    """Reads each sample from a file that it has open, and asks a server for it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(0.0, keeps=False)
+        path.write_bytes(bytes(1000))
+        self.file = path.open("rb", buffering=0)
+        self.server, self.asked = os.pipe()
+
+    def __getitem__(self, index: int) -> int:
+        os.write(self.asked, b"?")
+        return self.file.read(1)[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are read from /proc")
+def test_that_process_moves_no_file_and_asks_no_server_of_the_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The side's own reading would go on elsewhere, and miss an answer."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # pytest's own threads stay out
+    data = _Reading(tmp_path / "samples")
+    assert not warm._keeps(build_from_object(DataLoader(data)), 5.0)
+    assert data.file.tell() == 0
+    os.set_blocking(data.server, False)
+    with pytest.raises(BlockingIOError):
+        os.read(data.server, 1)
