@@ -156,6 +156,8 @@ class ObservedRate:
     log_speed: float | None = None
     busy: int = 0  # how many cores the loader kept busy
     batches: int = 0  # how many it is of; 0 where unknown
+    # Share of the time in which a batch is waited for: as it costs more, so much longer it takes.
+    waited: float = 1.0
     # How far off it may be of those of the longest window, as a standard deviation, as batches
     # differ.
     unlike_sd: float = 0.0
@@ -182,7 +184,8 @@ def observe(
         return None
     rate = measured.value if rate is None else rate
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
-    share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
+    wait = trial.wait_fraction if wait is None else wait
+    share = _cpu_share(trial, wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     node, log_left, log_wanted = trial.node_usage, None, 0.0
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
@@ -223,6 +226,7 @@ def observe(
         log_speed=None if speed is None else math.log(speed),
         busy=round(usage.own_cpu_cores or 0.0),
         batches=trial.window_batches,
+        waited=1.0 if wait is None else wait,
     )
 
 
@@ -396,8 +400,8 @@ class Belief:
     # Where in the common it is which of two explanations is right, if there are two, and how likely
     # the second is.
     _either: tuple[int, float] = (-1, 0.0)
-    # Of all rates alike, as the samples of the longest window are not all that there are.
-    _sampled_sd: float = 0.0
+    # Of each by itself, as the samples of the longest window are not all that there are.
+    _sampled_sd: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def rate(self, key: str) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
@@ -407,7 +411,7 @@ class Belief:
         """The logarithm of that."""
         level = self._levels[self.groups[key]]
         own = _variance(level.slopes, self._common) + level.variance
-        error = math.hypot(math.sqrt(own), self._sampled_sd)
+        error = math.hypot(math.sqrt(own), self._sampled_sd.get(key, 0.0))
         return Gap(self.log_rates[key], error, self._df_of(key), *self._second(key))
 
     def ratio(self, key: str, other: str) -> Estimate:
@@ -573,6 +577,9 @@ class Belief:
             blocks=dict.fromkeys(there, 0),
             _levels=levels,
             _common=[*([*row, 0.0] for row in self._common), [*speed, log_speed_sd**2]],
+            _sampled_sd={
+                key: each.follows * self._sampled_sd.get(key, 0.0) for key, each in there.items()
+            },
         )
 
 
@@ -807,6 +814,11 @@ class _Fit:
             group: len({self._place[self._seen[n].block] for n in numbers})
             for group, numbers in self._by_group.items()
         }
+        longest = max((o.waited for o in self._seen), default=1.0)
+        waited = {
+            group: statistics.fmean([self._seen[n].waited for n in numbers] or [longest])
+            for group, numbers in self._by_group.items()
+        }
         return Belief(
             log_rates={key: mean[group] for key, group in self._groups.items()},
             groups=self._groups,
@@ -815,7 +827,7 @@ class _Fit:
             predicted_df=min(self._df, self._predicted_df),
             _levels=levels,
             _common=common,
-            _sampled_sd=self._sampled_sd,
+            _sampled_sd={k: waited[each] * self._sampled_sd for k, each in self._groups.items()},
         )
 
     def _own(self, numbers: Sequence[int], found: Sequence[float]) -> list[float]:
@@ -1177,7 +1189,8 @@ def _as_uneven(observations: Sequence[ObservedRate], batch_cv: float) -> Sequenc
     most = max((o.batches for o in observations), default=0)
 
     def unlike(o: ObservedRate) -> float:
-        return batch_cv * math.sqrt(1 / o.batches - 1 / most) if o.batches else 0.0
+        cv = batch_cv * o.waited
+        return cv * math.sqrt(1 / o.batches - 1 / most) if o.batches else 0.0
 
     pairs = ((o, min(unlike(o), _MOST_LOG_SD)) for o in observations)
     return [dataclasses.replace(o, log_sd=max(o.log_sd, sd), unlike_sd=sd) for o, sd in pairs]

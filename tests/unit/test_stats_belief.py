@@ -1025,6 +1025,26 @@ def test_that_more_others_wanted_cores_is_not() -> None:
     assert gain.value > 0.8
 
 
+def test_batches_that_no_step_waits_for_make_no_rate_unsure() -> None:
+    """The step sets the pace, whatever few batches show of others' cost; as it may elsewhere."""
+    fast, slow = config(4), config(0)
+    pairs = [(fast, 320.0, 0.0), (slow, 270.0, 0.17)] * 3
+    made = [
+        observe(trial(each, rate, spread=0.01, window_batches=20), wait=wait)
+        for each, rate, wait in pairs
+    ]
+    seen_ = [each for each in made if each is not None]
+    model = expected(0.17, **{fast.key: 320.0, slow.key: 270.0})
+    even, uneven = (believe(seen_, dataclasses.replace(model, batch_cv=cv)) for cv in (0.0, 1.1))
+    assert width(uneven.rate(fast.key)) == pytest.approx(width(even.rate(fast.key)), rel=0.01)
+    of_loading = 0.17 * 1.1 / math.sqrt(20)
+    assert uneven.log_rate(slow.key).error == pytest.approx(
+        math.hypot(even.log_rate(slow.key).error, of_loading), rel=0.05
+    )
+    there = {slow.key: Carried(log_rate=5.0, follows=0.0, log_sd=0.01, by_speed=0.0)}
+    assert uneven.carried(there, 0.0).log_rate(slow.key).error == pytest.approx(0.01, rel=0.01)
+
+
 def test_looks_that_found_no_thread_of_others_have_the_scale_of_all() -> None:
     """In a window too short for a look, or in which others slept at each, they took as much."""
     few, none, unseen = among((2, 500.0, 0.8, 1.2), (2, 500.0, 0.8, 0.0), (2, 500.0, 0.8, None))
