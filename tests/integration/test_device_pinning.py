@@ -114,7 +114,7 @@ def test_without_pinning_batches_come_pageable(accelerator: FakeDevice) -> None:
 class Pinning(Control):
     """Once a window was seen pins and doesn't in turn, by the ``tries``; then keeps to pin."""
 
-    tries = 12
+    tries = 10
 
     def begin(self) -> Ask:
         self.windows: list[Setting] = []
