@@ -235,7 +235,7 @@ class _Profile(Measuring):
             request,
             repetition=experiment.repetition,
             wall_s=max(cut_s, least_s),
-            total_s=max(self.settings.budget_s, self.deadline.elapsed_s),
+            total_s=max(self.deadline.budget_s, self.deadline.elapsed_s),
         )
         if found is None:
             return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import secrets
 import time
@@ -510,8 +509,8 @@ class Deadline:
         Of a budget that nobody named, importing and building it took a third at most: these are
         slow on a busy machine and from a network's disk.
         """
-        most_s = math.inf if self.named else self.budget_s / 3
-        return dataclasses.replace(self, began_s=max(self.began_s, self.clock() - most_s))
+        longer_s = 0.0 if self.named else max(0.0, self.elapsed_s - self.budget_s / 3)
+        return dataclasses.replace(self, budget_s=self.budget_s + longer_s)
 
     @property
     def elapsed_s(self) -> float:

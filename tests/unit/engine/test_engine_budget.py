@@ -57,6 +57,7 @@ def test_a_budget_that_nobody_named_leaves_two_thirds_to_trials(named: bool, lef
     assert deadline.for_trials() == deadline
     now_s[0] = 45.0 + 7.3
     assert deadline.for_trials().left_s == pytest.approx(left_s)
+    assert deadline.for_trials().elapsed_s == 45.0 + 7.3  # which the run file and faults say
     settings = SweepSettings(budget_s=45.0, timeout_s=60.0)
     if named:
         with pytest.raises(UsageError, match="can't hold a single trial"):
