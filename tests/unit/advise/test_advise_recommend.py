@@ -109,6 +109,7 @@ def owned(present: Config) -> Target:
 def test_the_gain_over_the_present_settings_is_reported_first() -> None:
     answer = recommend(run(rising(), target=owned(W2)))
     assert answer.config == W4
+    assert "Fewer workers" not in claims(answer)  # which these are: it is said once
     gain = answer.reasons[0]
     assert gain.claim.startswith(
         "num_workers=4 is 1.98x as fast as the present settings, num_workers=2 (95% CI "
