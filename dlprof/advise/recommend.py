@@ -24,6 +24,7 @@ from dlprof.advise.choice import (
     decide,
     gain_if,
     gather,
+    may_fail,
     perhaps_faster,
 )
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
@@ -146,7 +147,9 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     known = {trial.config: as_measured for trial in run.completed}
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
-    known = {cell.config: False for cell in cells} | known
+    # What failed has no rate, whatever was predicted of it before.
+    cells = [each.config for each in cells if not (as_measured and may_fail(run, each.config))]
+    known = dict.fromkeys(cells, False) | known
     # Without trials, only what the model was asked for.
     keys = speeds.claimed or speeds.belief.log_rates
     rated = {config: measured for config, measured in known.items() if config.key in keys}
