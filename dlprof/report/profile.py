@@ -49,11 +49,10 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 def profile_report(run: Run) -> doc.Document:
     """What a profile found."""
     diagnosis, unknown = run.diagnosis, ""
-    wrong = any(each.code.startswith("data.") for each in run.findings)
     if diagnosis is None:
         unknown = "the run holds no diagnosis"
-    elif not (run.completed or run.explanations or wrong):
-        # Findings need figures: that there are none must not read as "nothing is wrong".
+    elif not (run.completed or run.explanations or run.findings):
+        # That no figure shows a cause must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
         rows: list[doc.Row] = [("Bottleneck", f"not known: {unknown}"), *what_failed(run)]

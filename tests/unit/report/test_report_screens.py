@@ -110,7 +110,8 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
         for each in run.trials
     )
     none = " ".join(drawn(run_report(dataclasses.replace(run, trials=skipped)), 80).split())
-    assert "nothing: only num_workers=0 can work here. " in none  # no budget changes that
+    assert "num_workers=0: no other settings can work here. " in none  # no budget changes that
+    assert "DataLoader(" in none
     assert "--budget" not in none
 
 
