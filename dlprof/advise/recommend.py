@@ -148,8 +148,8 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     # What failed has no rate, whatever was predicted of it before.
-    cells = [each.config for each in cells if not (as_measured and may_fail(run, each.config))]
-    known = dict.fromkeys(cells, False) | known
+    works = (each for each in cells if not (as_measured and may_fail(run, each.config)))
+    known = {cell.config: False for cell in works} | known
     # Without trials, only what the model was asked for.
     keys = speeds.claimed or speeds.belief.log_rates
     rated = {config: measured for config, measured in known.items() if config.key in keys}
