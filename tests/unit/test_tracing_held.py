@@ -44,7 +44,7 @@ def _entries(dataset: object) -> dict[str, int]:
 def test_attributes_globals_and_caches_are_found() -> None:
     dataset = Leaking()
     before = _entries(dataset)
-    assert before["cache"] == 1
+    assert before["cache (dict)"] == 1
     assert before["other.rows"] == 40
     SEEN.append(b"")
     squared(3)
@@ -52,7 +52,7 @@ def test_attributes_globals_and_caches_are_found() -> None:
     dataset.cache[1] = b""
     after = _entries(dataset)
     grown = {name for name in after if after[name] > before.get(name, 0)}
-    assert {"cache", "Leaking.shared"} <= grown
+    assert {"cache (dict)", "Leaking.shared (dict)"} <= grown
     assert any(name.endswith(".SEEN") for name in grown)
     assert any("squared (lru_cache)" in name for name in grown)
 
@@ -71,7 +71,7 @@ def test_freed_memory_that_malloc_keeps_is_counted() -> None:
 
 
 def test_the_size_of_an_entry_is_that_of_the_last() -> None:
-    found = next(each for each in kept(Leaking()) if each.name == "cache")
+    found = next(each for each in kept(Leaking()) if each.name == "cache (dict)")
     assert found.entry_bytes > 1000
 
 
@@ -87,5 +87,5 @@ def test_what_grows_is_reported_in_bytes_a_batch() -> None:
         for number in range(20):
             dataset.cache[1000 * ordinal + number + 1] = bytes(10_000)
     grown = _growing(made)
-    assert next(iter(grown)) == "cache"
-    assert 15_000 < grown["cache"] < 30_000
+    assert next(iter(grown)) == "cache (dict)"
+    assert 15_000 < grown["cache (dict)"] < 30_000
