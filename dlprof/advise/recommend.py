@@ -27,6 +27,7 @@ from dlprof.advise.choice import (
     may_fail,
     perhaps_faster,
 )
+from dlprof.advise.findings.diagnosis import growth_in
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
@@ -86,7 +87,8 @@ def recommend(
         and choice.pick.config.batch_size == situation.calibration.batch_size
     )
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
-    wrong, found = data_findings(run), () if situation.extrapolated else run.findings
+    found = () if situation.extrapolated else run.findings or growth_in(run)
+    wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate = certify(choice)
     faster = tuple(_perhaps_faster(choice))

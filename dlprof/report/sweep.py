@@ -207,9 +207,22 @@ def _answer(
     if (least := _least_loss(advice)) is not None and least.config != pick:
         yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
     yield certainty(advice)
+    yield from _grows(advice)
     if asked and not how:
         yield "Asked for", asked
     yield from what_failed(run)
+
+
+def _grows(advice: Recommendation) -> Iterator[doc.Row]:
+    """That memory grows, which workers that persist keep."""
+    keeps = ", and persistent_workers=True keeps it from epoch to epoch"
+    for each in advice.findings:
+        if each.code == "memory.growth":
+            what = each.title.partition(": ")[2] or "what the workers hold"
+            grown = format_bytes(each.evidence.get("growth_bytes_per_batch"))
+            said = f"{what} grows by {grown} a batch"
+            said += keeps if advice.config.persistent_workers else ""
+            yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
 
 
 def perhaps_faster(

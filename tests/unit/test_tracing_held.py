@@ -89,3 +89,12 @@ def test_what_grows_is_reported_in_bytes_a_batch() -> None:
     grown = _growing(made)
     assert next(iter(grown)) == "cache (dict)"
     assert 15_000 < grown["cache (dict)"] < 30_000
+
+
+def test_entries_that_are_one_object_take_no_more_than_memory_grew_by() -> None:
+    shared, rows, made = bytes(10_000_000), list[bytes](), []
+    for ordinal in range(0, 60, 10):
+        facts = Facts(100_000_000 + 1000 * ordinal, MISSING, MISSING, kept({"rows": rows}))
+        made.append(Made(0, ordinal, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, facts=facts))
+        rows.append(shared)
+    assert max(_growing(made).values(), default=0.0) <= 1000

@@ -391,16 +391,16 @@ def growth_per_batch(view: Evidence) -> float | None:
     """
     points, explained = _memory(view), view.explained
     if len(points) > 1:
-        return _slope(points) if _grows(view, points) else _growth_of_containers(view)
+        return _slope(points) if _grows(view, points) else growth_of_containers(view)
     slopes = [w.pss_growth_bytes_per_batch for w in (explained.workers if explained else ())]
     known = [slope for slope in slopes if slope is not None]
     if not known or explained is None or explained.batches < at.LEAST_BATCHES:
-        return _growth_of_containers(view)
+        return growth_of_containers(view)
     slope = statistics.median(known)
     return slope if slope * explained.batches >= at.LEAST_SEEN else None
 
 
-def _growth_of_containers(view: Evidence) -> float | None:
+def growth_of_containers(view: Evidence) -> float | None:
     """Bytes that a batch adds to a container which no cache is, as traced workers showed it.
 
     That needs fewer batches than memory as a whole, of which much fills up at first. Where epochs
