@@ -576,6 +576,17 @@ def test_whether_others_are_a_crowd_is_reported_by_how_many_want_a_core(
     assert {"fetch.cpu", "cpu.neighbours"} == set(codes(find(seen)))
 
 
+def test_what_costs_the_cpu_is_named_however_long_it_waits_for_cores() -> None:
+    """48 of 51 ms of CPU were a chunk for each sample: "run elsewhere" was all that was said."""
+    usage = Usage(own_cpu_cores=0.3, available_cpu_cores=0.3, other_cpu_cores=1.7)
+    seen = evidence(Loader(fetch_cpu=0.048, starved=0.187, rate=8), usage=usage, noisy=True)
+    first, second = find(seen)
+    assert (first.code, second.code) == ("cpu.neighbours", "fetch.cpu")
+    assert "of the time to make a batch, run-queue delay left out" in second.explanation
+    assert second.predicted_gain is not None
+    assert second.predicted_gain.value > 1.5
+
+
 @pytest.mark.parametrize(("read", "named"), [(9.7e6, True), (2e6, False)])
 def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
     read: float,

@@ -612,9 +612,11 @@ def fetch_cpu(view: Evidence) -> Claim | None:
         return None
     if (scattered := _scattered(view, costs)) is not None:
         return scattered
-    share = _share(costs, costs.fetch.cpu_s)
+    # Of what making one takes by itself: who waits for a core for it waits for what it computes.
+    share = costs.fetch.cpu_s / max(1e-12, costs.making.own_s)
     if share < at.LARGE_SHARE:
         return None
+    beside = ", run-queue delay left out" if costs.making.starved >= at.STARVED else ""
     chain = view.explained.transforms if view.explained else ()
     first = max(chain, key=lambda each: each.share, default=None)
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
@@ -623,7 +625,7 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     return Claim(
         f"CPU time in {view.fetched_by}",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
-        f"{percent(share)} of the time to make a batch.{named}",
+        f"{percent(share)} of the time to make a batch{beside}.{named}",
         share * (view.wait or 1.0),
         "fetch_cpu_s fetch_waiting_s",
         {
