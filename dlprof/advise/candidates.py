@@ -144,10 +144,8 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
         what = "whose data is wrong" if fault.kind in DATA_FAULTS else "that fail"
         claim, hint = f"No rate can be predicted of settings {what}: {fault.message}", fault.hint
     elif found.refused:
-        claim = (
-            f"With more than {found.worked} workers the dataset may raise, as it does with "
-            f"{min(found.refused)}, so nothing is predicted for them"
-        )
+        raises = f"the dataset may raise, as it does with {min(found.refused)}"
+        claim = f"With more than {found.worked} workers {raises}, so nothing is predicted for them"
         hint = "Measure them: dlprof sweep with --num-workers."
     else:
         claim = f"More than {found.fed} workers get no data, so nothing is predicted for them"
@@ -163,13 +161,9 @@ def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
 def auto_workers(
     calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
 ) -> tuple[int, ...]:
-    """Those of ``spread_workers`` to where more workers can't gain.
-
-    That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
-    """
+    """Those of ``spread_workers`` to where more workers can't gain, or an epoch has no batches."""
     from dlprof.model.predict import spread_workers
 
-    # Workers beyond an epoch's batches have nothing to load.
     caps = (at.MOST_WORKERS, most, conditions.epoch_batches)
     last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
@@ -199,10 +193,7 @@ def saturating_workers(calibration: Calibration, base: Config, conditions: Condi
 
 
 def rule_configs(situation: Situation) -> dict[str, Config | None]:
-    """The configuration that each rule names; ``None`` where it says nothing.
-
-    At the batch size of the calibration where that is predicted from, else at the target's own.
-    """
+    """The configuration that each rule names; ``None`` where it says nothing."""
     target, ranks = situation.run.header.target, situation.constraints.ranks
     said = workers_by_rule(situation.machine, target, ranks)
     size = situation.calibration.batch_size if situation.by_model else None
@@ -215,14 +206,12 @@ def rule_configs(situation: Situation) -> dict[str, Config | None]:
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
     """``num_workers`` by each rule; ``None`` where a rule says nothing."""
     cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
-    yolo = [cores // ranks, 8]
-    if target.batch_size is not None:
-        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    batch = 8 if target.batch_size is None else target.batch_size if target.batch_size > 1 else 0
     return {
         "PyTorch's default": 0,
         "num_workers = cores": cores,
         "4 x GPUs": 4 * gpus if gpus else None,
         "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
-        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(cores // ranks, batch, 8),
         "torch's suggested maximum": affinity,
     }

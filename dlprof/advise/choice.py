@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
@@ -210,6 +211,8 @@ class Speeds:
     # By how much the log rate that it keeps of what it recommends is above the believed one: the
     # others are shown on the same level.
     level: float = 0.0
+    # The steady rate that no loader exceeds, by its step: as trials show that, or as it is stated.
+    most: float = math.inf
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that shows it.
@@ -239,7 +242,7 @@ class Speeds:
         if key in self.kept:
             return self.kept[key].times(math.exp(-self.epochs[key].value))
         found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
-        return found.times(math.exp(self.level))
+        return found.through(lambda each: min(self.most, math.exp(self.level) * each))
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
@@ -257,8 +260,12 @@ class Speeds:
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
         found = product(steady, self.epochs[key].minus(self.epochs[other]).factor())
-        if self.kept:
-            found = found.times(self.rate(key).value / self.rate(other).value / found.value)
+        if self.kept or self.most < math.inf:
+            one, two = self.rate(key), self.rate(other)
+            found = found.times(one.value / two.value / found.value)
+            most, rest = (self.most * math.exp(self.epochs[each].value) for each in (key, other))
+            low, high = one.ends[0] / max(rest, two.value), max(most, one.value) / two.ends[0]
+            found = found.through(lambda each: min(max(each, low), high))
         return found
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
@@ -269,7 +276,8 @@ class Speeds:
         """By how much the log rate of one is above that of another."""
         if key == other:
             return Gap(0.0, 0.0, math.inf)
-        return self.belief.gap(key, other).minus(self.epochs[other].minus(self.epochs[key]))
+        found = self.belief.gap(key, other)._replace(value=self._log(key) - self._log(other))
+        return found.minus(self.epochs[other].minus(self.epochs[key]))
 
     def room(
         self, candidate: Candidate, situation: Situation, alike: Collection[Candidate]
@@ -306,7 +314,10 @@ class Speeds:
 
     def log_speed(self, key: str) -> float:
         """Natural logarithm of a configuration's rate."""
-        return self.belief.log_rates[key] + self.epochs[key].value
+        return self._log(key) + self.epochs[key].value
+
+    def _log(self, key: str) -> float:
+        return min(self.belief.log_rates[key], math.log(self.most))
 
 
 def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None = None) -> Speeds:
@@ -338,9 +349,8 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        if stored is not None:
-            batch_cv = situation.calibration.cpu_cv if situation.is_calibrated else None
-            expected = ExpectedRates.of(stored.cells, stored.log_sd, batch_cv=batch_cv)
+        of = functools.partial(ExpectedRates.of, by=run.calibration)
+        expected = None if stored is None else of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     timed = _timed(trials)
@@ -373,11 +383,21 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         claimed={} if seen else {c.key: each.steady for c, each in models.items()},
         kept={each.config.key: each.samples_per_s for each in kept},
         kept_ratios={(each.config.key, pick): each.ratio for each in kept},
+        most=_most_of(trials, rates),
     )
     if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
         return speeds
     level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
+
+
+def _most_of(trials: Iterable[Trial], rates: Mapping[str, Rates]) -> float:
+    """What the fastest step in any of some trials allows, if any shows it by itself."""
+    # Ranks also wait for each other's data, in their steps; and turnovers are no step.
+    alone = (rates[trial.id] for trial in trials if not (trial.ranks or trial.whole_epochs))
+    seen = [(each.samples_per_s, each.wait_fraction) for each in alone]
+    busy = [rate / (1 - wait) for rate, wait in seen if wait is not None and wait < 1]
+    return max(busy, default=math.inf) or math.inf
 
 
 def _timed(trials: Iterable[Trial]) -> dict[Config, int]:
@@ -524,22 +544,25 @@ def candidates_of(
     return found, speeds
 
 
-def gains_over(run: Run, own: Config) -> Callable[[Config], Estimate | None]:
-    """Gives a configuration's rate over that of another, as all views of a run do, if known."""
-    situation = Situation.of(run)
+def shown_rate(run: Run, config: Config) -> Estimate | None:
+    """A configuration's rate, samples/s, as all views of a run show it, if known."""
+    speeds = _shown(run, config)
+    return None if speeds is None else speeds.rate(config.key)
 
-    def gain(config: Config) -> Estimate | None:
-        models: dict[Config, Prediction] = {}
-        if situation.is_calibrated:
-            with contextlib.suppress(UsageError):  # it says nothing of this batch size
-                models = predictions(situation, {own, config})
-        speeds = speeds_of(situation, models)
-        known = speeds.belief.log_rates.keys()
-        if config.key not in known or own.key not in known:
-            return None
-        return speeds.ratio(config.key, own.key)
 
-    return gain
+def shown_gain(run: Run, own: Config, config: Config) -> Estimate | None:
+    """A configuration's rate over that of another, likewise."""
+    speeds = _shown(run, own, config)
+    return None if speeds is None else speeds.ratio(config.key, own.key)
+
+
+def _shown(run: Run, *configs: Config) -> Speeds | None:
+    situation, models = Situation.of(run), dict[Config, Prediction]()
+    if situation.is_calibrated:
+        with contextlib.suppress(UsageError):  # it says nothing of this batch size
+            models = predictions(situation, {*configs})
+    speeds = speeds_of(situation, models)
+    return speeds if {each.key for each in configs} <= speeds.belief.log_rates.keys() else None
 
 
 def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
@@ -597,8 +620,8 @@ def _expected(
     from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    cells, batch_cv = (*beside, *cells_of(models)), situation.calibration.cpu_cv
-    return ExpectedRates.of(cells, log_sd, calibrated, batch_cv=batch_cv)
+    cells, by = (*beside, *cells_of(models)), situation.calibration
+    return ExpectedRates.of(cells, log_sd, calibrated, by=by)
 
 
 def _calibrating(situation: Situation) -> set[Config]:
@@ -646,6 +669,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
     )
     crowded = there_free <= free + at.SAME_CORES
+    stated = situation.step_s > 0 and not situation.step_cpu_s  # else tracing made it longer
     level = speeds_of(own).level if seen and own.as_measured else 0.0
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
@@ -683,6 +707,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
             )
             for c, each in ({} if seen else models).items()
         },
+        most=(calibration.samples_per_batch or 1.0) / situation.step_s if stated else math.inf,
     )
 
 
@@ -837,9 +862,8 @@ def within_limits(
         else:
             broken.setdefault(found[0], []).append((candidate, found[1]))
     if not kept:
-        needs = "; ".join(
-            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
-        )
+        first = ((limit, *rows[0]) for limit, rows in broken.items())
+        needs = "; ".join(f"{limit}, and {each.name} {need}" for limit, each, need in first)
         raise UsageError(
             f"No configuration of this run keeps within the limits: {needs}",
             hint="Raise the limit, or run a sweep with smaller settings.",
@@ -908,16 +932,14 @@ def decide(
     except UsageError:  # none of them keeps the limits, as what was measured does
         return choice, limit_reasons
     both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
-    claim = (
-        f"{choice.pick.name} is the best measured configuration, and likely slower than one "
-        "that was not measured"
-    )
+    claim = f"{choice.pick.name} is the best measured configuration, and likely slower than one "
+    claim += "that was not measured"
     left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
     return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
 
 
 def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice, list[Reason]]:
-    wanted = {*(cells or candidate_configs(situation))}
+    wanted = {*(cells or _trusted(situation.run, [*candidate_configs(situation)]))}
     by_rules = [each for each in rule_configs(situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
     found, speeds = candidates_of(situation, {*wanted, *by_rules})
@@ -928,10 +950,8 @@ def _among_all(situation: Situation, cells: Collection[Config]) -> tuple[Choice,
 def _fails_there(broken: Failure) -> TargetError:
     where = "in every configuration that was tried"
     if broken.batches is not None:
-        where = (
-            "at the same place of an epoch in every configuration that reached it, after "
-            f"{counted(broken.batches, 'batch')}"
-        )
+        where = "at the same place of an epoch in every configuration that reached it"
+        where += f", after {counted(broken.batches, 'batch')}"
     return TargetError(
         f"Loading fails {where}: {broken.message}",
         hint=broken.hint,
@@ -961,19 +981,14 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
         said = "The run holds only traced trials, whose rates are not compared"
         hint = f"Go on with it{also}: {run.resume_command}"
     elif run.trials:
-        count = len(run.trials)
-        said = "The run's only trial gave no rate"
-        if count > 1:
-            said = f"None of the run's {count} trials gave a rate"
-        if not failed:
-            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
-        first, failure = failed[0]
-        one = "the first" if count > 1 else "it"
-        return NothingMeasuredError(
-            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
-            hint=failure.hint,
-            failures=[(each.kind, each.message) for _, each in failed],
-        )
+        said, one = "The run's only trial gave no rate", "it"
+        if (count := len(run.trials)) > 1:
+            said, one = f"None of the run's {count} trials gave a rate", "the first"
+        hint = "Give the sweep more time with --budget."
+        for first, failure in failed[:1]:
+            why = f"{said}; {one} {failed_or_skipped(first)}: {failure.message}"
+            kinds = [(each.kind, each.message) for _, each in failed]
+            return NothingMeasuredError(why, hint=failure.hint, failures=kinds)
     return NothingMeasuredError(said, hint=hint)
 
 
@@ -1056,10 +1071,7 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
 
 
 def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
-    """What was only predicted and may be used: nothing like it failed, nor are workers too many.
-
-    Of ``among``, or of what a sweep predicted.
-    """
+    """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
     run = situation.run
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
@@ -1071,14 +1083,9 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {trial.config for trial in run.completed}
-    cells = [
-        config
-        for config in among
-        if config not in known
-        and config.num_workers <= most
-        and not found.is_useless(config)
-        and not may_fail(run, config)
-    ]
+    new = (config for config in among if config not in known and config.num_workers <= most)
+    fine = (config for config in new if not found.is_useless(config))
+    cells = [config for config in fine if not may_fail(run, config)]
     memory = limits.max_ram_bytes, limits.max_shm_bytes
     if memory == (None, None) or not cells or not situation.is_calibrated:
         return cells

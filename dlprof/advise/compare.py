@@ -130,18 +130,18 @@ class CauseKind(NamedTuple):
     cause: tuple[FindingCode, str] | None = None
 
 
-def _seconds(text: str, name: str) -> Callable[[Figures, Figures], str]:
-    return lambda a, b: text.format(format_duration(a[name]), format_duration(b[name]))
+def _both(
+    text: str, name: str, shown: Callable[[Any], str] = format_duration
+) -> Callable[[Figures, Figures], str]:
+    return lambda a, b: text.format(shown(a[name]), shown(b[name]))
 
 
 def _cpu(a: Figures, b: Figures) -> str:
-    text = _seconds("A sample takes {} of CPU time in A and {} in B", "cpu_s_per_sample")(a, b)
+    text = _both("A sample takes {} of CPU time in A and {} in B", "cpu_s_per_sample")(a, b)
     one, two = ((side["other_cpu_cores"] or 0.0) / side["usable_cores"] for side in (a, b))
     if abs(one - two) >= at.SHARED:
-        text += (
-            "; processes on the same cores may be a part of that: they share caches,"
-            " hyper-threads and clock rate"
-        )
+        text += "; processes on the same cores may be a part of that: they share caches,"
+        text += " hyper-threads and clock rate"
     return text + "."
 
 
@@ -168,7 +168,7 @@ def _neighbours(side: Figures, means: str = "") -> str:
 
 
 def _storage(a: Figures, b: Figures) -> str:
-    text = _seconds("A sample is blocked {} on its data in A and {} in B", "io_s_per_sample")(a, b)
+    text = _both("A sample is blocked {} on its data in A and {} in B", "io_s_per_sample")(a, b)
     hits = [side["cache_hit_fraction"] for side in (a, b)]
     if None not in hits:
         text += f"; {percent(hits[0])} and {percent(hits[1])} came from the page cache"
@@ -180,18 +180,18 @@ def _storage(a: Figures, b: Figures) -> str:
 
 def _receive(a: Figures, b: Figures) -> str:
     text = "Receiving takes the main process {} a sample in A and {} in B"
-    text = _seconds(text, "receive_s_per_sample")(a, b)
+    text = _both(text, "receive_s_per_sample")(a, b)
     if a["pin_s_per_sample"] or b["pin_s_per_sample"]:
-        text += _seconds("; pinning, {} and {}", "pin_s_per_sample")(a, b)
+        text += _both("; pinning, {} and {}", "pin_s_per_sample")(a, b)
     return text + "."
 
 
 def _waiting(a: Figures, b: Figures) -> str:
-    text = _seconds("The loop waits {} a sample in A and {} in B", "wait_s_per_sample")(a, b)
+    text = _both("The loop waits {} a sample in A and {} in B", "wait_s_per_sample")(a, b)
     if a["settings"] != b["settings"]:
-        text += f": A has {a['settings']}, B {b['settings']}"
+        text += _both(": A has {}, B {}", "settings", str)(a, b)
     if a["fetch_s_per_batch"] and b["fetch_s_per_batch"]:
-        text += _seconds("; fetching a batch takes {} in A and {} in B", "fetch_s_per_batch")(a, b)
+        text += _both("; fetching a batch takes {} in A and {} in B", "fetch_s_per_batch")(a, b)
     return text + "."
 
 
@@ -209,10 +209,7 @@ KINDS: Mapping[PartCode, CauseKind] = {
         "available cores",
         ("affinity", "own_stretch"),
         ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
-        lambda a, b: (
-            f"The loader may run on {a['affinity_cpus']:g} CPUs in A and on"
-            f" {b['affinity_cpus']:g} in B."
-        ),
+        _both("The loader may run on {} CPUs in A and on {} in B.", "affinity_cpus", "{:g}".format),
         ("cpu.affinity", "Let the job run on more CPUs: affinity mask, cpuset, taskset."),
     ),
     "quota": CauseKind(
@@ -247,7 +244,7 @@ KINDS: Mapping[PartCode, CauseKind] = {
         "copies to the device",
         ("copy_s",),
         ("copy_s_per_sample",),
-        _seconds("Copying to the device takes {} a sample in A and {} in B.", "copy_s_per_sample"),
+        _both("Copying to the device takes {} a sample in A and {} in B.", "copy_s_per_sample"),
         ("transfer.link", "Pin memory, and look at the link with dlprof transfer."),
     ),
     "wait": CauseKind(
@@ -260,14 +257,14 @@ KINDS: Mapping[PartCode, CauseKind] = {
         "the training step",
         ("step_s",),
         ("step_s_per_sample", "wait_fraction"),
-        _seconds("The training step takes {} a sample in A and {} in B.", "step_s_per_sample"),
+        _both("The training step takes {} a sample in A and {} in B.", "step_s_per_sample"),
         ("consumer", "The step is the limit; the loader is not what to change."),
     ),
     "settings": CauseKind(
         "the settings",
         ("workers", "pin_thread"),
         ("settings",),
-        lambda a, b: f"A ran with {a['settings']}, B with {b['settings']}.",
+        _both("A ran with {}, B with {}.", "settings", str),
     ),
     "remainder": CauseKind(
         "unexplained", (), (), lambda _a, _b: "What the figures of the runs don't explain."
@@ -374,9 +371,8 @@ def _verdict(
         return text
     biggest, *others = towards
     if biggest.code == "remainder":
-        return (
-            f"{text} Most of it is not explained by what the runs hold: profile both to see more."
-        )
+        more = "profile both to see more"
+        return f"{text} Most of it is not explained by what the runs hold: {more}."
     share = biggest.log_ratio.value / total
     most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
     factor = f"{biggest.factor.value:.2f}x"
@@ -431,25 +427,25 @@ def _findings(
     sign = 1 if sum(part.log_ratio.value for part in parts) > 0 else -1
     found = []
     for part in parts:
-        loss = sign * part.log_ratio.value
-        cost = 1 - math.exp(-max(0.0, loss))
+        cost = 1 - math.exp(-max(0.0, sign * part.log_ratio.value))
         cause = _cause(part, slow.config, fast.config, own)
         if cost < at.SAME_RATE or cause is None:
             continue
         gain = part.factor if sign > 0 else part.factor.inverse
         unsure = gain.low is not None and gain.low <= 1
-        finding = Finding(
-            code=cause[0],
-            severity=severity_of(cost),
-            title=part.title,
-            explanation=part.explanation,
-            evidence={"a": part.a, "b": part.b, "trials": [*slow.trials]},
-            fix=cause[1],
-            predicted_gain=gain if part.alone is None else gain.times(part.alone / gain.value),
-            cost=cost,
-            doubtful="Its interval reaches to no difference." if unsure else "",
+        found.append(
+            Finding(
+                code=cause[0],
+                severity=severity_of(cost),
+                title=part.title,
+                explanation=part.explanation,
+                evidence={"a": part.a, "b": part.b, "trials": [*slow.trials]},
+                fix=cause[1],
+                predicted_gain=gain if part.alone is None else gain.times(part.alone / gain.value),
+                cost=cost,
+                doubtful="Its interval reaches to no difference." if unsure else "",
+            )
         )
-        found.append(finding)
     return tuple(sorted(found, key=lambda each: -each.cost))
 
 
@@ -962,10 +958,8 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
         yield "Each script ran once: run-to-run variation is unknown."
         return
     if a.settings != b.settings and not bridges(a, b):
-        yield (
-            "Neither run measured both settings, so their part is an estimate. More workers "
-            "may also take a larger share of busy cores."
-        )
+        estimate = "Neither run measured both settings, so their part is an estimate."
+        yield f"{estimate} More workers may also take a larger share of busy cores."
     for name, own in (("A", a.own), ("B", b.own)):
         if len(own) == 1:
             yield f"{name} was measured only once, so its spread is unknown."
@@ -1019,10 +1013,8 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
         lasting = " and ".join(map(format_duration, step_s))
         yield f"The runs were measured with different steps ({lasting})."
     if one.torch_version != two.torch_version:
-        yield (
-            f"The versions of torch differ ({one.torch_version} and {two.torch_version}): that "
-            "may explain some of the CPU time per sample."
-        )
+        differ = f"The versions of torch differ ({one.torch_version} and {two.torch_version})"
+        yield f"{differ}: that may explain some of the CPU time per sample."
     if one.python_version != two.python_version:
         yield f"The versions of Python differ ({one.python_version} and {two.python_version})."
     if (one.accelerator is None) != (two.accelerator is None):
@@ -1125,12 +1117,10 @@ def _batch_figures(chosen: Chosen) -> dict[str, Any]:
     share = 1.0
     if config.num_workers and in_worker_s and in_main_s is not None:
         share = max(0.01, in_worker_s / (in_worker_s + in_main_s))
-    receive_s, pin_s = (
-        mean_s("receive_cpu_s", "receive_io_s", "main_cpu_s", stages=["dispatch", "rebuild"]),
-        mean_s("pin_s", stages=["pin"]),
-    )
-    has_device = run.header.accelerator is not None
-    copy_s = mean_s(stages=["copy"])
+    taken = ("receive_cpu_s", "receive_io_s", "main_cpu_s")
+    receive_s = mean_s(*taken, stages=["dispatch", "rebuild"])
+    pin_s = mean_s("pin_s", stages=["pin"])
+    has_device, copy_s = run.header.accelerator is not None, mean_s(stages=["copy"])
     if copy_s is None and known is not None:
         copy_s = each(known.copy_s)
     io_s, source = mean_s("io_s"), "a traced trial"
@@ -1212,10 +1202,9 @@ def _left_waiting(chosen: Chosen) -> tuple[float | None, str]:
 
     It is their time per sample less CPU time and run-queue wait, as there nothing overlaps.
     """
-    size = chosen.settings.batch_size
-    own = chosen.run.header.target.batch_size
+    run, size = chosen.run, chosen.settings.batch_size
     plain = [t for t in chosen.trials if not t.config.num_workers]
-    plain = [t for t in plain if (t.config.batch_size or own) == size]
+    plain = [t for t in plain if _settings(run, t.config).batch_size == size]
     found = []
     for trial in plain:
         cores, queued = trial.usage.own_cpu_cores, trial.usage.run_queue_wait_fraction

@@ -62,12 +62,8 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     if longer := _longer(evidence, allowance):
         return _affordable(longer, allowance, left_s)
     if evidence.reads_files and not evidence.trials("cold"):
-        cold = Experiment(
-            name="with a cold page cache",
-            role="cold",
-            config=evidence.config,
-            trial_s=allowance.trial_s,
-        )
+        name, trial_s = "with a cold page cache", allowance.trial_s
+        cold = Experiment(name=name, role="cold", config=evidence.config, trial_s=trial_s)
         return _affordable([cold], allowance, left_s)
     block = _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
     # Every other block the other way round, so that drift within one favours nobody.
@@ -88,15 +84,11 @@ def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
 
 
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """The present configuration plain, explained, and plain again; calibrations between.
-
-    Those are of none, one and two workers, instrumented, where that is not what is explained
-    anyway. The last is longer than the first, so that memory which grows shows.
-    """
+    """The present configuration plain, explained, and plain again; calibrations between."""
     now, trial_s, most = evidence.config, allowance.trial_s, allowance.workers
     plain = Experiment(name="as it is", role="present", config=now, trial_s=trial_s, turnover=True)
-    counts = [count for count in (0, 1, 2) if most is None or count <= most]
-    few = [dataclasses.replace(now, num_workers=count).canonical() for count in counts]
+    counts = [n for n in (0, 1, 2) if n != now.num_workers and (most is None or n <= most)]
+    few = (dataclasses.replace(now, num_workers=count).canonical() for count in counts)
     calibrations = [
         Experiment(
             name=f"calibration with {config.num_workers} workers",
@@ -106,17 +98,12 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
             trial_s=0.8 * trial_s,
         )
         for config in few
-        if config.num_workers != now.num_workers
-        and not evidence.why_fixed(config)
-        and evidence.integrity.fault(config) is None
+        if not evidence.why_fixed(config) and evidence.integrity.fault(config) is None
     ]
+    traced = dataclasses.replace(plain, name="explained", explain=True)
+    # So that memory which grows shows.
     longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=2.0 * trial_s)
-    return [
-        plain,
-        dataclasses.replace(plain, name="explained", explain=True),
-        *calibrations,
-        longer,
-    ]
+    return [plain, traced, *calibrations, longer]
 
 
 def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
@@ -130,9 +117,8 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     trial_s = min(8.0 * allowance.trial_s, max(4.0 * allowance.trial_s, wanted_s))
     if not may_grow(evidence, rate * trial_s):
         return []
-    name = "longer, to check for memory growth"
-    config = evidence.config
-    return [Experiment(name=name, role="present", config=config, trial_s=trial_s, repetition=2)]
+    name, now = "longer, to check for memory growth", evidence.config
+    return [Experiment(name=name, role="present", config=now, trial_s=trial_s, repetition=2)]
 
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
@@ -160,25 +146,22 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         spread = statistics.stdev(made_s) / statistics.fmean(made_s)
         wanted_s = (spread / 0.1) ** 2 / evidence.rate
         trial_s = min(2.5 * trial_s, max(trial_s, wanted_s))
-    experiments = [
-        Experiment(name="as it is", role="present", config=evidence.config, trial_s=trial_s),
-        *(_variant(config, evidence, trial_s) for config in configs),
-    ]
-    return [dataclasses.replace(each, repetition=block) for each in experiments]
-
-
-def _variant(config: Config, evidence: Evidence, trial_s: float) -> Experiment:
-    """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
-    changed = evidence.config.differing(config)
-    if "num_workers" in changed:
-        changed = [name for name in changed if name != "prefetch_factor"]
-    return Experiment(
-        name=_TRYING + ", ".join(f"{name}={getattr(config, name)}" for name in changed),
-        role="variant",
-        config=config,
-        trial_s=trial_s,
-        turnover=not {"persistent_workers", "start_method"}.isdisjoint(changed),
-    )
+    now = evidence.config
+    found = [Experiment(name="as it is", role="present", config=now, trial_s=trial_s)]
+    for config in configs:
+        changed = now.differing(config)
+        if "num_workers" in changed:
+            changed = [name for name in changed if name != "prefetch_factor"]
+        variant = Experiment(
+            name=_TRYING + ", ".join(f"{name}={getattr(config, name)}" for name in changed),
+            role="variant",
+            config=config,
+            trial_s=trial_s,
+            # What keeps workers between epochs shows at an epoch's end only.
+            turnover=not {"persistent_workers", "start_method"}.isdisjoint(changed),
+        )
+        found.append(variant)
+    return [dataclasses.replace(each, repetition=block) for each in found]
 
 
 def _affordable(

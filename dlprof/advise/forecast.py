@@ -239,7 +239,8 @@ def forecast(
     wanted = {*useful(run, asked)}
     # All are compared with PyTorch's default and with what he has, whether or not they are named.
     size = situation.calibration.batch_size
-    present, best = situation.present, None if configs is None else _best_of_all(situation)
+    present, named_some = situation.present, configs is not None and situation.as_measured
+    best = _best_of_all(situation) if named_some else None  # elsewhere a question of its own
     own = (each for each in (present, best) if each and each.batch_size in {None, size})
     compared = attainable(run, [Config(batch_size=size), *own], {})
     found, speeds = candidates_of(situation, useful(run, {*wanted, *compared}))
@@ -409,11 +410,11 @@ def _decided(
 
 
 def _best_of_all(situation: Situation) -> Config | None:
-    """What the run's trials recommend of all settings; elsewhere that is a question of its own."""
+    """What is recommended of all settings; ``None`` where nothing is."""
     if (kept := kept_answer(situation)) is not None:
         return kept.config
-    with contextlib.suppress(DlprofError):  # nothing is
-        return decide(situation)[0].pick.config if situation.as_measured else None
+    with contextlib.suppress(DlprofError):
+        return decide(situation)[0].pick.config
     return None
 
 
@@ -475,6 +476,8 @@ class Feed(Answer):
     machine_cores: float  # cores that there are
     enough: bool  # whether they are enough
     machine_wait_fraction: float  # how much the step would wait on those
+    # What is recommended on those, as ``dlprof recommend`` says it; ``None`` where nothing is.
+    recommended: Config | None
 
 
 def feed(
@@ -484,29 +487,21 @@ def feed(
 
     By bisection: waiting falls with workers and with cores. Where taking a batch into the main
     process already makes the step wait for longer than asked, no loader could do better, and the
-    rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
-    believed of such a configuration by what the run measured. Other settings are those of ``base``,
-    else those of the run.
+    rate may be lower than the best possible by what is asked. Each waits as is believed of it by
+    what the run measured, as in all views. Other settings are those of ``base``, else those of the
+    run.
     """
     run, calibration = situation.run, situation.calibration
-    step_s = _step_of(situation)
-    factor, tried = 1.0, set[Config]()
-    for _ in range(8):  # how far off the model is depends on what is found
-        found = _Search(situation, factor, base)
-        least = found.least_wait()
-        enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
-        allowed = max_wait if enough else least + max_wait * (1 - least)
-        workers, prefetch, cores = found.fewest(allowed)
-        (config,) = useful(run, [found.config(workers, prefetch)])
-        there = situation.supposing(cores=float(cores))
-        endless = there.supposing(step_s=0.0, step_cpu_s=0.0)
-        unfed, speeds = candidates_of(endless, [config])
-        own_rate, raw = speeds.steady(config.key), predictions(endless, [config])[config].steady
-        if config in tried:
-            break
-        tried.add(config)
-        factor = own_rate.value / raw.value
-    (fed,), fed_speeds = candidates_of(there, [config])
+    step_s, found = _step_of(situation), _Search(situation, None, base)
+    least = found.least_wait()
+    enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
+    allowed = max_wait if enough else least + max_wait * (1 - least)
+    workers, prefetch, cores = found.fewest(allowed)
+    (config,) = useful(run, [found.config(workers, prefetch)])
+    endless = situation.supposing(cores=float(cores), step_s=0.0, step_cpu_s=0.0)
+    unfed, speeds = candidates_of(endless, [config])
+    own_rate = speeds.steady(config.key)
+    fed, fed_speeds = found.believed(config, float(cores))
     prediction = fed.prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
@@ -548,6 +543,7 @@ def feed(
         reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
         enough=can_be_fed and machine_wait <= allowed,
         machine_wait_fraction=machine_wait,
+        recommended=_best_of_all(situation),
         confidence=confidence,
         confidence_reason=reason,
         calibrated=Calibrated.of(situation),
@@ -841,12 +837,16 @@ class _Search:
     """How long a step waits, by workers, depth of queues, cores and ranks; each computed once.
 
     Where loading is ``factor`` times as fast as the model says, all that it takes over the same
-    step is as it would be over a step so much longer.
+    step is as it would be over a step so much longer. With ``None`` each configuration is as fast
+    as is believed of it.
     """
 
-    def __init__(self, situation: Situation, factor: float, base: Config | None = None) -> None:
-        run = situation.run
-        steps = {name: factor * getattr(situation, name) for name in ("step_s", "step_cpu_s")}
+    def __init__(
+        self, situation: Situation, factor: float | None, base: Config | None = None
+    ) -> None:
+        run, longer = situation.run, 1.0 if factor is None else factor
+        steps = {name: longer * getattr(situation, name) for name in ("step_s", "step_cpu_s")}
+        self._believes = factor is None
         self._conditions = dataclasses.replace(situation, **steps).conditions
         self._calibration, self._base = situation.calibration, base or base_config(run)
         self._situation, self._step_s = situation, sum(steps.values())
@@ -880,11 +880,21 @@ class _Search:
 
     def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
         key = (workers, prefetch, cores, ranks or self._conditions.ranks)
-        if key not in self._known:
+        if key not in self._known and self._believes:
+            one, speeds = self.believed(self.config(workers, prefetch), cores)
+            self._known[key] = speeds.wait_fraction(one) or 0.0
+        elif key not in self._known:
             cell = self.cell(self.config(workers, prefetch), *key[2:])
             rate = steady_rate(cell).batches_per_s
             self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
         return self._known[key]
+
+    def believed(self, config: Config, cores: float) -> tuple[Candidate, Speeds]:
+        """A configuration as all views have it, on so many cores."""
+        here = cores == self._situation.cores  # which trials may show
+        where = self._situation if here else self._situation.supposing(cores=cores)
+        (one,), speeds = candidates_of(where, [config])
+        return one, speeds
 
     def least_wait(self) -> float:
         """What remains of the wait with more workers and cores than are of any use.
@@ -892,24 +902,30 @@ class _Search:
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
         that computes costs much.
         """
-        fed = (self.wait(self._most, depth, self._ample(self._most)) for depth in self._depths)
+        fed = (self._least(depth)[0] for depth in self._depths)
         return min(*fed, self.wait(0, 0, self._ample(0)))
+
+    def _least(self, depth: int) -> tuple[float, int]:
+        """The least wait with queues so deep, and workers that have it: of too many it is more."""
+        some = {self._most, *(1 << n for n in range(self._most.bit_length()))}
+        return min((self.wait(workers, depth, self._ample(workers)), workers) for workers in some)
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
         """The fewest workers, ``prefetch_factor`` and cores that keep a wait over the least."""
-        most = self._most
 
-        def enough_workers(depth: int) -> int:
-            return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
+        def enough_workers(depth: int) -> tuple[bool, int, int, int]:
+            least, most = self._least(depth)
+            few = _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
+            return least > allowed, few, depth, most
 
         def enough_cores(workers: int, depth: int) -> int:
             ample = math.ceil(self._ample(workers))
             return _first(lambda c: self.wait(workers, depth, float(c)) <= allowed, 1, ample)
 
-        if self.wait(0, 0, self._ample(0)) <= allowed or not most:
+        if self.wait(0, 0, self._ample(0)) <= allowed or not self._most:
             return 0, 0, enough_cores(0, 0)
-        few, depth = min((enough_workers(depth), depth) for depth in self._depths)
-        more = min(2 * few, max(few, most))  # with them, cores that are short are used better
+        _, few, depth, most = min(map(enough_workers, self._depths))
+        more = min(2 * few, most)  # with them, cores that are short are used better
         cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores

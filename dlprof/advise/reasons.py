@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import saturating_workers
@@ -19,6 +18,7 @@ from dlprof.advise.choice import (
     Candidate,
     Choice,
     against_model,
+    candidates_of,
     cores_share,
     gather,
     mostly_waits,
@@ -56,7 +56,6 @@ from dlprof.records import (
     raised_by_data,
 )
 from dlprof.records.record import record
-from dlprof.records.trial import PinGain
 from dlprof.stats.belief import NEAR, PROBABILITY, RISK, believe, observe
 from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -103,8 +102,8 @@ def _conditions(choice: Choice) -> Iterator[Reason]:
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
     if once_s >= 1.0:
-        claim = "Its first batches are slower than its steady rate, which costs a training run "
-        claim += f"{format_duration(once_s)} once"
+        slower = "Its first batches are slower than its steady rate"
+        claim = f"{slower}, which costs a training run {format_duration(once_s)} once"
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
     warnings = (text for trial in trials for text in trial.warnings)
     for cut in [text for text in warnings if text.startswith(CUT_SHORT_SIGN)][:1]:
@@ -116,11 +115,8 @@ def _unchecked(run: Run, pick: Config) -> Iterator[Reason]:
     found, workers = Integrity.of(run), pick.num_workers
     checked = workers in {0, 1, *found.shared_out} or found.doubt(workers)
     if run.header.target.kind == "iterable" and not checked:
-        claim = (
-            f"Not verified: that {workers} workers yield each sample once. That takes whole "
-            "epochs with them, and with one worker or none"
-        )
-        yield Reason(claim=claim)
+        claim = f"Not verified: that {workers} workers yield each sample once. That takes whole "
+        yield Reason(claim=f"{claim}epochs with them, and with one worker or none")
 
 
 def _neighbours(run: Run) -> Iterator[Reason]:
@@ -140,13 +136,12 @@ def _neighbours(run: Run) -> Iterator[Reason]:
 
 def _failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
     """What failed or was skipped, and why, in the words of the failure itself."""
-    failed = [each for each in candidates if each.failures]
-    tried = [each for each in failed if each.failures[0].outcome != "skipped"]
-    skipped: dict[str, list[Candidate]] = {}
-    for each in failed:
-        if each not in tried:
-            failure = each.failures[0].failure
-            skipped.setdefault("" if failure is None else failure.kind, []).append(each)
+    tried, skipped = list[Candidate](), dict[str, list[Candidate]]()
+    for each in candidates:
+        for first in each.failures[:1]:
+            kind = "" if first.failure is None else first.failure.kind
+            alike = skipped.setdefault(kind, []) if first.outcome == "skipped" else tried
+            alike.append(each)
     single, more = [[each] for each in tried[:5]], tried[5:]
     for some in filter(None, [*single, more, *skipped.values()]):
         first = some[0].failures[0]
@@ -181,15 +176,13 @@ def _levers(run: Run, pick: Config) -> Iterator[Reason]:
 
 def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     """How much was predicted and how much measured, where a model chose what to measure."""
-    prediction = run.prediction
-    if prediction is None or not choice.situation.as_measured:
+    if run.prediction is None or not choice.situation.as_measured:
         return
-    measured = {trial.config for trial in run.completed}
-    explained_s = sum(trial.measured_s for trial in run.trials if trial.purpose == "explain")
-    whole = counted(len(prediction.cells), "configuration")
-    from_what = f" from {format_duration(explained_s)} of traced loading" if explained_s else ""
-    claim = f"{whole} predicted{from_what}, and {len(measured)} measured"
-    yield Reason(claim=claim, evidence={"cells": len(prediction.cells)})
+    cells, measured = len(run.prediction.cells), len({trial.config for trial in run.completed})
+    traced_s = sum(trial.measured_s for trial in run.trials if trial.purpose == "explain")
+    from_what = f" from {format_duration(traced_s)} of traced loading" if traced_s else ""
+    claim = f"{counted(cells, 'configuration')} predicted{from_what}, and {measured} measured"
+    yield Reason(claim=claim, evidence={"cells": cells})
 
 
 def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
@@ -199,10 +192,9 @@ def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        busy = f"{background_text(others).capitalize()}, and there are {cores:g}"
-        claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
-        if shared / alone > NEAR:
-            claim = f"{busy}, which costs next to nothing"
+        claim = f"{background_text(others).capitalize()}, and there are {cores:g}"
+        left = f": that leaves {percent(shared / alone)} of the rate on an idle machine"
+        claim += ", which costs next to nothing" if shared / alone > NEAR else left
         evidence = {"shared_samples_per_s": shared, "dedicated_samples_per_s": alone}
         yield Reason(claim=claim, evidence=evidence)
     if ranks > 1:
@@ -213,8 +205,8 @@ def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]
         if note:
             yield Reason(claim=f"Assumed: {note}")
     if situation.constraints.step_s is None and pick.config.num_workers:
-        claim = "No step was given, so this is for the highest rate: with --step-time fewer "
-        yield Reason(claim=f"{claim}workers may be enough")
+        claim = "No step was given, so this is for the highest rate"
+        yield Reason(claim=f"{claim}: with --step-time fewer workers may be enough")
 
 
 def _unordered(choice: Choice) -> Iterator[Reason]:
@@ -223,8 +215,7 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
     if config.num_workers < 2 or not config.in_order:
         return
     other = dataclasses.replace(config, in_order=False)
-    found = predictions(choice.situation, [config, other])
-    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key).value
     if gain >= at.PAYS:
         claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
         yield Reason(claim=claim, evidence={"gain": gain})
@@ -245,14 +236,14 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     trials, configs = sorted({*one.trial_ids, *two.trial_ids}), [one.key, two.key]
     shown_by = {"trials": trials} if measured else {"configs": configs}
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
+    is_ = "is" if measured else "would be"
     if ratio.is_wide:
         low, high, why, bound = ratio.low or 0.0, ratio.high or math.inf, "", ""
-        others = (each for each in (one, two) if each is not choice.pick)
-        for each in others:
-            if [trial.noisy for trial in each.trials] == [True]:
+        for each in (one, two):
+            if each is not choice.pick and [trial.noisy for trial in each.trials] == [True]:
                 low, high = 1.0, 1.0  # one trial that others disturbed shows no bound
                 why = f", as {each.name} was measured once, and disturbed"
-        is_, unsure = "is" if measured else "would be", f"How {one.name} compares with {two.name}"
+        unsure = f"How {one.name} compares with {two.name}"
         if low > 1 or high < 1:
             faster = "faster" if low > 1 else "slower"
             unsure = f"{one.name} {is_} {faster} than {two.name}, but by how much"
@@ -263,14 +254,11 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
             least = f"{one.name} is {loss_text(choice.loss)} than {two.name} ({PROBABILITY:.0%})"
             unsure = f"{least}; how much faster, if at all,"
         lead, colon, _ = claim.partition(": ") if high < 1 else ("", "", "")
-        more = "measure both"
-        if measured:
-            more = "rerun with a larger --budget or on a quieter machine"
+        rerun = "rerun with a larger --budget or on a quieter machine"
+        more = rerun if measured else "measure both"
         claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {more}"
-        return Reason(claim=claim, evidence=evidence)
-    claim = claim.format(
-        be="is" if measured else "would be", fast=as_fast(ratio), ci=between(ratio)
-    )
+    else:
+        claim = claim.format(be=is_, fast=as_fast(ratio), ci=between(ratio))
     return Reason(claim=claim, evidence=evidence)
 
 
@@ -305,7 +293,10 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     elif found is not None:
         from dlprof.model.bounds import describe
 
-        claim = f"With {choice.pick.name} {describe(found.bound, choice.situation.main_work)}"
+        there = choice.situation
+        claim = f"With {choice.pick.name} {describe(found.bound, there.main_work)}"
+        if found.bound == "cores" and there.fair_cores is not None:
+            claim += f": {_shared_cores(there.cores, there.fair_cores)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
 
 
@@ -325,9 +316,9 @@ def _main_limits(choice: Choice) -> Iterator[Reason]:
     if held:
         from dlprof.model.bounds import describe
 
-        work = situation.main_work
-        claim = f"With {choice.pick.name} {describe('main', work)}"
-        yield Reason(claim=claim, evidence={"bound": "main", "main_work": work})
+        claim = f"With {choice.pick.name} {describe('main', situation.main_work)}"
+        evidence = {"bound": "main", "main_work": situation.main_work}
+        yield Reason(claim=claim, evidence=evidence)
 
 
 def _present(choice: Choice) -> Iterator[Reason]:
@@ -375,26 +366,16 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     surely = choice.speeds.chance(pick.key, rival.key) >= (1 + PROBABILITY) / 2
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
-        fed = "would not surely keep the step fed"
     else:
         cost = "would be slower" if surely else "would likely be slower"
-        fed = "would not keep the step fed"
     if near and choice.fed and rival not in choice.pool:
-        cost = fed
+        cost = f"would not {'surely ' if rival.measured else ''}keep the step fed"
     elif near and (not rival.measured or rival not in choice.pool):
         return
-    claim = f"Fewer workers {cost}: {rival.name} {{be}} {{fast}}{{ci}}"
-    if (
-        not near
-        and rival.measured
-        and pick.measured
-        and _gave(choice, rival) >= _gave(choice, pick)
-    ):
-        claim = (
-            "The model has fewer workers slower, and their trials don't show it: "
-            f"{rival.name} {{be}} {{fast}}{{ci}}"
-        )
-    yield _compare(choice, rival, pick, claim)
+    both, why = rival.measured and pick.measured, f"Fewer workers {cost}"
+    if both and not near and _gave(choice, rival) >= _gave(choice, pick):
+        why = "The model has fewer workers slower, and their trials don't show it"
+    yield _compare(choice, rival, pick, f"{why}: {rival.name} {{be}} {{fast}}{{ci}}")
 
 
 def _gave(choice: Choice, candidate: Candidate) -> float:
@@ -440,12 +421,11 @@ def _pin(choice: Choice) -> Iterator[Reason]:
         return
     plain, pinned = sorted((choice.pick, other), key=lambda each: each.config.pin_memory)
     reason = _compare(choice, pinned, plain, "pin_memory=True {be} {fast} as pin_memory=False{ci}")
-    gain = typical_gain(pin_gains([*plain.trials, *pinned.trials]))
+    gain = pin_gain([*plain.trials, *pinned.trials])
     if gain is not None:
-        saved = {"total_s": gain.total_s, "copy_s": gain.copy_s, "receive_s": gain.receive_s}
-        costs = {name: getattr(gain.costs, name) for name in _PIN_COSTS}
-        evidence = {**reason.evidence, "saved_per_batch": saved, "pin_costs": costs}
-        reason = Reason(claim=f"{reason.claim}: {gain_words(gain)}", evidence=evidence)
+        saved, taken = gain
+        evidence = {**reason.evidence, "saved_per_batch": saved, "pin_costs": taken}
+        reason = Reason(claim=f"{reason.claim}: {gain_words(saved, taken)}", evidence=evidence)
     yield reason
 
 
@@ -465,18 +445,33 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(0.5, at.USED_UP * available):
-        return  # below half a core it is a loader that waits, on a machine that neighbours fill
-    if any(_main_limits(choice)):
-        return  # one thread of it wanted a core, whatever others left to the rest
     waited = typical(each.run_queue_wait_fraction for each in seen)
     there = choice.situation.run.header
+    evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
+    evidence |= {"available_cpu_cores": available}
+    if own is None or available is None or any(_main_limits(choice)):
+        return  # one thread of it wanted a core, whatever others left to the rest
+    share, cores = typical(each.fair_cpu_cores for each in seen), there.machine.usable_cores
+    shared = share is not None and share <= (1 - at.SHARED) * cores / there.launched
+    wanted = own / max(0.01, 1 - (waited or 0.0))  # by threads that always got a core at once
+    if share and shared and (waited or 0.0) > at.STARVED and at.USED_UP * wanted >= share:
+        claim = f"Cores are the limit: {_shared_cores(cores, share)} (it used {own:.1f})"
+        yield Reason(claim=claim, evidence={**evidence, "fair_cpu_cores": share})
+        return
+    if own < max(0.5, at.USED_UP * available):
+        return  # below half a core it is a loader that waits, on a machine that neighbours fill
     # Of several ranks one's share is as much of its share of the machine that was measured.
-    whole_machine = own * there.launched >= at.USED_UP * there.machine.usable_cores
+    whole_machine = own * there.launched >= at.USED_UP * cores
     if waited is None or waited > at.STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
-        evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
-        yield Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})
+        yield Reason(claim=claim, evidence=evidence)
+
+
+def _shared_cores(cores: float, share: float) -> str:
+    return (
+        f"sharing {cores:g} with other sessions or containers leaves it {share:.1f}, and more "
+        "workers get no more of them"
+    )
 
 
 def _ranks(choice: Choice) -> Iterator[Reason]:
@@ -500,75 +495,52 @@ def _placement(choice: Choice) -> Iterator[Reason]:
     machine, ranks = situation.machine, situation.constraints.ranks
     nodes, tried = machine.numa_nodes or 1, situation.as_measured and situation.launched > 1
     if nodes > 1 and ranks > 1 and machine.gpus and not tried:
-        claim = (
-            f"{nodes} NUMA nodes: torchrun {NumaBinding().option} would bind each rank to the "
-            f"cores of its GPU's node; a sweep with --launch-ranks {ranks} there tries whether "
-            "that pays"
-        )
+        binds = f"torchrun {NumaBinding().option} would bind each rank to the cores of its GPU's "
+        tries = f"a sweep with --launch-ranks {ranks} there tries whether that pays"
+        claim = f"{nodes} NUMA nodes: {binds}node; {tries}"
         yield Reason(claim=claim, evidence={"numa_nodes": nodes})
 
 
-def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
-    """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
+def pin_gain(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float | None]] | None:
+    """Seconds a batch that pinning saved, below 0 where it cost some, and what else it took.
 
-    Split into the copy's gain and the rest; of no pair whose rates or copies' time are missing.
+    Medians over pairs of trials of one block and purpose that differ in it alone; ``None`` where
+    none has both rates and the time of its copies. The copy's part is what the step waits less for;
+    the rest is that a thread of its own receives batches, beside the step.
     """
     unpinned = {(t.config, t.repetition, t.purpose): t for t in trials if not t.config.pin_memory}
-    found = []
-    for on in trials:
+    saved, costs = list[tuple[float, float]](), list[PinCosts]()
+    for on in (each for each in trials if each.config.pin_memory):
         plain = dataclasses.replace(on.config, pin_memory=False)
         off = unpinned.get((plain, on.repetition, on.purpose))
-        if not on.config.pin_memory or off is None or off.copies is None or on.copies is None:
+        if off is None or off.copies is None or on.copies is None:
             continue
         rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
         before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
         if min(rates) > 0 and before_s is not None and after_s is not None:
-            total_s, copy_s = 1 / rates[0] - 1 / rates[1], before_s - after_s
-            found.append(
-                PinGain(
-                    off=off.id,
-                    on=on.id,
-                    total_s=total_s,
-                    copy_s=copy_s,
-                    receive_s=total_s - copy_s,
-                    costs=on.copies.pin or PinCosts(),
-                )
-            )
-    return tuple(found)
-
-
-def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
-    """The median of several gains, figure by figure; ``None`` of none."""
-    if not gains:
+            saved.append((1 / rates[0] - 1 / rates[1], before_s - after_s))
+            costs.append(on.copies.pin or PinCosts())
+    if not saved:
         return None
-    total_s = statistics.median(gain.total_s for gain in gains)
-    copy_s = statistics.median(gain.copy_s for gain in gains)
-    costs: dict[str, Any] = {
-        name: typical(getattr(gain.costs, name) for gain in gains) for name in _PIN_COSTS
-    }
-    costs["pinned_bytes"] = costs["pinned_bytes"] and round(costs["pinned_bytes"])
-    return dataclasses.replace(
-        gains[0],
-        total_s=total_s,
-        copy_s=copy_s,
-        receive_s=total_s - copy_s,
-        costs=PinCosts(**costs),
-    )
+    total_s, copy_s = map(statistics.median, zip(*saved, strict=True))
+    taken = {name: typical(getattr(each, name) for each in costs) for name in _PIN_COSTS}
+    taken["pinned_bytes"] = taken["pinned_bytes"] and round(taken["pinned_bytes"])
+    return {"total_s": total_s, "copy_s": copy_s, "receive_s": total_s - copy_s}, taken
 
 
-def gain_words(gain: PinGain) -> str:
-    """A gain and its costs as the end of a sentence: where the time went, and what else it took."""
+def gain_words(saved: Mapping[str, float], taken: Mapping[str, float | None]) -> str:
+    """Both as the end of a sentence: where the time went, and what else it took."""
     total, copies, receiving = (
         f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
-        for saved_s in (gain.total_s, gain.copy_s, gain.receive_s)
+        for saved_s in saved.values()
     )
     words = f"{total} a batch, {copies} of it in copies and {receiving} in receiving"
-    costs, taken = gain.costs, list[str]()
-    if costs.thread_cpu_s is not None:
-        taken.append(f"{format_duration(costs.thread_cpu_s)} of its thread's CPU a batch")
-    if costs.pinned_bytes is not None:
-        taken.append(f"{format_bytes(costs.pinned_bytes)} of pinned memory")
-    return f"{words}; it takes {' and '.join(taken)}" if taken else words
+    cpu_s, held, costs = taken["thread_cpu_s"], taken["pinned_bytes"], list[str]()
+    if cpu_s is not None:
+        costs.append(f"{format_duration(cpu_s)} of its thread's CPU a batch")
+    if held is not None:
+        costs.append(f"{format_bytes(held)} of pinned memory")
+    return f"{words}; it takes {' and '.join(costs)}" if costs else words
 
 
 def certify(choice: Choice, among: Collection[Config] | None = None) -> Certificate | None:
@@ -673,22 +645,17 @@ def _keeping(choice: Choice) -> Iterator[Reason]:
     if not target.keeps_samples:
         return
     loaded = target.epochs_loaded(config)
-    claim = (
-        f"The dataset keeps samples in each process's memory "
-        f"({format_duration(target.first_sample_s)} the first time, "
-        f"{format_duration(target.kept_sample_s)} again), and rates are those of a first epoch. "
-    )
-    if config.num_workers and not config.persistent_workers:
-        claim += "Workers that end with each epoch lose them"
-    elif config.num_workers:
-        claim += (
-            f"Each worker has a cache of its own: as far as it holds them, 10 epochs load "
-            f"as much as {loaded:.1f}"
-        )
-    else:
-        claim += "Later ones come from memory, as far as it holds them"
-    evidence = {"first_sample_s": target.first_sample_s, "kept_sample_s": target.kept_sample_s}
-    yield Reason(claim=claim, evidence=evidence | {"epochs_loaded": loaded})
+    times_s = {"first_sample_s": target.first_sample_s, "kept_sample_s": target.kept_sample_s}
+    first, again = map(format_duration, times_s.values())
+    then = "Later ones come from memory, as far as it holds them"
+    if config.num_workers:
+        then = "Workers that end with each epoch lose them"
+    if config.num_workers and config.persistent_workers:
+        then = "Each worker has a cache of its own: as far as it holds them, 10 epochs load as "
+        then += f"much as {loaded:.1f}"
+    keeps = f"The dataset keeps samples in each process's memory ({first} the first time, {again} "
+    claim = f"{keeps}again), and rates are those of a first epoch. {then}"
+    yield Reason(claim=claim, evidence=times_s | {"epochs_loaded": loaded})
 
 
 def _untried(choice: Choice) -> str:
@@ -731,11 +698,9 @@ def slow_to_begin(run: Run) -> str:
     begun_s = math.fsum((t.startup_s or 0.0) + (t.epoch_turnover_s or 0.0) for t in seen)
     if run.end is None or run.end.reason != "budget" or not seen or 2 * begun_s < spent_s:
         return ""
-    first = format_duration(statistics.median(trial.startup_s or 0.0 for trial in seen))
-    return (
-        f"; the budget held {counted(len(run.trials), 'trial')}, as an epoch's first batch takes "
-        f"{first}"
-    )
+    first_s, held = statistics.median(trial.startup_s or 0.0 for trial in seen), len(run.trials)
+    takes = f"as an epoch's first batch takes {format_duration(first_s)}"
+    return f"; the budget held {counted(held, 'trial')}, {takes}"
 
 
 def _grows(choice: Choice) -> bool:
@@ -774,13 +739,8 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         early = f"epochs end early with num_workers={min(found.truncated)}"
         yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
     if raised_by_data(run):
-        yield (
-            "low",
-            (
-                "most configurations fail with the same error, also some that worked in other "
-                "trials: it follows from the data, not from the settings"
-            ),
-        )
+        same = "most configurations fail with the same error, also some that worked in other trials"
+        yield "low", f"{same}: it follows from the data, not from the settings"
     if not pick.measured:
         yield from _doubts_of_prediction(choice)
         return
@@ -807,10 +767,8 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
     agreed, disagrees = agreement(run), ""
     if agreed is not None and agreed.outside:
-        disagrees = (
-            f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
-            f"configurations (by up to {agreed.worst:.2g}x)"
-        )
+        disagrees = f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
+        disagrees += f"configurations (by up to {agreed.worst:.2g}x)"
     poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed

@@ -8,14 +8,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.candidates import (
-    OWN,
-    base_config,
-    candidate_configs,
-    rule_configs,
-    stored_limits,
-    wanted_configs,
-)
+from dlprof.advise import candidates
 from dlprof.advise.choice import (
     Candidate,
     Choice,
@@ -90,10 +83,8 @@ def recommend(
     found = () if situation.extrapolated else run.findings or growth_in(run)
     wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
-    certificate = certify(choice)
-    faster = tuple(_perhaps_faster(choice))
-    confidence, confidence_reason = judge(choice, certificate, faster=bool(faster))
-    confidence_reason += slow_to_begin(run)
+    certificate, faster = certify(choice), tuple(_perhaps_faster(choice))
+    confidence, reason = judge(choice, certificate, faster=bool(faster))
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(
@@ -101,7 +92,7 @@ def recommend(
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
         expected=expected_of(choice, choice.pick),
         confidence=confidence,
-        confidence_reason=confidence_reason,
+        confidence_reason=reason + slow_to_begin(run),
         certificate=certificate,
         reasons=(*present_failure(run), *explain(choice, limit_reasons, cases)),
         alternatives=(*_alternatives(choice), *faster),
@@ -141,26 +132,25 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
 
 
 def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
-    run = choice.situation.run
+    run, as_measured = choice.situation.run, choice.situation.as_measured
     speeds, pick, beyond = choice.speeds, choice.pick.key, dict[str, str]()
     for reason in limits:
         beyond |= reason.evidence.get("beyond", {})
-    as_measured = choice.situation.as_measured
-    known = {trial.config: as_measured for trial in run.completed}
-    known |= {each.config: each.measured and as_measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     # What failed has no rate, whatever was predicted of it before.
     works = (each for each in cells if not (as_measured and may_fail(run, each.config)))
-    known = {cell.config: False for cell in works} | known
+    known = {cell.config: False for cell in works}
+    known |= {trial.config: as_measured for trial in run.completed}
+    known |= {each.config: each.measured and as_measured for each in choice.allowed}
     # Without trials, only what the model was asked for.
     keys = speeds.claimed or speeds.belief.log_rates
-    rated = {config: measured for config, measured in known.items() if config.key in keys}
+    rated = [config for config in known if config.key in keys]
     return tuple(
         ConfigRate(
             config=config,
             samples_per_s=speeds.rate(config.key),
             ratio=speeds.ratio(config.key, pick),
-            measured=rated[config],
+            measured=known[config],
             # What nobody thought of choosing breaks a limit on workers, too.
             beyond=beyond.get(config.key)
             or broken_limit(Candidate(config=config, name=""), choice.situation),
@@ -206,7 +196,7 @@ def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
         return
     kept = dataclasses.replace(pick.config, persistent_workers=True)
     with contextlib.suppress(DlprofError):  # nothing can be predicted
-        wanted = wanted_configs(situation, {})
+        wanted = candidates.wanted_configs(situation, {})
         # Workers that persist go first: where they are the answer, no other need be predicted.
         for some in filter(None, ({kept}.intersection(wanted) - {pick.config}, wanted)):
             found, speeds = candidates_of(situation, some)
@@ -240,7 +230,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
             where = situation.supposing(neighbours=others)
             size, mine_too = mine.config.batch_size, {each.config for each in choice.allowed}
             among = {each for each in mine_too if each.batch_size == size}
-            found, _ = decide(where, among={*candidate_configs(where), *among})
+            found, _ = decide(where, among={*candidates.candidate_configs(where), *among})
             mine = found.of(mine.config) or found.pick
         bound = ""
         if mine.prediction is not None:
@@ -324,9 +314,9 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
 
     Nothing for those that are the target's own anyway.
     """
-    config, own = pick if pick.num_workers else base_config(run), present or Config()
+    config, own = pick if pick.num_workers else candidates.base_config(run), present or Config()
     words = []
-    for name in ("batch_size", *OWN):  # what a command would otherwise choose itself
+    for name in ("batch_size", *candidates.OWN):  # what a command would otherwise choose itself
         value = getattr(config, name)
         if value is not None and value != getattr(own, name):
             given = ("on" if value else "off") if isinstance(value, bool) else value
@@ -345,7 +335,7 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
     """
     situation, speeds = choice.situation, choice.speeds
     by_model, found, seen = situation.by_model, Integrity.of(situation.run), gather(situation.run)
-    for name, config in rule_configs(situation).items():
+    for name, config in candidates.rule_configs(situation).items():
         fault = None if config is None else found.fault(config)
         if config is None or fault is not None:
             why = fault.message if fault else "this machine has no GPU, so the rule says nothing"
@@ -356,17 +346,15 @@ def rules_of_thumb(choice: Choice) -> Iterator[RuleOfThumb]:
         known = sorted(measured, key=lambda each: each != config)
         if config.key in speeds.belief.log_rates and (by_model or not same):
             known.append(config)
-        failed = [t for each in same for t in each.failures if t.failure is not None and not known]
-        why = "" if known else f"num_workers={config.num_workers} was not measured"
-        for trial, failure in [(trial, trial.failure) for trial in failed[:1]]:
-            what = failed_or_skipped(trial)
-            why = f"num_workers={config.num_workers} {what}: {failure.message if failure else ''}"
+        failed = ((t, t.failure.message) for each in same for t in each.failures if t.failure)
+        whys = [f"{failed_or_skipped(trial)}: {message}" for trial, message in failed]
+        why = f"num_workers={config.num_workers} {[*whys, 'was not measured'][0]}"
         yield RuleOfThumb(
             name=name,
             config=known[0] if known else config,
             expected_samples_per_s=speeds.rate(known[0].key).value if known else None,
             predicted=bool(known) and not measured,
-            unavailable=why,
+            unavailable="" if known else why,
         )
 
 
@@ -378,7 +366,7 @@ def with_recommendation(run: Run) -> Run:
     if run.diagnosis is not None:
         return run
     try:
-        found = recommend(run, stored_limits(run.header.settings))
+        found = recommend(run, candidates.stored_limits(run.header.settings))
         return dataclasses.replace(run, recommendation=found)
     except DlprofError:  # nothing measured, or nothing within the limits: there is none
         return run

@@ -81,14 +81,8 @@ class ScalingLaw:
 
 def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
     """Each rank of the trials of one configuration; empty where one loader was measured."""
-    trials = [
-        trial
-        for trial in run.trials
-        if trial.config == config
-        and trial.purpose in {"measure", "scaling"}
-        and _measured(trial)
-        and len(trial.ranks) > 1
-    ]
+    own = (t for t in run.trials if t.config == config and t.purpose in {"measure", "scaling"})
+    trials = [trial for trial in own if len(trial.ranks) > 1 and _measured(trial)]
     count = max((len(trial.ranks) for trial in trials), default=0)  # on all nodes
     trials = [trial for trial in trials if len(trial.ranks) == count]
     paces = [[rank.pace for rank in trial.ranks] for trial in trials]
@@ -99,22 +93,26 @@ def rank_speeds(run: Run, config: Config) -> tuple[RankSpeed, ...]:
         for rank, each in enumerate(trial.ranks)
     )
     fit = _believed(run, each_rank)
+    if fit is None:
+        return ()
     found = []
-    for rank in range(count):
-        seen = [trial.ranks[rank] for trial in trials]
-        if fit is not None and str(rank) in fit.log_rates:
-            found.append(
-                RankSpeed(
-                    rank=rank,
-                    host=seen[0].host,
-                    samples_per_s=fit.rate(str(rank)),
-                    startup_s=typical(each.startup_s for each in seen),
-                    barrier_fraction=typical(each.barrier_fraction for each in seen),
-                    slowest=slowest.count(rank),
-                    trials=len(trials),
-                    cause=_usual([slow_for(t.ranks, rank, config.num_workers) for t in trials]),
-                )
+    for rank, seen in enumerate(zip(*(trial.ranks for trial in trials), strict=True)):
+        if str(rank) not in fit.log_rates:
+            continue
+        causes = sorted(filter(None, (slow_for(t.ranks, rank, config.num_workers) for t in trials)))
+        often = 2 * len(causes) >= len(trials)  # else one may have been disturbed
+        found.append(
+            RankSpeed(
+                rank=rank,
+                host=seen[0].host,
+                samples_per_s=fit.rate(str(rank)),
+                startup_s=typical(each.startup_s for each in seen),
+                barrier_fraction=typical(each.barrier_fraction for each in seen),
+                slowest=slowest.count(rank),
+                trials=len(trials),
+                cause=statistics.mode(causes) if causes and often else "",
             )
+        )
     return tuple(found)
 
 
@@ -172,13 +170,11 @@ def _is_of_node(
     ranks: Sequence[RankFigures], rank: int, times: Sequence[tuple[float, float, float] | None]
 ) -> bool:
     """Whether all ranks of its NUMA node, and none of another, take as much more CPU time."""
-    node = ranks[rank].numa_node
-    cpu_s: dict[bool, list[float]] = {True: [], False: []}
+    node, here, there = ranks[rank].numa_node, list[float](), list[float]()
     for each, known in zip(ranks, times, strict=True):
         if known is None or each.numa_node is None:
             return False
-        cpu_s[each.numa_node == node].append(known[1])
-    here, there = cpu_s[True], cpu_s[False]
+        (here if each.numa_node == node else there).append(known[1])
     return len(here) > 1 and len(there) > 1 and min(here) > (1 + at.SLOWER_RANK) * max(there)
 
 
@@ -218,9 +214,7 @@ def _is_late(ranks: Sequence[RankFigures], rank: int) -> bool:
     held = _held_up(ranks)
     if held is not None:
         return held[rank] >= max(at.NOTABLE, at.STAYS * sum(held))
-    waits = {
-        n: each.wait_fraction for n, each in enumerate(ranks) if each.wait_fraction is not None
-    }
+    waits = {n: wait for n, e in enumerate(ranks) if (wait := e.wait_fraction) is not None}
     mine = waits.pop(rank, None)  # of none that iterates no such loader
     return mine is not None and bool(waits) and mine - max(waits.values()) >= at.NOTABLE
 
@@ -304,22 +298,13 @@ def _times(figures: RankFigures, num_workers: int) -> tuple[float, float, float]
     if None not in followed:
         on_core_s, queued_s, blocked_s = (each or 0.0 for each in followed)
         return on_core_s + queued_s + blocked_s, on_core_s, queued_s
-    rate, own, delayed = (
-        figures.samples_per_s,
-        figures.own_cpu_cores,
-        figures.run_queue_wait_fraction,
-    )
+    rate, own = figures.samples_per_s, figures.own_cpu_cores
+    delayed = figures.run_queue_wait_fraction
     if rate is None or not rate.value or own is None or delayed is None or delayed >= 1:
         return None
     alone_s = (1 - (figures.barrier_fraction or 0.0)) / rate.value  # waiting for others left out
     cpu_s = own / rate.value
     return max(1, num_workers) * alone_s, cpu_s, cpu_s * delayed / (1 - delayed)
-
-
-def _usual(causes: Sequence[str]) -> str:
-    """The most frequent cause, where half of the trials name any: one may have been disturbed."""
-    named = sorted(filter(None, causes))
-    return statistics.mode(named) if named and 2 * len(named) >= len(causes) else ""
 
 
 def scales(run: Run) -> tuple[Scale, ...]:
@@ -469,10 +454,8 @@ def _scaled(run: Run) -> tuple[_Groups, Belief, int] | None:
         if trial.purpose == "scaling" and _measured(trial):
             key = max(1, len(trial.ranks)), trial.config.num_workers
             groups.setdefault(key, []).append(trial)
-    each_group = (
-        (str(key), trial, trial.samples_per_s) for key, each in groups.items() for trial in each
-    )
-    fit = _believed(run, each_group)
+    each = ((str(key), t, t.samples_per_s) for key, trials in groups.items() for t in trials)
+    fit = _believed(run, each)
     return None if fit is None else (groups, fit, max(groups)[1])
 
 
@@ -540,11 +523,10 @@ def _believed(run: Run, rates: Iterable[tuple[str, Trial, Estimate | None]]) -> 
     """
     seen, cores = [], run.header.machine.usable_cores
     for key, trial, rate in rates:
-        usage = dataclasses.replace(trial.usage, core_speed=None)
         if rate is None or rate.value <= 0:
             continue
+        usage = dataclasses.replace(trial.usage, core_speed=None)
         alone = dataclasses.replace(trial, usage=usage)
-        found = observe(alone, rate.value, usable_cores=cores)
-        if found is not None:
+        if (found := observe(alone, rate.value, usable_cores=cores)) is not None:
             seen.append(dataclasses.replace(found, key=key, group=""))
     return believe(seen) if seen else None

@@ -111,19 +111,20 @@ class Situation:
             and math.isclose(step_s, whole_s or 0.0, rel_tol=at.SAME_STEP)
         )
         cores = there.usable_cores if asked.cores is None else asked.cores
+        # Who else will be on other cores, nobody has seen.
+        same_cores = not other and abs(cores - there.usable_cores) <= at.SAME_CORES
         mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
         speed = core_speed(mine, there, given=asked.speed)
         seen = max(0.0, (neighbours_seen(run) or 0.0) - header.machine.spare_cpus)
+        others = seen if asked.neighbours is None else asked.neighbours
+        same_ranks = asked.ranks == launched and asked.nodes == 1
         as_measured = (
             same_step
-            and not other
-            and asked.ranks == launched
-            and asked.nodes == 1
+            and same_cores
+            and same_ranks
             and storage_bytes_per_s is None
             and speed.value == 1.0
-            and abs(cores - there.usable_cores) <= at.SAME_CORES
-            and abs((seen if asked.neighbours is None else asked.neighbours) - seen)
-            <= at.SHARED * there.usable_cores
+            and abs(others - seen) <= at.SHARED * there.usable_cores
         )
         if not as_measured and not calibrated:
             if asked.asks_for_cores or storage_bytes_per_s is not None:
@@ -138,9 +139,7 @@ class Situation:
                 )
         neighbours, fair = asked.neighbours, None
         if neighbours is None:
-            # Who else will be on other cores, nobody has seen.
-            same = not other and abs(cores - there.usable_cores) <= at.SAME_CORES
-            shared = same and seen >= at.SHARED * there.usable_cores
+            shared = same_cores and seen >= at.SHARED * there.usable_cores
             shares = (each.usage.fair_cpu_cores for each in _looked_at(run))
             fair = typical(shares) if shared else None
             threads = (threads_of_others(each.usage, there) for each in _looked_at(run))
@@ -152,7 +151,7 @@ class Situation:
             min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
             for each in (header.machine, there)
         )
-        as_launched = launched > 1 and asked.ranks == launched and asked.nodes == 1 and same_step
+        as_launched = launched > 1 and same_ranks and same_step
         met = launched > 1 and bool(header.settings.get("step_barrier"))
         found = cls(
             run=run,
@@ -363,19 +362,20 @@ def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
     machine = there.run.header.machine
     seen = (neighbours_seen(there.run) or 0.0) - machine.spare_cpus
     unseen = not there.neighbours and seen >= at.SHARED * machine.usable_cores
+    # Of a start nobody knows how much of it is waiting for a core.
+    others = asked.neighbours if asked.neighbours is not None else seen if there.neighbours else 0.0
+    moved = abs(others - seen) >= at.SHARED * machine.usable_cores
+    if there.by_model and moved and known and known.startup_s:
+        yield f"starting workers takes as long as while others kept {max(0.0, seen):.1f} cores busy"
     if asked.neighbours is None and (there.extrapolated or unseen):
         yield "no other process is assumed to use the machine: set --assume-background if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     if physical < logical and there.cores > physical:
-        yield (
-            f"{logical} CPUs are the hyper-threads of {physical} cores: where more than {physical} "
-            "are busy, each gives less than predicted"
-        )
+        threads = f"{logical} CPUs are the hyper-threads of {physical} cores"
+        yield f"{threads}: where more than {physical} are busy, each gives less than predicted"
     if there.storage_bytes_per_s is not None and not (known and known.read_bytes_per_batch):
-        yield (
-            "the calibrated batches came from the page cache, so the storage limit has no "
-            "effect: calibrate with dlprof profile --cold-cache"
-        )
+        cached = "the calibrated batches came from the page cache, so the storage limit has no "
+        yield f"{cached}effect: calibrate with dlprof profile --cold-cache"
     if asked.nodes > 1:
         limited = there.storage_bytes_per_s is not None
         share = f", with 1/{asked.nodes} of the storage" if limited else ""
@@ -385,10 +385,8 @@ def _notes(asked: Constraints, there: Situation) -> Iterator[str]:
     if there.step_s and not there.step_cpu_s:
         yield f"the step takes {format_duration(there.step_s)} and no CPU time"
     if there.copy_scale != 1.0 and known is not None and known.copy_s:
-        yield (
-            f"copies to the device take {there.copy_scale:.2g} times as long there, by what the "
-            "links allow"
-        )
+        longer = f"{there.copy_scale:.2g} times as long there"
+        yield f"copies to the device take {longer}, by what the links allow"
 
 
 def core_speed(here: Machine, there: Machine, *, given: float | None = None) -> CoreSpeed:

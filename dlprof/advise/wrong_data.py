@@ -45,14 +45,10 @@ _OPENED = Fix(
 )
 _DUPLICATED = "Workers yield the same samples"
 _UNSHARED = "Workers may yield the same samples"
-_PERHAPS = (
-    "{}. Each sample comes several times an epoch, unless the dataset draws at random or splits "
-    "them in another way."
-)
-REPEATED = (
-    "The iterable dataset {}: unless it splits its samples between workers, each worker repeats "
-    "all of them."
-)
+_PERHAPS = """{}. Each sample comes several times an epoch, unless the dataset draws at random \
+or splits them in another way."""
+REPEATED = """The iterable dataset {}: unless it splits its samples between workers, each worker \
+repeats all of them."""
 
 
 def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
@@ -65,9 +61,7 @@ def data_findings(run: Run) -> tuple[Finding, ...]:
     return tuple(found_in(run.trials, Integrity.of(run), run.present or Config()))
 
 
-def found_in(  # noqa: C901 - a branch for each fault
-    trials: Sequence[Trial], found: Integrity, present: Config
-) -> Iterator[Finding]:
+def found_in(trials: Sequence[Trial], found: Integrity, present: Config) -> Iterator[Finding]:
     """What all trials of a target show of wrong data, and of workers without any.
 
     What is wrong with other workers than those of the ``present`` settings costs nothing now.
@@ -101,9 +95,7 @@ def found_in(  # noqa: C901 - a branch for each fault
         workers = {trial.config.num_workers for trial in seen} or {max(2, now)}
         count = now if now in workers else max(workers)
         own = found.fault(Config(num_workers=now)) if now > 1 else None
-        title = _DUPLICATED
-        if now > 1 and own is None:
-            title += f" with num_workers={count}"
+        title = _DUPLICATED + (f" with num_workers={count}" if now > 1 and own is None else "")
         text = f"With {count} workers an epoch holds each sample up to {count} times: the iterable "
         some = max(found.right, *found.shared_out, 1) > 1
         text += f"dataset does not split them between {'so many ' if some else ''}workers."
@@ -130,10 +122,8 @@ def found_in(  # noqa: C901 - a branch for each fault
         yield finding("data.truncated", title, text, fix, cost, trials=ids("truncated"))
     if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
         those = now if now > found.fed else found.unfed_of
-        fix = Fix(
-            text=f"Set num_workers={found.fed} at most, or give each worker a shard.",
-            dataloader_kwargs={"num_workers": found.fed},
-        )
+        advice = f"Set num_workers={found.fed} at most, or give each worker a shard."
+        fix = Fix(text=advice, dataloader_kwargs={"num_workers": found.fed})
         title = f"{those - found.fed} of {those} workers get no data"
         text = f"num_workers={found.fed} does as well: the dataset has too few shards, or its "
         text += "split leaves some without."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dlprof.advise.choice import gains_over
+from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
@@ -176,8 +177,14 @@ class _Profile(Measuring):
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
         run = dataclasses.replace(self.so_far, calibration=evidence.calibration)
-        gain = gains_over(run, self.config) if evidence.plain("present") else None
-        diagnosis = diagnose(dataclasses.replace(self._with_rate(evidence), gain=gain), notes)
+        if present := evidence.plain("present"):
+            rate, samples = shown_rate(run, self.config), present[0].samples_per_batch
+            evidence = dataclasses.replace(
+                evidence,
+                gain=functools.partial(shown_gain, run, self.config),
+                shown_rate=rate.value / samples if rate is not None and samples else None,
+            )
+        diagnosis = diagnose(self._with_rate(evidence), notes)
         if evidence.explained is not None and not evidence.plain("present"):
             diagnosis = self._uncertain(diagnosis, evidence.explained.batches)
         end = self.end(reason)

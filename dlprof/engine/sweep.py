@@ -300,11 +300,9 @@ class Sweep(Measuring):
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
-        expected = None
+        expected, by = None, self.so_far.calibration
         if led is not None:
-            known = self.so_far.calibration
-            batch_cv = None if known is None else known.cpu_cv
-            expected = ExpectedRates.of(led.cells, led.log_sd, batch_cv=batch_cv)
+            expected = ExpectedRates.of(led.cells, led.log_sd, by=by)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
             found = Integrity.of(self._history)

@@ -350,18 +350,3 @@ class Copies:
     # Apple's GPUs the only figure of their memory.
     held_bytes: int | None = None
     unavailable: Mapping[str, str] = empty()  # reasons for fields that are ``None``
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class PinGain:
-    """What ``pin_memory=True`` changed between two trials that differ in nothing else."""
-
-    off: str  # id of the trial without pinning
-    on: str  # id of the trial with it
-    # Seconds per batch that it saved, apart from the time to the first batch; below 0 it cost time.
-    total_s: float
-    copy_s: float  # part of that in which the step no longer waits for copies
-    # The rest: batches are received by a thread of their own, beside the step; below 0 where that
-    # thread and the pinning take more from the loop than they spare it.
-    receive_s: float
-    costs: PinCosts  # what it cost elsewhere

@@ -140,16 +140,13 @@ def _usage(found: Attached) -> Iterator[doc.Row]:
 
 
 def _waits(found: Attached) -> doc.Table | None:
-    rows = [("main", found.seen.main), *((str(w.pid), w) for w in found.seen.workers)]
-    shown = [name for name in WAITS if any(each.waits.get(name) for _, each in rows)]
-    if not shown:
-        return None
-    columns = [doc.Column("process", [name for name, _ in rows], left=True)]
-    columns += [
-        doc.Column(_STATES[name], [percent_text(each.share(name)) for _, each in rows])
-        for name in shown
-    ]
-    return doc.Table(tuple(columns))
+    rows = {"main": found.seen.main, **{str(each.pid): each for each in found.seen.workers}}
+    columns = [doc.Column("process", [*rows], left=True)]
+    for name in WAITS:
+        if any(each.waits.get(name) for each in rows.values()):
+            shares = [percent_text(each.share(name)) for each in rows.values()]
+            columns.append(doc.Column(_STATES[name], shares))
+    return doc.Table(tuple(columns)) if columns[1:] else None
 
 
 def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
@@ -169,11 +166,8 @@ def _lines(found: Sequence[Attached]) -> doc.Table:
     users = [each.seen.training.user or MISSING for each in found]
     strange = not all(each.seen.training.is_own for each in found)
     codes = [MISSING if each.finding is None else each.finding.code for each in found]
-    notes = [[*each.diagnosis.notes, "none seen"][0].partition(":")[0] for each in found]
-    said = [
-        each.finding.title if each.finding else note
-        for each, note in zip(found, notes, strict=True)
-    ]
+    notes = ([*each.diagnosis.notes, "none seen"][0].partition(":")[0] for each in found)
+    said = [e.finding.title if e.finding else n for e, n in zip(found, notes, strict=True)]
     return doc.Table(
         (
             doc.Column("pid", [str(each.seen.training.pid) for each in found]),

@@ -93,12 +93,8 @@ def headline(check: CheckReport) -> str:
 
 def _slower_undecided(check: CheckReport) -> list[ViewFigures]:
     """By what the service time is surely above the base's, where its limit is what is undecided."""
-    views = (
-        view
-        for gate in check.target.verdict.gates
-        for view in gate.views
-        if gate.name == "service" and gate.state == "inconclusive"
-    )
+    gates = (gate for gate in check.target.verdict.gates if gate.name == "service")
+    views = (view for gate in gates if gate.state == "inconclusive" for view in gate.views)
     return [view for view in views if 0 < (view.low or 0.0) <= view.limit]
 
 
@@ -235,15 +231,12 @@ def _answer(check: CheckReport) -> Iterator[doc.Row]:
         yield "Allowed", f"by --allow-regression: {short(check.override, 100)}"
     why = sentence(check.target.verdict.explanation).removeprefix(f"{headline(check)}: ")
     yield "Target", (doc.Styled(shortened(target_name(check), 40), "strong"), f": {why}")
-    verdict = check.target.verdict
-    fails = (gate for gate in verdict.gates if gate.state == "fail" and gate.views)
-    others = (gate for gate in fails if not verdict.explanation.startswith(gate.explanation))
-    views = ((short(gate.label), gate.views[0]) for gate in others)
-    also = (
-        f"{label} {short(view.text)}"
-        + (f", limit {short(view.limit_text)}" if view.limit_text else "")
-        for label, view in views
-    )
+    verdict, also = check.target.verdict, []
+    for gate in verdict.gates:
+        if gate.state == "fail" and not verdict.explanation.startswith(gate.explanation):
+            for view in gate.views[:1]:
+                limit = f", limit {short(view.limit_text)}" if view.limit_text else ""
+                also.append(f"{short(gate.label)} {short(view.text)}{limit}")
     yield "Also fails", "; ".join(also) or MISSING
     left_out: dict[str, list[str]] = {}
     for label, why in not_judged(check).items():
@@ -274,11 +267,9 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
     elif check.state == "pass" and views:
         highs = [view.high for view in views if view.high is not None]
         most = percent(max(0.0, *highs)).removeprefix("+")
-        sure = (
-            f"a slowdown of more than {most} is excluded{level}"
-            if len(highs) == len(views)
-            else f"only a slowdown of more than {views[0].limit_text} would be seen"
-        )
+        sure = f"a slowdown of more than {most} is excluded{level}"
+        if len(highs) < len(views):
+            sure = f"only a slowdown of more than {views[0].limit_text} would be seen"
         part = _part(check.target)
         sure += f" in the {part} that blocks load, again and again" if part else ""
     elif check.state == "inconclusive":
@@ -317,16 +308,18 @@ def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
 
 def _details(check: CheckReport) -> Iterator[doc.Section]:
     """Where it was measured, and all that the verdict rests on but the chart of the answer."""
-    place = {}
-    if check.machine is not None:
-        cores = f"{check.machine.usable_cores:g} cores"
-        place["Machine"] = f"{short(check.machine.cpu_model)}, {cores}"
-    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
+    machine, versions = check.machine, {"dlprof": check.dlprof_version}
+    versions["torch"] = check.torch_version
     known = [f"{name} {short(version)}" for name, version in versions.items() if version]
-    place["Versions"] = ", ".join(known) or "not known"
-    place |= {"Change": side_text(check.change), "Base": side_text(check.base)}
-    place |= {"Allowed": short(check.override)} if check.override else {}
-    yield from doc.section("Measured on", doc.FactList((*place.items(),)))
+    cpu = f"{short(machine.cpu_model)}, {machine.usable_cores:g} cores" if machine else MISSING
+    place = {
+        "Machine": cpu,
+        "Versions": ", ".join(known) or "not known",
+        "Change": side_text(check.change),
+        "Base": side_text(check.base),
+        "Allowed": short(check.override) or MISSING,
+    }
+    yield from doc.section("Measured on", doc.facts(place.items()))
     target, verdict, stages = check.target, check.target.verdict, _stages(check.target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
@@ -392,9 +385,8 @@ def self_test_report(test: SelfTest) -> doc.Document:
     }
     reach = {}
     for each in test.reach:
-        if each.worse is None:
-            reach[each.label] = f"nothing: {short(each.reason)}"
-        else:
+        reach[each.label] = f"nothing: {short(each.reason)}"
+        if each.worse is not None:
             reach[each.label] = amount(each.worse, each.unit) if each.unit else percent(each.worse)
     # The smallest slowdown of the service time that fails, by how long is measured.
     sights = test.sights if len(test.sights) > 1 else ()
@@ -618,12 +610,9 @@ def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
 
 
 def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
-    message = sentence(gate.explanation)
-    figures = [
-        f"{metric}{view}: {base} -> {change}, {shift}; limit {limit}"
-        for metric, view, base, change, shift, limit, _ in rows([gate] if gate.views else [])
-    ]
-    text = "\n".join((message, *figures))
+    message = text = sentence(gate.explanation)
+    for metric, view, base, change, shift, limit, _ in rows([gate] if gate.views else []):
+        text += f"\n{metric}{view}: {base} -> {change}, {shift}; limit {limit}"
     if gate.state == "fail" and not (check.override or check.warn_only):
         ET.SubElement(case, "failure", message=message, type=gate.reason).text = text
     elif gate.state == "fail":
@@ -655,11 +644,10 @@ def render_comment(check: CheckReport) -> str:
     whole = check_report(check)
     facts, *folded = whole.answer
     if isinstance(facts, doc.FactList):  # the title says the verdict, the table the other metrics
-        left_out = doc.FactList(tuple(row for row in facts.rows if row[0] == "Left out"))
-        folded = [*([left_out] if left_out.rows else []), *folded]
+        left_out = doc.facts(row for row in facts.rows if row[0] == "Left out")
+        folded = [*doc.known(left_out), *folded]
         above = {"Verdict", "Also fails", "Left out"}
-        unfolded = (row for row in facts.rows if row[0] not in above)
-        facts = doc.FactList(tuple(unfolded))
+        facts = doc.FactList(tuple(row for row in facts.rows if row[0] not in above))
     answer = to_markdown(doc.Document(title=whole.title, answer=(facts,)), level=3)
     drawn = f"\n{to_markdown(doc.Document(title='', answer=tuple(folded)))}" if folded else ""
     head = f"{MARKER}\n{answer}\n<details><summary>Details</summary>\n{drawn}"

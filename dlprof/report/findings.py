@@ -8,7 +8,7 @@ from typing import Any
 from dlprof.advise.thresholds import NOTABLE, PERHAPS_FED_WAIT_FRACTION
 from dlprof.advise.wording import NO_LIMIT, end_text
 from dlprof.records import Estimate, Finding, Fix, LoaderCall
-from dlprof.report.document import Block, Card, Code, FactList, Row, Styled, Text, Tone
+from dlprof.report.document import Card, Code, FactList, Row, Styled, Text, Tone, known
 from dlprof.report.explain import explained
 from dlprof.report.labels import cores_text, gain_text, percent_text, ratio_text
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -35,23 +35,18 @@ _NO_FIGURES = frozenset(
 def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
-        blocks: list[Block] = [Text(finding.explanation)]
-        rows: list[Row] = []
-        if evidence := evidence_text(finding.evidence):
-            rows.append(("evidence", evidence))
-        if finding.fix is not None:
-            rows.append(("fix", finding.fix.text))
+        rows: list[Row] = [("evidence", evidence_text(finding.evidence))]
+        rows.append(("fix", "" if finding.fix is None else finding.fix.text))
         rows += [(name.lower(), words) for name, words in _worth(finding, known_gain(finding))]
         rows.append(("more", explained(finding.code)))
-        blocks.append(FactList(tuple(rows)))
-        if code := fix_code(finding.fix):
-            blocks.append(Code(code))
+        facts = FactList(tuple(row for row in rows if row[1]))
+        code = fix_code(finding.fix)
         yield Card(
             title=f"{number}. {finding.title}",
             code=finding.code,
             level=finding.severity + (" severity" if finding.severity != "info" else ""),
             tone=_SEVERITIES[finding.severity],
-            blocks=tuple(blocks),
+            blocks=known(Text(finding.explanation), facts, Code(code) if code else None),
         )
 
 
@@ -88,8 +83,8 @@ def answer(
         change += _where(finding, workers)
         if finding.fix.dataloader_kwargs.get("in_order") is False:
             change += " (changes the order of batches)"
-        known = wait is not None and workers is not None
-        more = _more_may_pay(finding, wait or 0.0, workers or 0) if known else ""
+        seen = wait is not None and workers is not None
+        more = _more_may_pay(finding, wait or 0.0, workers or 0) if seen else ""
         # Of two values of one setting this line has both: only one can be set.
         instead = other is not None and _sets_the_same(finding, other)
         more = f"or {_offer(finding, other)}" if other is not None and instead else more
@@ -161,10 +156,8 @@ def _change(finding: Finding) -> str:
     """
     if finding.fix is None:
         return ""
-    settings = ", ".join(
-        f"{name}={value!r}" for name, value in finding.fix.dataloader_kwargs.items()
-    )
-    change = finding.fix.call.rpartition("\n")[2].strip() or settings
+    settings = (f"{name}={value!r}" for name, value in finding.fix.dataloader_kwargs.items())
+    change = finding.fix.call.rpartition("\n")[2].strip() or ", ".join(settings)
     needs = "" if finding.predicted_gain is not None else _needs(finding)
     return f"{change}, {needs}" if change and needs else change
 
@@ -180,13 +173,10 @@ def _next_best(findings: Sequence[Finding]) -> Finding | None:
 
     One that sets what the first sets has to bring more than that.
     """
-    first, gain = findings[0], findings[0].predicted_gain
+    first, *others = findings
+    gain = first.predicted_gain
     least = 1.0 if gain is None else max(1.0, gain.value)
-    pays = (
-        each
-        for each in findings[1:]
-        if _least_gain(each) > (least if _sets_the_same(first, each) else 1)
-    )
+    pays = (e for e in others if _least_gain(e) > (least if _sets_the_same(first, e) else 1))
     return max(pays, key=_least_gain, default=None)
 
 
@@ -217,9 +207,9 @@ def _gain(finding: Finding, *, names_step: bool = True) -> str:
         return ""
     at = str(evidence.get("gain_at") or "")
     at = "" if at.startswith("at a step of") and not names_step else at
-    known = _SOURCES.get(str(evidence.get("gain_from")), "")
+    source = _SOURCES.get(str(evidence.get("gain_from")), "")
     most, at = "at most " if at.endswith("at most") else "", at.removesuffix("at most")
-    said = f"{most}{_worth_of(finding, gain)} {at}".strip(), _needs(finding), known
+    said = f"{most}{_worth_of(finding, gain)} {at}".strip(), _needs(finding), source
     return ", ".join(filter(None, said))
 
 
@@ -246,11 +236,8 @@ def fix_code(fix: Fix | None) -> str:
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """The figures by name, with the trials that they come from."""
-    figures = [
-        _figure(name, value)
-        for name, value in evidence.items()
-        if name not in _NO_FIGURES and value is not None and not isinstance(value, Mapping)
-    ]
+    shown = ((name, value) for name, value in evidence.items() if name not in _NO_FIGURES)
+    figures = [_figure(n, v) for n, v in shown if v is not None and not isinstance(v, Mapping)]
     trials = ", ".join(listed(evidence.get("trials")))
     return " ".join(filter(None, (", ".join(figures), trials and f"[{trials}]")))
 

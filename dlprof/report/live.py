@@ -49,18 +49,17 @@ def usage_text(usage: Usage) -> str:
     idle = None
     if usage.available_cpu_cores is not None and usage.own_cpu_cores is not None:
         idle = max(0.0, usage.available_cpu_cores - usage.own_cpu_cores)
-    cores = (("own", usage.own_cpu_cores), ("others", usage.other_cpu_cores), ("idle", idle))
-    known = [f"{name} {cores_text(count)}" for name, count in cores if count is not None]
+    cores = {"own": usage.own_cpu_cores, "others": usage.other_cpu_cores, "idle": idle}
+    known = [f"{name} {cores_text(count)}" for name, count in cores.items() if count is not None]
     parts = [f"cores: {', '.join(known)}"] if known else []
     sizes = {"memory": usage.pss_peak_bytes, "shared memory": usage.shm_peak_bytes}
     parts += [f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None]
     shares = {gpu.index: gpu.kernel_active_fraction for gpu in usage.gpu}
     cards = {n: percent_text(share) for n, share in shares.items() if share is not None}
+    gpus = [f"GPU {number} {text}" for number, text in cards.items()]
     if len(cards) > 2:  # a line has no room for each one's name
-        parts.append(f"GPUs {', '.join(text.removesuffix('%') for text in cards.values())}%")
-    else:
-        parts += [f"GPU {number} {text}" for number, text in cards.items()]
-    return "; ".join(parts) or "nothing known"
+        gpus = [f"GPUs {', '.join(text.removesuffix('%') for text in cards.values())}%"]
+    return "; ".join([*parts, *gpus]) or "nothing known"
 
 
 def _preparing(what: str, done: int, total: int) -> str:

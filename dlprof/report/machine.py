@@ -116,11 +116,9 @@ def _answer(overview: Overview) -> Iterator[doc.Row]:
     notes = [] if limit is None else [f"limit {format_bytes(limit)}"]
     notes += [f"{format_bytes(swapped)} swapped out"] if swapped else []
     yield "Memory", text + (f" ({', '.join(notes)})" if notes else "")
-    shared = (
-        f"{format_bytes(machine.shm_bytes)}, {format_bytes(machine.shm_available_bytes)} available"
-    )
+    shared, free = map(format_bytes, (machine.shm_bytes, machine.shm_available_bytes))
     unknown = machine.unavailable.get("shm_bytes", MISSING)
-    yield "Shared memory", unknown if machine.shm_bytes is None else shared
+    yield "Shared memory", unknown if machine.shm_bytes is None else f"{shared}, {free} available"
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     if cards := neighbours.gpus:
         sizes = {card.index: card.memory_bytes for card in machine.gpus}
@@ -157,8 +155,7 @@ def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]
         yield user.user, user.cpu_cores, processes_text(user.processes)
     if rest := neighbours.users[most:]:
         yield f"{len(rest)} more", sum(user.cpu_cores for user in rest), ""
-    unseen = neighbours.unseen_cores
-    if unseen is not None and unseen >= SHARED:
+    if (unseen := neighbours.unseen_cores or 0.0) >= SHARED:
         yield "not visible", unseen, "other containers, hidden processes"
 
 
@@ -187,10 +184,10 @@ def _speed(machine: Machine) -> str:
     speed = machine.core_speed
     if speed is None:
         return machine.unavailable.get("core_speed", MISSING)
-    parts = [f"slowest core {speed.low:,.0f}", f"fastest {speed.high:,.0f}"]
-    if speed.slow_fraction is not None:
-        parts.append(f"slow for {percent_text(speed.slow_fraction)} of the time")
-    return f"{speed.median:,.0f} {speed.unit} ({', '.join(parts)})"
+    slow = speed.slow_fraction
+    often = "" if slow is None else f", slow for {percent_text(slow)} of the time"
+    ends = f"slowest core {speed.low:,.0f}, fastest {speed.high:,.0f}{often}"
+    return f"{speed.median:,.0f} {speed.unit} ({ends})"
 
 
 def _usable(machine: Machine, cgroup: str | None) -> str:
@@ -199,8 +196,7 @@ def _usable(machine: Machine, cgroup: str | None) -> str:
     if machine.affinity_cpus < machine.logical_cpus:
         limits.append((machine.affinity_cpus, "CPU affinity"))
     if machine.quota_cores is not None:
-        of = f" of cgroup {cgroup}" if cgroup else ""
-        limits.append((machine.quota_cores, f"CPU quota{of}"))
+        limits.append((machine.quota_cores, f"CPU quota{f' of cgroup {cgroup}' * bool(cgroup)}"))
     by = ", ".join(f"{name}: {amount:g}" for amount, name in sorted(limits))
     cores = counted(machine.usable_cores, "core")
     return f"{cores} of {counted(machine.logical_cpus, 'CPU')}" + (f" ({by})" if by else "")
@@ -208,29 +204,24 @@ def _usable(machine: Machine, cgroup: str | None) -> str:
 
 def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[doc.Row]:
     """Equal cards on one line, so that eight of a kind read as such."""
-    texts = []
-    for card in cards:
-        parts = [card.name]
-        if card.memory_bytes is not None:
-            parts.append(format_bytes(card.memory_bytes))
-        if card.pcie_generation is not None and card.pcie_width is not None:
-            parts.append(f"PCIe {card.pcie_generation} x{card.pcie_width}")
-        texts.append(", ".join(parts))
-    yield from (("GPUs", f"{texts.count(kind)} x {kind}") for kind in dict.fromkeys(texts))
     if not cards:
         yield "GPUs", otherwise
+    texts = []
+    for card in cards:
+        text, lanes = card.name, (card.pcie_generation, card.pcie_width)
+        text += "" if card.memory_bytes is None else f", {format_bytes(card.memory_bytes)}"
+        texts.append(text + ("" if None in lanes else ", PCIe {} x{}".format(*lanes)))
+    yield from (("GPUs", f"{texts.count(kind)} x {kind}") for kind in dict.fromkeys(texts))
 
 
 def _activity(neighbours: Neighbours) -> Iterator[doc.Row]:
     if neighbours.busy_cores is None:
         yield "CPU", neighbours.unavailable.get("busy_cores", MISSING)
     else:
-        stolen = neighbours.stolen_cores
-        text = f"{cores_text(neighbours.busy_cores)} cores used, "
-        text += f"{cores_text(neighbours.idle_cores)} idle"
-        if stolen is not None and stolen >= SHARED:
-            text += f", {cores_text(stolen)} stolen by the hypervisor"
-        yield "CPU", text
+        busy, idle = map(cores_text, (neighbours.busy_cores, neighbours.idle_cores))
+        stolen = neighbours.stolen_cores or 0.0
+        others = f", {cores_text(stolen)} stolen by the hypervisor" if stolen >= SHARED else ""
+        yield "CPU", f"{busy} cores used, {idle} idle{others}"
         for name, cores, note in _users(neighbours, 20):
             yield name, f"{cores:.2f} cores{f' ({note})' if note else ''}"
     if neighbours.runnable is not None:
@@ -279,8 +270,8 @@ def doctor_report(checks: Sequence[Check], system: str) -> doc.Document:
         if check.advice:
             rows.append(("", f"fix: {check.advice}"))
     states = [str(check.state) for check in checks]
-    found = [(states.count(state), state) for state in ("problem", "warning")]
-    parts = ", ".join(counted(count, state) for count, state in found if count)
+    bad = [state for state in ("problem", "warning") if state in states]
+    parts = ", ".join(counted(states.count(state), state) for state in bad)
     said = f"{parts} found." if parts else "No problem found."
     return doc.Document(
         title=system,

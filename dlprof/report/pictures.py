@@ -109,8 +109,8 @@ def _lines(run: Run) -> Iterator[doc.Series]:
             rate = cell.epoch_samples_per_s or cell.samples_per_s.value
             if workers not in best or rate > best[workers].y.value:
                 # Not the one rate of the run for it, which trials of others correct.
-                said = f"{cell.config.text}: {format_rate(rate)} samples/s by the model, before "
-                said += "anything was measured"
+                before = "by the model, before anything was measured"
+                said = f"{cell.config.text}: {format_rate(rate)} samples/s {before}"
                 best[workers] = doc.Point(workers, Estimate(value=rate), said)
         points = tuple(best[workers] for workers in sorted(best))
         if prefetch and len(points) > 1:
@@ -222,10 +222,8 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
         return doc.Column(title, [shown(kind(each)) if each else MISSING for each in known])
 
     links = [column("", f"pcie_{name}", str, most=True).cells for name in ("generation", "width")]
-    lanes = [
-        MISSING if gen == width == MISSING else f"gen {gen} x{width}"
-        for gen, width in zip(*links, strict=True)
-    ]
+    pairs = zip(*links, strict=True)
+    lanes = [MISSING if g == w == MISSING else f"gen {g} x{w}" for g, w in pairs]
     return doc.Table(
         (
             doc.Column("card", [f"{usages[-1].index} {usages[-1].name}" for usages in cards]),
@@ -274,11 +272,8 @@ def _trials(run: Run) -> Iterator[doc.Block]:
 
 def _facts(run: Run) -> Iterator[doc.Row]:
     header, machine = run.header, run.header.machine
-    versions = {
-        "dlprof": header.dlprof_version,
-        "torch": header.torch_version,
-        "Python": header.python_version,
-    }
+    versions = {"dlprof": header.dlprof_version, "torch": header.torch_version}
+    versions["Python"] = header.python_version
     yield "started", header.started_at
     yield "target", f"{header.target.spec} ({header.target.dataset})"
     yield "CPU", machine.cpu_model

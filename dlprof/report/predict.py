@@ -50,7 +50,7 @@ def predict_document(found: Forecast | Feed) -> str:
 
 def forecast_report(forecast: Forecast) -> doc.Document:
     """The predictions; of settings that were named, the run may recommend others."""
-    run, rows, unit = forecast.run, _shown(forecast), _unit(forecast.rows)
+    run, rows, unit = forecast.run, _shown(forecast), _unit(forecast)
     unit += " a rank" if forecast.ranks > 1 else ""
     rated, whole = [], len(forecast.rows)
     some = "all" if len(rows) == whole else f"{len(rows):,} of"
@@ -68,11 +68,7 @@ def forecast_report(forecast: Forecast) -> doc.Document:
         chart = dataclasses.replace(chart, bars=bars)
     return doc.Document(
         title=f"Predicted: {sweep.title_of(run)}",
-        answer=(
-            *sweep.first(run),
-            doc.FactList(tuple(_answer(forecast))),
-            *doc.known(chart),
-        ),
+        answer=(*sweep.first(run), doc.FactList(tuple(_answer(forecast))), *doc.known(chart)),
         hints=doc.hint(f"Details: -v ({some} {counted(whole, 'setting')})"),
         details=lambda: (
             *doc.section("Configurations", *_table(forecast, rows)),
@@ -85,7 +81,7 @@ def forecast_report(forecast: Forecast) -> doc.Document:
 
 
 def _answer(forecast: Forecast) -> Iterator[doc.Row]:
-    run = forecast.run
+    run, unit = forecast.run, _unit(forecast)
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
@@ -94,13 +90,12 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
     else:
         best = forecast.others.get("recommended")
         others = bool(forecast.named) and (best is None or best.config != forecast.pick)
-        depths = {row.config.prefetch_factor for row in forecast.rows} - {None}
+        depths = sorted({row.config.prefetch_factor or 0 for row in forecast.rows} - {0})
         # Which multiply what was asked for by num_workers.
-        by = f", prefetch_factor {' or '.join(map(str, sorted(filter(None, depths))))}"
-        by = by if len(depths) > 1 else ""
+        by = f", prefetch_factor {' or '.join(map(str, depths))}" if len(depths) > 1 else ""
         among = f"  (of what was asked for{by}; of all settings: dlprof recommend)"
         among = among if others else ""
-        name = picked.name if others and len(depths) > 1 else picked.config.text
+        name = picked.name if others and by else picked.config.text
         label = "Best" if others else "Recommended"  # which is said of all settings
         rated = {trial.config for trial in run.completed}
         only_one = run.prediction is None and sweep.is_alone(run, picked.config, rated)
@@ -111,16 +106,13 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
             ratio = None if row.ratio is None else row.ratio.value
-            unit = _unit(forecast.rows)
             yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
-        yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
+        yield "Throughput", rate_text(_rate(picked), unit) + each
         yield "Speed-up", _speed_up(forecast, picked)
         if (wait := _wait(picked)) is not None:
-            in_trials, step = picked.measured is not None, _step(forecast)
-            restarts = _restarts(picked.prediction)
-            text = wait_text(wait, restarts, in_trials=in_trials, step=step)
-            yield "Data wait", text
+            restarts, seen = _restarts(picked.prediction), picked.measured is not None
+            yield "Data wait", wait_text(wait, restarts, in_trials=seen, step=_step(forecast))
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):
@@ -135,12 +127,10 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
 def _speed_up(forecast: Forecast, picked: ForecastRow) -> str:
     """Over the present settings, PyTorch's default, and what is recommended of all settings."""
     pick = picked.config
-    default, best = default_named(pick), forecast.others.get("recommended")
-    names = {"present": sweep.YOURS, "default": default}
-    names["recommended"] = f"the recommended {best.config.text}" if best else ""
-    found: dict[Config, tuple[ConfigRate, str]] = {}
+    default, found = default_named(pick), dict[Config, tuple[ConfigRate, str]]()
     for name, each in forecast.others.items():
-        found.setdefault(each.config, (each, names[name]))
+        named = sweep.YOURS if name == "present" else f"the recommended {each.config.text}"
+        found.setdefault(each.config, (each, default if name == "default" else named))
     if compared := [each for config, each in found.items() if config != pick]:
         # As recommend says it.
         whole = picked.measured is not None and not forecast.named
@@ -243,13 +233,10 @@ def _idle(forecast: Forecast, picked: ForecastRow | None) -> str:
     """Why more workers than cores may pay: these are not busy all the time."""
     if picked is None or forecast.ranks > 1 or picked.prediction.bound == "cores":
         return ""
-    found = (each for each in forecast.resources if each.name == "cores")
-    cores, used = next(((each.total, picked.prediction.cores) for each in found), (0.0, None))
-    if used is None:
-        return ""
-    more = picked.config.num_workers > forecast.conditions.cores and used < 0.9 * cores
-    workers = counted(picked.config.num_workers, "worker")
-    return f" ({cores_text(used)} busy with {workers})" if more else ""
+    used, workers = picked.prediction.cores, picked.config.num_workers
+    cores = sum(each.total for each in forecast.resources if each.name == "cores")
+    more = workers > forecast.conditions.cores and used is not None and used < 0.9 * cores
+    return f" ({cores_text(used)} busy with {counted(workers, 'worker')})" if more else ""
 
 
 def _step(forecast: Forecast) -> str:
@@ -289,8 +276,9 @@ def _restarts(found: Prediction) -> float:
     return max(0.0, 1.0 - (found.epoch_batches_per_s or steady) / steady)
 
 
-def _unit(rows: Sequence[ForecastRow]) -> str:
-    return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
+def _unit(forecast: Forecast) -> str:
+    known = forecast.rows[0].prediction.samples_per_s is not None
+    return "samples/s" if known else "batches/s"
 
 
 def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Block]:
@@ -313,7 +301,7 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
     columns = (
         doc.Column("", names, 20, left=True, note=" ".join(roles)),
         *setting_columns([row.config for row in rows]),
-        doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
+        doc.Column(_unit(forecast), [format_rate(rate.value) for rate in rates]),
         doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
         doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17, note=waited),
         doc.Column("bottleneck", [limit_text(p.bound) for p in found], 15, left=True),
@@ -340,19 +328,21 @@ def _calibrated(found: Calibrated) -> str:
 
 def feed_text(feed: Feed) -> str:
     """The answer in one line."""
-    ranks = counted(feed.ranks, "rank")
-    step = format_duration(feed.step_s)
-    workers = counted(round(feed.workers.value), "worker")
-    cores = counted(round(feed.cores.value), "core")
-    if feed.ranks > 1:
-        workers = f"{workers} a rank"
-        cores = f"{cores} in all"
+    a_rank, in_all = (" a rank", " in all") if feed.ranks > 1 else ("", "")
+    workers = counted(round(feed.workers.value), "worker") + a_rank
+    cores = counted(round(feed.cores.value), "core") + in_all
     takes = "takes" if feed.reached else "can't be done; the closest is"
     if feed.reached and not _is_fed(feed):
         never = feed.least_wait_fraction > feed.asked_wait_fraction
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
         takes = f"with at most {asked} data wait (--max-wait) {can} be done; the closest is"
-    return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}"
+    what = f"Feeding {counted(feed.ranks, 'rank')} at a step of {format_duration(feed.step_s)}"
+    said = f"{what} {takes} {workers}, {cores}"
+    here = feed.recommended.num_workers if feed.recommended else feed.config.num_workers
+    if here == feed.config.num_workers:
+        return said
+    mine = f"{counted(feed.machine_cores, 'core')} of {feed.hostname}"
+    return f"{said}; on the {mine}, num_workers={here} is recommended"
 
 
 def feed_report(feed: Feed) -> doc.Document:
@@ -386,12 +376,12 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     wait = percent_text(feed.machine_wait_fraction)
     share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
     wait += " in epochs" if share is not None and wait_parts(share, restarts)[1] else ""
-    verdict = "enough" if feed.enough else f"too few, data wait would be {wait} there"
+    few = "too few" if feed.machine_cores < feed.cores.value else "not the limit"
+    verdict = "enough" if feed.enough else f"{few}, data wait would be {wait} there"
     there = f"{feed.hostname} has {feed.machine_cores:g}: {verdict}"
     there += " (not measured there)" if feed.extrapolated else ""
     yield "Cores", f"{whole_text(feed.cores)} for peaks; {busy}; {there}"
-    read = feed.storage_bytes_per_s
-    if read is None:
+    if (read := feed.storage_bytes_per_s) is None:
         yield "Storage", "not known: what batches read was not measured"
     elif read < 1:
         memory = "traced batches came from the page cache (memory), or from no file"

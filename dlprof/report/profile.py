@@ -48,18 +48,15 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 
 def profile_report(run: Run) -> doc.Document:
     """What a profile found."""
-    diagnosis, unknown = run.diagnosis, ""
-    if diagnosis is None:
-        unknown = "the run holds no diagnosis"
-    elif not (run.completed or run.explanations or run.findings):
-        # That no figure shows a cause must not read as "nothing is wrong".
-        unknown = "nothing could be measured"
-    if diagnosis is None or unknown:
-        rows: list[doc.Row] = [("Bottleneck", f"not known: {unknown}"), *what_failed(run)]
+    diagnosis = run.diagnosis
+    # That no figure shows a cause must not read as "nothing is wrong".
+    if diagnosis is None or not (run.completed or run.explanations or run.findings):
+        why = "the run holds no diagnosis" if diagnosis is None else "nothing could be measured"
+        rows: list[doc.Row] = [("Bottleneck", f"not known: {why}"), *what_failed(run)]
         if run.end is None:
             rows.append(("Cut off", "the profile did not end; run it once more"))
-        row = doc.FactList(tuple(rows))
-        return doc.Document(title=title_of(run), answer=(row,), hints=_last(run))
+        answer = (doc.FactList(tuple(rows)),)
+        return doc.Document(title=title_of(run), answer=answer, hints=_last(run))
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     tried = (each for each in (*plain, *run.trials[:1]) if each.outcome == "completed")
     measured = next(tried, None)
@@ -119,19 +116,15 @@ def _rate(
 
 
 def _wait(wait: float, step_s: float, period_s: float | None, traced: Explanation | None) -> str:
-    text = f"{percent_text(wait)} of the time"
-    parts = []
-    stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
-    if step_s > 0:
-        parts.append(f"step {format_duration(step_s)}")
+    parts = [f"step {format_duration(step_s)}"] if step_s > 0 else []
     if period_s is not None:
         parts.append(f"{format_duration(period_s)} a batch")
+        stages = {} if traced is None else {each.name: each.mean_s for each in traced.stages}
         there_s = stages.get("wait", 0.0) + stages.get("step", 0.0)
-        # From this share on it is said that traced batches took longer than the others, or
-        # less long.
+        # That traced batches took longer than the others, or less long.
         if abs(there_s - period_s) > 0.1 * period_s and there_s > 0:
-            parts[-1] += f", {format_duration(there_s)} while traced"
-    return f"{text} ({', '.join(parts)})" if parts else text
+            parts.append(f"{format_duration(there_s)} while traced")
+    return f"{percent_text(wait)} of the time" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _lanes(traced: Explanation | None) -> doc.Chart | None:
@@ -213,13 +206,11 @@ def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
     yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
         found, slowest = traced.samples, [*traced.samples.slowest.items()][:5]
-        text = (
-            f"{found.count:,} timed: mean {format_duration(found.mean_s)}, median "
-            f"{format_duration(found.median_s)}, p95 {format_duration(found.p95_s)}, p99 "
-            f"{format_duration(found.p99_s)}, longest {format_duration(found.max_s)}"
-        )
+        spread = {"mean": found.mean_s, "median": found.median_s, "p95": found.p95_s}
+        spread |= {"p99": found.p99_s, "longest": found.max_s}
+        times = ", ".join(f"{name} {format_duration(each_s)}" for name, each_s in spread.items())
         named = ", ".join(f"{name} ({format_duration(each_s)})" for name, each_s in slowest)
-        lines = (text, f"slowest: {named}") if slowest else (text,)
+        lines = (f"{found.count:,} timed: {times}", *([f"slowest: {named}"] if slowest else []))
         yield from doc.section("Single samples", doc.Items(lines))
     if shown := traced.transforms[:12]:
         columns = (

@@ -43,11 +43,10 @@ def ranks_facts(run: Run, pick: Config, rate: Estimate | None) -> Iterator[doc.R
     if not speeds or rate is None:
         return
     slowest = max(speeds, key=lambda each: (each.slowest, -each.samples_per_s.value))
-    text = f"{len(speeds)} at once give {format_rate(len(speeds) * rate.value)} samples/s, "
     cause = f", for {slowest.cause.partition(':')[0]}" if slowest.cause else ""
-    text += (
-        f"{format_rate(rate.value)} each at the pace of the slowest (rank {slowest.rank}{cause})"
-    )
+    each, all_ = format_rate(rate.value), format_rate(len(speeds) * rate.value)
+    text = f"{len(speeds)} at once give {all_} samples/s, {each} each at the pace of the slowest "
+    text += f"(rank {slowest.rank}{cause})"
     # Whom the kernel gave less of the cores in a window is chance where ranks don't step together.
     chance = slowest.slowest < slowest.trials and not any(s.barrier_fraction for s in speeds)
     mean = math.fsum(each.samples_per_s.value for each in speeds) / len(speeds)
@@ -86,40 +85,31 @@ def ranks_sections(run: Run, pick: Config) -> Iterator[doc.Section]:
         yield from doc.section(f"Nodes with {pick.text}", doc.Table(of_nodes))
     if speeds:
         rates = [each.samples_per_s for each in speeds]
+        barrier = [percent_text(each.barrier_fraction or None) for each in speeds]
+        waited = "share of the time in which it waited for slower ranks."
         columns = (
             doc.Column("rank", [str(each.rank) for each in speeds]),
             doc.Column("samples/s", [value_text(rate) for rate in rates]),
             doc.Column("95% CI", [interval_text(rate) for rate in rates]),
             doc.Column("1st batch", [format_duration(each.startup_s) for each in speeds], 2),
-            doc.Column(
-                "barrier",
-                [percent_text(each.barrier_fraction or None) for each in speeds],
-                3,
-                note="share of the time in which it waited for slower ranks.",
-            ),
+            doc.Column("barrier", barrier, 3, note=waited),
             doc.Column("slowest in", [f"{each.slowest} of {each.trials}" for each in speeds], 1),
             _causes("slow for", [each.cause for each in speeds]),
         )
         yield from doc.section(f"Ranks with {pick.text}, in trials", doc.Table(columns))
     found = scales(run)
     if len(found) > 1:
+        over = [gain_text(each.over_one) if each.over_one else MISSING for each in found]
+        against = "what all give together against one rank by itself, interleaved."
+        busy = "share of the time in which the slowest rank's step passes (95% CI)."
+        shares = [_share_text(each.utilization) for each in found]
         of_counts = (
             doc.Column("ranks", [str(each.ranks) for each in found]),
             doc.Column("workers each", [str(each.num_workers) for each in found]),
             doc.Column("samples/s each", [value_text(each.samples_per_s) for each in found], 5),
             doc.Column("together", [value_text(each.together_samples_per_s) for each in found], 4),
-            doc.Column(
-                "over one",
-                [gain_text(each.over_one) if each.over_one else MISSING for each in found],
-                3,
-                note="what all give together against one rank by itself, interleaved.",
-            ),
-            doc.Column(
-                "step busy",
-                [_share_text(each.utilization) for each in found],
-                1,
-                note="share of the time in which the slowest rank's step passes (95% CI).",
-            ),
+            doc.Column("over one", over, 3, note=against),
+            doc.Column("step busy", shares, 1, note=busy),
             _causes("limited by", [each.limit for each in found], keep=2),
         )
         law = scaling_law(run)
@@ -134,13 +124,11 @@ def _law_text(law: ScalingLaw, ranks: int) -> str:
         if law.straight_to < SCALES * ranks:
             return f"Too noisy to say whether it bends up to {upto}: {sure}"
         return f"No bend up to {upto}: {sure}{fits}"
-    cause = f"; limited by {law.cause}" if law.cause else ""
+    cause, bend = f"; limited by {law.cause}" if law.cause else "", _ranks_text(law.bend)
     if law.shape == "sharp":
-        return f"Bends at {_ranks_text(law.bend)}: more of them together give no more{cause}{fits}"
-    return (
-        f"Each further rank slows the others: all together never give more than "
-        f"{_ranks_text(law.bend)} that share nothing{cause}{fits} (Amdahl)"
-    )
+        return f"Bends at {bend}: more of them together give no more{cause}{fits}"
+    most = f"all together never give more than {bend} that share nothing"
+    return f"Each further rank slows the others: {most}{cause}{fits} (Amdahl)"
 
 
 def _share_text(share: Estimate | None) -> str:
@@ -168,11 +156,9 @@ def accelerators_text(found: Accelerators) -> str:
     more = "more were not looked at" if found.count.value == found.most else limit
     if found.next_utilization is not None:
         more = f"with one more {_kept_text(found, found.next_utilization)}, {limit}"
-    busy = "accelerator is" if found.count.value == 1 else "accelerators are"
-    seen = "measured " if found.measured else ""
-    return (
-        f"{whole_text(found.count)} {busy} {asked} busy: {has} {seen}with {settings} each; {more}"
-    )
+    are = "accelerator is" if found.count.value == 1 else "accelerators are"
+    each = f"{has} {'measured ' if found.measured else ''}with {settings} each"
+    return f"{whole_text(found.count)} {are} {asked} busy: {each}; {more}"
 
 
 def _kept_text(found: Accelerators, share: float) -> str:
@@ -191,16 +177,12 @@ def _free(found: Accelerators) -> Iterator[tuple[str, Estimate]]:
 
 def accelerators_sections(found: Accelerators | None) -> Iterator[doc.Section]:
     """What one more would have without each part of loading."""
-    free = [] if found is None else [*_free(found)]
-    columns = (
-        doc.Column("without", [limit_text(part) for part, _ in free], left=True),
-        doc.Column(
-            "busy",
-            [_share_text(busy) for _, busy in free],
-            note="of the time (95% CI), if that part took none and all else stayed as it is.",
-        ),
-    )
-    if free:
+    if free := [] if found is None else [*_free(found)]:
+        note = "of the time (95% CI), if that part took none and all else stayed as it is."
+        columns = (
+            doc.Column("without", [limit_text(part) for part, _ in free], left=True),
+            doc.Column("busy", [_share_text(busy) for _, busy in free], note=note),
+        )
         yield from doc.section("One more accelerator, predicted", doc.Table(columns))
 
 
@@ -228,20 +210,14 @@ def training_facts(run: Run) -> Iterator[doc.Row]:
             which = f"{len(waits)} of {len(ranks)} {verbs}"
         text = f"{which} {_between(waits[0], waits[-1])} of the time for data"
     elif late.rank is None:
-        text = (
-            f"each waits in its steps for batches of others, {share} of the time; which one comes "
-            "last changes"
-        )
+        text = f"each waits in its steps for batches of others, {share} of the time; "
+        text += "which one comes last changes"
     elif late.in_step:
-        text = (
-            f"rank {late.rank}'s batches come last{cause}: the others wait for them in their steps "
-            f"{share} of the time{' on average' if len(ranks) > 2 else ''}"
-        )
+        text = f"rank {late.rank}'s batches come last{cause}: the others wait for them in their "
+        text += f"steps {share} of the time{' on average' if len(ranks) > 2 else ''}"
     else:
-        text = (
-            f"rank {late.rank} waits longest for data, {share} of the time{cause}; the others wait "
-            f"{_between(waits[0], waits[-2])}"
-        )
+        text = f"rank {late.rank} waits longest for data, {share} of the time{cause}; "
+        text += f"the others wait {_between(waits[0], waits[-2])}"
     starts = [each.startup_s for each in ranks if each.startup_s is not None]
     if starts and max(starts) > 2 * min(starts):
         first, last = format_duration(min(starts)), format_duration(max(starts))
@@ -263,25 +239,15 @@ def training_sections(run: Run) -> Iterator[doc.Section]:
         return
     late = straggler_of(run)
     causes = [late.cause if late and each.rank == late.rank else "" for each in ranks]
+    its = "share of the time in which it waited in its step for batches of other ranks."
+    theirs = "share of the time in which the other ranks waited in their steps for its batch."
+    there = "share of its batches that were there when they were asked for."
     columns = (
         doc.Column("rank", [str(each.rank) for each in ranks]),
         doc.Column("waits", [percent_text(each.wait_fraction) for each in ranks]),
-        doc.Column(
-            "for others",
-            [percent_text(each.barrier_fraction) for each in ranks],
-            note="share of the time in which it waited in its step for batches of other ranks.",
-        ),
-        doc.Column(
-            "others for it",
-            [percent_text(each.held_up_fraction) for each in ranks],
-            note="share of the time in which the other ranks waited in their steps for its batch.",
-        ),
-        doc.Column(
-            "ready",
-            [percent_text(each.ready_fraction) for each in ranks],
-            3,
-            note="share of its batches that were there when they were asked for.",
-        ),
+        doc.Column("for others", [percent_text(e.barrier_fraction) for e in ranks], note=its),
+        doc.Column("others for it", [percent_text(e.held_up_fraction) for e in ranks], note=theirs),
+        doc.Column("ready", [percent_text(each.ready_fraction) for each in ranks], 3, note=there),
         doc.Column("1st batch", [format_duration(each.startup_s) for each in ranks]),
         doc.Column("cores", [cores_text(each.own_cpu_cores) for each in ranks], 1),
         doc.Column("CPUs", [str(len(each.cpus)) if each.cpus else MISSING for each in ranks], 2),

@@ -60,25 +60,17 @@ def script_report(run: Run) -> doc.Document:
     rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     # Where a loop that waits is a small part of the script, the answer is the share of the whole.
     whole = _is_rarely_waited_for(run.watched, script)
-    bars = (
-        _loop(
-            _in_rounds(each),
-            each.name + rank,
-            "wait",
-            "" if each.config is None else f"{each.config.text}{_until_tuned(each, script)}",
-        )
-        for each in _by_wait(run)[:4]
-        if each.batches and each.wait_fraction is not None and not whole
-    )
+    bars = []
+    for each in () if whole else _by_wait(run)[:4]:
+        if each.batches and each.wait_fraction is not None:
+            note = "" if each.config is None else f"{each.config.text}{_until_tuned(each, script)}"
+            bars.append(_loop(_in_rounds(each), each.name + rank, "wait", note))
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
-        none = "" if run.watched else " No loader had been seen by then."
-        shortfall.append(
-            doc.Text(
-                "The script's process ended before it could report more, as by a signal: this is "
-                f"what was seen some time before that.{none}"
-            )
-        )
+        said = "The script's process ended before it could report more, as by a signal: this is "
+        said += "what was seen some time before that."
+        said += "" if run.watched else " No loader had been seen by then."
+        shortfall.append(doc.Text(said))
     if not run.watched and script is not None:  # why none was seen
         shortfall += doc.known(doc.items(script.notes))
     return doc.Document(
@@ -136,15 +128,10 @@ def _certainty(first: Finding | None = None) -> doc.Row:
     low, more = False, "run-to-run variation is unknown"
     if first is not None:
         bare = first.predicted_gain is None or first.predicted_gain.low is None
+        workers = first.fix is not None and "num_workers" in first.fix.dataloader_kwargs
+        shares = "workers may share a limit" if first.code == "fetch.io" and workers else ""
+        why = "the gain has no interval" if bare else shares or "the CI leaves out how runs vary"
         low = bare or bool(first.doubtful)
-        why = "the gain has no interval" if bare else "the CI leaves out how runs vary"
-        if (
-            not bare
-            and first.code == "fetch.io"
-            and first.fix
-            and "num_workers" in first.fix.dataloader_kwargs
-        ):
-            why = "workers may share a limit"
         more = "the cause is in doubt" if first.doubtful else why
     level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
     return "Certainty", (level, f": the script ran once; {more}")
@@ -162,12 +149,9 @@ def _data_wait(run: Run) -> str:
         if each.rank == script.rank and waits >= _HARDLY:
             late = straggler_of(run)
             other = late is not None and late.rank not in {None, each.rank}
-            which = f"rank {late.rank}'s" if late is not None and other else "other ranks'"
-            own = percent_text(each.wait_fraction)
-            said = (
-                f"rank {each.rank} waits for {which} data {percent_text(waits)} of the time, for "
-                f"its own {own}."
-            )
+            whose = f"rank {late.rank}'s" if late is not None and other else "other ranks'"
+            said = f"rank {each.rank} waits for {whose} data {percent_text(waits)} of the time, "
+            said += f"for its own {percent_text(each.wait_fraction)}."
     return said
 
 
@@ -192,8 +176,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
     # Its main thread may wait for another, which waits for data; and headroom says it better.
     if any(each.background_s > 0 or each.headroom is not None for each in run.watched):
         return
-    most = f"at most {ratio_text(1 / (1 - wait))} {where}, without any wait for data"
-    yield "Speed-up", most
+    yield "Speed-up", f"at most {ratio_text(1 / (1 - wait))} {where}, without any wait for data"
     yield _certainty()
 
 
@@ -302,13 +285,11 @@ def _details(run: Run) -> Iterator[doc.Section]:
     if more := len(run.watched) - len(shown):
         yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
     yield from training_sections(run)
-    tried = () if run.script is None else run.script.tried
-    gains = ("" if each.speedup is None else f", {gain_text(each.speedup)}" for each in tried)
-    tuned = (
-        f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting} {each.result}{gain}; "
-        f"{each.why}"
-        for each, gain in zip(tried, gains, strict=True)
-    )
+    tuned = []
+    for each in () if run.script is None else run.script.tried:
+        gain = "" if each.speedup is None else f", {gain_text(each.speedup)}"
+        what = f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting}"
+        tuned.append(f"{what} {each.result}{gain}; {each.why}")
     yield from doc.section("Tuning", doc.items(tuned))
     yield from doc.section("Findings", *cards(run.findings))
     if run.traced is not None:
@@ -322,8 +303,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
     """One sentence on the loader that is waited for longest."""
     slowest = _slowest(loaders)
-    share = slowest.wait_fraction
-    name = slowest.name
+    share, name = slowest.wait_fraction, slowest.name
     if share is None or not slowest.batches:
         return f"{name} gave no batch."
     if is_harmless(loaders, script):
@@ -432,17 +412,16 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
     if loader.headroom is not None:
         found = loader.headroom
         yield headroom_text(found)
+        live, again = found.live_batches, found.replayed_batches
+        waiting = percent_text(max(0.0, found.waiting_fraction.value))
         yield (
-            f"{found.rounds} rounds of {found.live_batches} batches as they came and "
-            f"{found.replayed_batches} given again; {found.extra_steps} steps more, "
-            f"{format_duration(found.extra_s)}; in these rounds "
-            f"{percent_text(max(0.0, found.waiting_fraction.value))} of the time is waiting, "
-            "without the pauses, which fill queues"
+            f"{found.rounds} rounds of {live} batches as they came and {again} given again; "
+            f"{found.extra_steps} steps more, {format_duration(found.extra_s)}; in these rounds "
+            f"{waiting} of the time is waiting, without the pauses, which fill queues"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
-        turnover = loader.turnover
-        if turnover is not None:
+        if (turnover := loader.turnover) is not None:
             begun += f"; epoch restart {format_duration(turnover.mean_s)}"
             if turnover.count > 1:
                 begun += f", at most {format_duration(turnover.max_s)}"

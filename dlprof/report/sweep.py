@@ -75,11 +75,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 _CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
-_CUT_OFF = {
-    None: "The sweep did not end",
-    "interrupted": "The sweep was interrupted",
-    "failed": "The sweep ended early",
-}
+_CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)  # a call in a traceback
 
 
@@ -353,12 +349,8 @@ def _wait(advice: Recommendation, wait: float) -> str:
         fed = ", ".join(filter(None, (fed and "the loader doesn't keep up", cause)))
     elif wait > FED_WAIT_FRACTION:
         fed = fed and "the loader almost keeps up"
-    text = wait_text(
-        wait,
-        restarts,
-        in_trials=advice.in_trials,
-        step=step_text(limits.step_s, limits.step_spread) if limits.step_s else "",
-    )
+    step = step_text(limits.step_s, limits.step_spread) if limits.step_s else ""
+    text = wait_text(wait, restarts, in_trials=advice.in_trials, step=step)
     return ": ".join(filter(None, (text, fed)))
 
 
@@ -380,8 +372,8 @@ def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:
     ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
-    how = "The run file ends in the middle of a record" if run.truncated else ended
-    if how is None:
+    how = "The run file ends in the middle of a record" if run.truncated else f"The sweep {ended}"
+    if ended is None and not run.truncated:
         return ()
     lead = doc.Text(doc.Styled(f"{how}{'. Continue it:' if run.path else '.'}", "warn"))
     return (lead, doc.Code(run.resume_command, "sh")) if run.path else (lead,)
@@ -448,23 +440,15 @@ def _details(
         yield from doc.section("Expected", doc.facts(expected_of(advice)))
         yield from doc.section("Why", doc.items(_reasons(advice)))
         yield from doc.section("With and without background load", doc.items(_cases(advice)))
-        names = {"present": "yours", "tie": "as fast"}
-        others = (
-            f"{names.get(other.relation, other.relation)}: {other.config.text}: "
-            f"{rate_text(other.expected.samples_per_s)}{_speed(advice, other.config, other.speed)}"
-            for other in advice.alternatives
-        )
-        yield from doc.section("Alternatives", doc.items(others))
+        yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
         there: list[doc.Block] = []
         for each in advice.measure_there:
             there += (doc.Text(each.what), doc.Code(each.command, "sh"))
         yield from doc.section("Measure there to be sure", *there)
     failed = [*_failures(run.trials)]
-    missing = [*failed[:50], *_unreached(run)]
-    if len(failed) > 50:
-        missing.insert(50, f"{len(failed) - 50} more that failed or were skipped")
-    yield from doc.section("Not measured", doc.items(missing))
+    more = [f"{len(failed) - 50} more that failed or were skipped"] * (len(failed) > 50)
+    yield from doc.section("Not measured", doc.items([*failed[:50], *more, *_unreached(run)]))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
         yield from doc.section("Next", *_next_steps(run, advice.constraints, again))
@@ -557,14 +541,14 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     for size, what in ((asked.max_ram_bytes, "memory"), (asked.max_shm_bytes, "shared memory")):
         if size is not None:
             yield f"at most {format_bytes(size)} of {what}"
-    for value, said in (
-        (asked.machine, "machine {}"),
-        (asked.cores, "{:g} cores"),
-        (None if asked.neighbours is None else background_text(asked.neighbours), "{}"),
-        (asked.speed, "cores of {:g}x the speed"),
-    ):
-        if value is not None:
-            yield said.format(value)
+    if asked.machine is not None:
+        yield f"machine {asked.machine}"
+    if asked.cores is not None:
+        yield f"{asked.cores:g} cores"
+    if asked.neighbours is not None:
+        yield background_text(asked.neighbours)
+    if asked.speed is not None:
+        yield f"cores of {asked.speed:g}x the speed"
     if several:
         nodes = f" on each of {asked.nodes:,} nodes" if asked.nodes > 1 else ""
         divided = (asked.max_ram_bytes, asked.max_shm_bytes, asked.machine, asked.cores)
@@ -613,6 +597,13 @@ def _kept_of(least: LeastLoss) -> str:
 
 def _case_text(name: str) -> str:
     return "alone on the machine" if name == "dedicated" else name
+
+
+def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
+    names = {"present": "yours", "tie": "as fast"}
+    for each in advice.alternatives:
+        rate = rate_text(each.expected.samples_per_s) + _speed(advice, each.config, each.speed)
+        yield f"{names.get(each.relation, each.relation)}: {each.config.text}: {rate}"
 
 
 def _rules(advice: Recommendation) -> Iterator[doc.Words]:
@@ -685,11 +676,9 @@ def _cost(run: Run) -> Iterator[doc.Words]:
     yield f"{title_of(run)} ({counted(run.header.machine.usable_cores, 'usable core')})"
     if run.end is not None:
         cost = run.end.cost_s
-        outside = cost.overhead / cost.total if cost.total > 0 else None
-        yield (
-            f"{format_duration(cost.total)}, {percent_text(outside)} of it outside the measured "
-            f"windows; ended: {END_TEXTS[run.end.reason]}"
-        )
+        outside = percent_text(cost.overhead / cost.total if cost.total > 0 else None)
+        took = f"{format_duration(cost.total)}, {outside} of it outside the measured windows"
+        yield f"{took}; ended: {END_TEXTS[run.end.reason]}"
 
 
 def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]:

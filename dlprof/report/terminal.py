@@ -103,12 +103,9 @@ class _Writer:
         match block:
             case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
-                text = clean_lines(block.text)
-                split = {"sh": _continued, "python": _indented}.get(block.language)
-                lines = text.splitlines()
-                if split is not None:
-                    lines = [*split(text, self._width - len(indent))]
-                for line in lines:
+                text, split = clean_lines(block.text), _SPLIT.get(block.language)
+                room = self._width - len(indent)
+                for line in split(text, room) if split is not None else text.splitlines():
                     yield _line(indent + line, style)
             case doc.Table():
                 yield from self._table(block, indent)
@@ -172,17 +169,14 @@ class _Writer:
         before = len(indent) + sum(widths[:-1]) + _GAP * (len(widths) - 1)
         # A text at the end goes on below where it doesn't fit.
         wraps = columns[-1].left and before + widths[-1] > self._width
-        rows = [
-            [column.title for column in columns],
-            *zip(*(column.cells for column in columns), strict=True),
-        ]
-        for place, row in enumerate(rows):
+        head = tuple(column.title for column in columns)
+        rows = [head, *zip(*(column.cells for column in columns), strict=True)]
+        styles = ["bold", *(_STYLES[tone] for tone in tones or [""] * len(rows[1:]))]
+        for row, style in zip(rows, styles, strict=True):
             cells = [
                 _aligned(clean(cell), width, left=column.left)
                 for cell, width, column in zip(row, widths, columns, strict=True)
             ]
-            tone = tones[place - 1] if place and tones else ""
-            style = _STYLES[tone] if place else "bold"
             lead, last = indent + "".join(cell + " " * _GAP for cell in cells[:-1]), Line(cells[-1])
             last.rstrip()
             parts = last.wrap(self._console, max(20, self._width - before)) if wraps else [last]
@@ -265,10 +259,8 @@ class _Writer:
                 text = f"{mark}{drawn} {clean(piece.figure)} ".replace("  ", " ")
                 texts.append((piece.length, f"{clean(piece.name)} ", text))
             if sum(cell_len(name + text) for _, name, text in texts) > room - len(lead):
-                # Share of a lane below which a piece is left out where the lane is
-                # longer than a line.
-                least = 0.02 * bar.length
-                texts = [each for each in texts if each[0] >= least]
+                # Of a lane that is longer than a line, the shortest pieces are left out.
+                texts = [each for each in texts if each[0] >= 0.02 * bar.length]
             for _, name, text in texts:
                 if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):
                     line.rstrip()
@@ -304,17 +296,19 @@ def _continued(text: str, width: int) -> Iterator[str]:
 def _indented(text: str, width: int) -> Iterator[str]:
     """Code to copy: a call that is too long goes on below, after a comma between its arguments."""
     for line in text.splitlines():
-        ends = [
-            match.end() for match in re.finditer(", (?=.)", line) if _is_open(line[: match.end()])
-        ]
+        commas = (match.end() for match in re.finditer(", (?=.)", line))
+        ends = [end for end in commas if _is_open(line[:end])]
         begin, indent = 0, ""
-        while cell_len(indent + line[begin:]) > width and any(end > begin for end in ends):
-            left = [end for end in ends if end > begin]
-            fitting = [end for end in left if cell_len(indent + line[begin:end].rstrip()) <= width]
-            end = fitting[-1] if fitting else left[0]
+        while ends and cell_len(indent + line[begin:]) > width:
+            fitting = [end for end in ends if cell_len(indent + line[begin:end].rstrip()) <= width]
+            end = fitting[-1] if fitting else ends[0]
             yield indent + line[begin:end].rstrip()
             begin, indent = end, " " * (len(line) - len(line.lstrip()) + 4)
+            ends = [each for each in ends if each > begin]
         yield indent + line[begin:]
+
+
+_SPLIT = {"sh": _continued, "python": _indented}  # what fits commands and code to a width
 
 
 def _is_open(code: str) -> bool:
@@ -390,8 +384,7 @@ def _with_fewer_bars(block: doc.Block) -> doc.Block:
     alone compares nothing. A text says that there are more.
     """
     if isinstance(block, doc.Text) and block.fewer:
-        said = block.words if isinstance(block.words, tuple) else (block.words,)
-        return doc.Text((*said, doc.Styled(block.fewer, "soft")))
+        return doc.Text((*doc.spans(block.words), doc.Styled(block.fewer, "soft")))
     spare = _spare(block)
     if not spare or not isinstance(block, doc.Chart):
         return block

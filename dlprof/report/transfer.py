@@ -177,11 +177,9 @@ def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
 
 def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
     for fit in device.fits:
-        yield (
-            f"{fit.memory} {_MODES[fit.mode]}: {seconds_text(fit.latency_s.value)} a copy, then "
-            f"{_rate_text(fit.bytes_per_s)}; the line is off by at most "
-            f"{percent_text(fit.worst_error)}"
-        )
+        latency, off = seconds_text(fit.latency_s.value), percent_text(fit.worst_error)
+        line = f"{latency} a copy, then {_rate_text(fit.bytes_per_s)}"
+        yield f"{fit.memory} {_MODES[fit.mode]}: {line}; the line is off by at most {off}"
     link = device.link
     if link is not None and link.theory_bytes_per_s is not None:
         yield _link(link, link.theory_bytes_per_s)
@@ -203,17 +201,14 @@ def _tensors(batch: BatchTransfer) -> doc.Table:
     sizes = [format_bytes(size) for size in (batch.bytes, *(each.bytes for each in tensors))]
     ways = (batch.together, *(tensor.ways for tensor in tensors))
     times: list[dict[str, str]] = [{way.way: _way_text(way) for way in each} for each in ways]
-    return doc.Table(
-        (
-            doc.Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
-            doc.Column("shape and type", ["", *shapes], 2, left=True),
-            doc.Column("size", sizes, 3),
-            *(
-                doc.Column(said, [each.get(way, MISSING) for each in times], 9)
-                for way, said in _WAYS.items()
-            ),
-        )
-    )
+    columns = [
+        doc.Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
+        doc.Column("shape and type", ["", *shapes], 2, left=True),
+        doc.Column("size", sizes, 3),
+    ]
+    for way, said in _WAYS.items():
+        columns.append(doc.Column(said, [each.get(way, MISSING) for each in times], 9))
+    return doc.Table(tuple(columns))
 
 
 def _way_text(way: WayTime) -> str:

@@ -32,7 +32,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Config, Estimate, PredictedCell, Trial
+from dlprof.records import Calibration, Config, Estimate, PredictedCell, Trial
 from dlprof.records.record import record
 from dlprof.stats.intervals import t_quantile, t_tail
 
@@ -281,9 +281,12 @@ class ExpectedRates:
         log_sd: float,
         calibrated: frozenset[int] | None = None,
         *,
-        batch_cv: float | None = None,
+        by: Calibration | None = None,
     ) -> ExpectedRates:
-        """What a model predicted, that was ``calibrated`` with the fewest where it isn't known."""
+        """What a model predicted, that was ``calibrated`` with the fewest where it isn't known.
+
+        ``by`` is what it went by, if that is known.
+        """
         counts = sorted({c.config.num_workers for c in cells} - {0})
         found = frozenset(CALIBRATED.intersection(counts) or counts[:1])
         rates = {c.config.key: (c.samples_per_s.value, c.epoch_samples_per_s) for c in cells}
@@ -294,7 +297,7 @@ class ExpectedRates:
             groups={c.config.key: _steady_group(c.config) for c in cells},
             families={c.config.key: c.config.num_workers for c in cells},
             calibrated=found if calibrated is None else calibrated,
-            batch_cv=batch_cv or 0.0,
+            batch_cv=(by.cpu_cv if by is not None else None) or 0.0,
         )
 
 

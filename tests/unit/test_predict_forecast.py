@@ -23,7 +23,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.model.predict import cells_of
-from dlprof.records import Calibration, Config, Run, SweepPrediction, Usage
+from dlprof.records import Calibration, Config, Constraints, Run, SweepPrediction, Usage
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.stats.belief import NEAR
 
@@ -196,6 +196,8 @@ def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -
         answer = recommend(dataclasses.replace(run, prediction=made))
         chosen[run is held] = answer.config.num_workers
     assert chosen == {True: 7, False: 14}
+    there = recommend(held, Constraints(cores=32.0))  # where nobody asked for so many either
+    assert there.config.num_workers <= 7
     unsure, sure = (forecast(asked(run), [config(14)]) for run in (held, grown))
     assert unsure.confidence == "low"
     assert unsure.confidence_reason.startswith("no more than 7 workers measured: more may share")

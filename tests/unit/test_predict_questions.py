@@ -227,6 +227,19 @@ def test_nobody_is_assumed_on_other_cores_and_that_is_said() -> None:
         assert not any("no other process" in note for note in quiet.notes)
 
 
+def test_starts_beside_others_are_said_to_be_those_elsewhere() -> None:
+    """How much of one is waiting for a core nobody knows, so they are carried as they are."""
+    run = calibrated(trials=[trial(config(2), usage=Usage(other_cpu_cores=3.0))])
+    said = "starting workers takes as long as while others kept 3.0 cores busy"
+    there = [
+        asked(run, neighbours=0.0),
+        asked(run, neighbours=7.0),
+        asked(run, machine=elsewhere()),
+    ]
+    alike = [asked(run, step_s=0.01), asked(run, neighbours=3.0, step_s=0.01)]
+    assert [said in each.notes for each in (*there, *alike)] == [True] * 3 + [False] * 2
+
+
 def test_what_was_measured_without_a_step_is_not_said_to_lack_one() -> None:
     on_more, with_step = (
         recommend(calibrated(), wanted).confidence_reason

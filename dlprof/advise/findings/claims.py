@@ -224,6 +224,14 @@ def _perhaps_none(gain: Gain) -> Gain:
     return dataclasses.replace(gain, estimate=shared, may_share=True)
 
 
+def mostly_waits(view: Evidence) -> bool:
+    """Whether batches wait for longer than they compute, and for no threads of their own."""
+    costs, gil_s = view.costs, view.waits_for_gil_s or 0.0
+    if costs is None or view.helpers_share >= at.HELPERS:
+        return False
+    return costs.making.io_s - gil_s > costs.making.cpu_s
+
+
 def may_share_limit(view: Evidence) -> bool:
     """Whether what batches mostly wait for may have a limit that all workers share.
 
@@ -231,10 +239,7 @@ def may_share_limit(view: Evidence) -> bool:
     a batch waits longer with most of them than with the fewest where they reach it; and more that
     were tried brought nothing.
     """
-    costs, gil_s = view.costs, view.waits_for_gil_s or 0.0
-    if costs is None or view.helpers_share >= at.HELPERS:  # it waits for threads of its own
-        return False
-    if costs.making.io_s - gil_s <= costs.making.cpu_s:
+    if not mostly_waits(view):
         return False
     traced = {each.config.num_workers: costs_of(each) for each in view.explanations()}
     fewest, most = min(traced), max(traced)

@@ -112,20 +112,16 @@ def _words(view: Evidence, weight: DatasetWeight, first: AttributeWeight, worker
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
     size = first.pickled_bytes or first.object_bytes
     heaviest = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
-    objects = ""
-    if weight.object_bytes:
-        objects = (
-            f" Its Python objects are {format_bytes(weight.object_bytes)}, which each forked "
-            "worker comes to copy."
-        )
     text = (
         f"By spawn or forkserver each worker is sent {about[weight.how]}"
         f"{format_bytes(weight.pickled_bytes)}: {format_duration(weight.pickle_s)} to pickle and "
         f"{format_duration(weight.unpickle_s)} to unpickle, {format_duration(sent_s)} for "
-        f"{advised}{counted(workers, 'worker')}. {heaviest}{objects}"
+        f"{advised}{counted(workers, 'worker')}. {heaviest}"
     )
-    predicted = first_batches(view, workers)
-    if predicted:
+    if weight.object_bytes:
+        text += f" Its Python objects are {format_bytes(weight.object_bytes)}, which each forked "
+        text += "worker comes to copy."
+    if predicted := first_batches(view, workers):
         each = (
             f"{format_duration(by_count[str(workers)])} by {method}"
             for method, by_count in predicted.items()
@@ -194,12 +190,10 @@ def unfed(view: Evidence) -> Claim | None:
         title = f"{len(starved)} of {workers} workers {ends} before the others"
         why = "their shares are smaller" if starved[1:] else "its share is smaller"
         more = "Split so that all workers get the same amount: samples w, w + n, w + 2n, …"
-    code = ""
-    if ended:
-        pass  # shards w, w + n, … may be what it has
-    elif pays and view.target.dataset.startswith("datasets."):
+    code, helps = "", pays and not ended  # else shards w, w + n, … may be what it has
+    if helps and view.target.dataset.startswith("datasets."):
         code = _HUGGING_FACE.format(shards=wanted)
-    elif pays and not few and not _all_fed(view, fed):
+    elif helps and not few and not _all_fed(view, fed):
         code = _STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f". Predicted: {as_fast(whole.estimate)}" if whole is not None and pays else ""
@@ -225,19 +219,17 @@ def unfed(view: Evidence) -> Claim | None:
 
 def _unfed_by(view: Evidence, fed: int, shards: int | None, *, few: bool) -> tuple[str, str]:
     """Why workers get no data, and what to do about it."""
-    why = "the dataset splits its data so that they get none"
     more = "Cut the data into more shards, a multiple of ranks times workers"
     if few:
-        ranks = f"{view.ranks} ranks of " if view.ranks > 1 else ""
-        return (
-            f"the dataset has {counted(shards or 0, 'shard')} for {ranks}{view.workers} workers",
-            more,
-        )
+        each = f"{view.ranks} ranks of " if view.ranks > 1 else ""
+        have = f"the dataset has {counted(shards or 0, 'shard')}"
+        return f"{have} for {each}{view.workers} workers", more
     if shards is not None:
         why = f"the dataset has {shards} shards, but its split leaves these workers without"
         return why, "Split by worker so that each gets a share: shards w, w + n, w + 2n, …"
     if _all_fed(view, fed):  # so many pieces, which it splits by worker
         return f"the data seems to be in no more than {counted(fed, 'piece')}", more
+    why = "the dataset splits its data so that they get none"
     return why, f"{more}, and give worker w of n shards w, w + n, w + 2n, …"
 
 
@@ -248,9 +240,6 @@ def _all_fed(view: Evidence, workers: int) -> bool:
 
 
 def _named(workers: Sequence[int]) -> str:
-    names, more = [str(each) for each in workers[:8]], workers[8:]
-    if len(workers) == 1:
-        return f"Worker {names[0]}"
-    if more:
-        return f"Workers {', '.join(names)} and {len(more)} more"
-    return f"Workers {', '.join(names[:-1])} and {names[-1]}"
+    names = [*map(str, workers[:8])] + [f"{len(workers) - 8} more"] * (len(workers) > 8)
+    *others, last = names
+    return f"Workers {', '.join(others)} and {last}" if others else f"Worker {last}"

@@ -20,6 +20,7 @@ from dlprof.advise.findings.claims import (
     competes,
     fix_of,
     most_by_step,
+    mostly_waits,
     predicted_gain,
     script_gain,
     starts_s,
@@ -167,9 +168,8 @@ def _stalls(evidence: Evidence) -> Stalls | None:
     )
     if not evidence.has_step or evidence.mean_wait is None or warm_s is None:
         return None
-    resident_s = (
-        1 - evidence.mean_wait
-    ) * warm_s  # of the same trials: a traced step may take longer
+    # Of the same trials: a traced step may take longer.
+    resident_s = (1 - evidence.mean_wait) * warm_s
     longest_s = max(warm_s, cold_s or 0.0)
     return Stalls(
         resident_s=resident_s,
@@ -233,12 +233,11 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     its place, that its batches come to the device too slowly. Each next finding can't cost more
     than the one before it leaves, so that ``cost`` falls.
     """
-    claims = ((row, row.rule(view)) for row in rows(view))
-    stated = (
+    stated = [
         _stated(view, row, best_of_measured(view, claim))
-        for row, claim in claims
-        if claim is not None
-    )
+        for row in rows(view)
+        if (claim := row.rule(view)) is not None
+    ]
     found = [each for each in stated if view.integrity.allows(each.finding, view.config)]
     wrong = view.integrity.fault(view.config) is not None
     for each in found_in(view.trials(), view.integrity, view.config):
@@ -310,23 +309,23 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         evidence["tried"], place = vain, Place.BEHIND  # what can be mended comes first
     gain = claim.gain
     if gain is not None:
-        step = format_duration(view.step_s)
-        where = f"at a step of {step}" if view.step_s > 0 else "with this step"
+        where = f"at a step of {format_duration(view.step_s)}" if view.step_s else "with this step"
         where = where if view.has_step else "with no training step"
         where = where if view.script is None else "in this loop"
         where += " on a quiet machine" if gain.is_alone else ""
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
         # To a whole script starts of epochs are left as well.
         evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}
-    needs = [
-        _kept(view, claim),
-        _shared_out(view, claim),
-        NO_LIMIT if gain is not None and gain.may_share else "",
-    ]
+    cost, asked, needs = min(1.0, max(0.0, claim.cost)), claim.config, list[str]()
+    if asked is not None and view.target.keeps_samples:  # of how many epochs the gain is
+        ten = asked == view.having(persistent_workers=True)
+        needs.append("a training has 10 epochs" if ten else FIRST_EPOCH)
+    needs.append(_shared_out(view, claim))
+    needs.append(
+        NO_LIMIT if gain is not None and (gain.may_share or _is_far(view, claim, gain)) else ""
+    )
     if any(needs):
         evidence["gain_if"] = " and ".join(filter(None, needs))
-    cost = min(1.0, max(0.0, claim.cost))
-    asked = claim.config
     asked = asked if asked is not None and changed(view.config, asked) else None
     stated = Finding(
         code=row.code,
@@ -341,12 +340,11 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
     return Placed(place, stated, asked)
 
 
-def _kept(view: Evidence, claim: Claim) -> str:
-    """Of how many epochs a gain is, of a dataset that keeps samples; empty for any other."""
-    if claim.config is None or not view.target.keeps_samples:
-        return ""
-    ten = claim.config == view.having(persistent_workers=True)
-    return "a training has 10 epochs" if ten else FIRST_EPOCH
+def _is_far(view: Evidence, claim: Claim, gain: Gain) -> bool:
+    """Whether it predicts over twice the workers that were seen, of batches that mostly wait."""
+    seen = max((trial.config.num_workers for trial in view.trials()), default=0)
+    workers = 0 if claim.config is None else claim.config.num_workers
+    return gain.source != "measured" and 0 < 2 * seen < workers and mostly_waits(view)
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:
@@ -389,22 +387,19 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     """
     kept: dict[object, Placed] = {}
     for each in found:
-        two = each.finding
-        key = each.asked or id(two)
+        key = each.asked or id(each.finding)
         if key not in kept:
             kept[key] = each
             continue
-        one = kept[key].finding
-        kept[key] = kept[key]._replace(
-            finding=dataclasses.replace(
-                one,
-                title=f"{one.title}: {inside(two.title)}"
-                if one.code == "too_few_workers"
-                else one.title,
-                explanation=f"{one.explanation} {two.explanation}",
-                evidence={**one.evidence, **two.evidence, **one.evidence},
-            )
+        one, two = kept[key].finding, each.finding
+        why = f": {inside(two.title)}" if one.code == "too_few_workers" else ""
+        both = dataclasses.replace(
+            one,
+            title=one.title + why,
+            explanation=f"{one.explanation} {two.explanation}",
+            evidence={**one.evidence, **two.evidence, **one.evidence},
         )
+        kept[key] = kept[key]._replace(finding=both)
     return list(kept.values())
 
 
@@ -445,9 +440,8 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
     if watched and config is not None and gain is not None:
-        finding = dataclasses.replace(
-            finding, evidence={**finding.evidence, **_outlook(view, config)}
-        )
+        evidence = {**finding.evidence, **_outlook(view, config)}
+        finding = dataclasses.replace(finding, evidence=evidence)
     return dataclasses.replace(
         finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
@@ -497,19 +491,16 @@ def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
 
 def _unknown(view: Evidence, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
-    why = (
-        "Waits for this loader overlap with other work of the script: this gain is that of its own "
-        "wait alone"
-    )
-    also = ""
+    why, also = "Waits for this loader overlap with other work of the script", ""
+    alone = "its own wait alone"
     if competes(view, config):
-        why = (
-            "The step computes in several threads on the cores that workers would take. How much "
-            "that slows it down can't be predicted: this gain is that of loading alone"
-        )
-        also = ", once as it is and once with torch.set_num_threads(1)"
-    settings = changed(view.config, config)
-    return f"{why}. Run the script with {settings}{also}, and compare how long it takes."
+        why = "The step computes in several threads on the cores that workers would take. How much "
+        why += "that slows it down can't be predicted"
+        alone, also = "loading alone", ", once as it is and once with torch.set_num_threads(1)"
+    text = (
+        f"{why}: this gain is that of {alone}. Run the script with {changed(view.config, config)}"
+    )
+    return f"{text}{also}, and compare how long it takes."
 
 
 def _sharing_unseen(view: Evidence, config: Config) -> str:

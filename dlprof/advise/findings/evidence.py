@@ -106,14 +106,14 @@ class ModelAtStep:
         if key not in self.asked:
             calibration = self.calibration
             if costs is not None and traced is not None:
-                own = costs.shaped(cleaned(traced.costs))
+                rows = cleaned(traced.costs)
                 calibration = dataclasses.replace(
                     calibration,
                     batch_size=config.batch_size,
                     queueing_s=0.0,  # the trial's own waits are as long as its workers made them
                     lock_s=0.0,
-                    in_main=own,
-                    in_workers=own,
+                    in_main=costs.shaped(rows, 0),
+                    in_workers=costs.shaped(rows, 1),
                     receive={},
                     receive_busy_s={},
                     copy_s=costs.copy_s,
@@ -228,15 +228,21 @@ class Costs:
         """CPU of all processes for one batch, the step left out."""
         return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
 
-    def shaped(self, rows: BatchCosts) -> BatchCosts:
-        """Batches of these mean costs that differ from each other as some do."""
+    def shaped(self, rows: BatchCosts, workers: int) -> BatchCosts:
+        """Batches of these mean costs that differ from each other as some do.
+
+        The model knows main to wait only while it takes a batch in, or makes it without workers.
+        """
+        draws_io_s = self.dispatch.io_s
+        taking_s = draws_io_s if workers and not self.pin_s else 0.0  # which a pin thread does
+        making_s = 0.0 if workers else draws_io_s
         means = {
             "cpu_s": self.making.cpu_s,
-            "io_s": self.making.io_s,
+            "io_s": self.making.io_s + making_s,
             "put_cpu_s": self.put_cpu_s,
             "receive_cpu_s": self.receive.cpu_s,
-            "receive_io_s": self.receive.io_s,
-            "main_cpu_s": self.dispatch.own_s,
+            "receive_io_s": self.receive.io_s + taking_s,
+            "main_cpu_s": self.dispatch.own_s - taking_s - making_s,
         }
         count, columns = len(rows.cpu_s), dict[str, tuple[float, ...]]()
         for name, mean in means.items():
@@ -248,15 +254,15 @@ class Costs:
 
     def rate(self, config: Config, cores: float) -> float:
         """Batches per second that the model's bounds allow a configuration at these costs."""
-        making, main_s = self.making, self.dispatch.own_s
-        means = Means(cpu=making.cpu_s + main_s, io=making.io_s)
+        making, draws = self.making, self.dispatch
+        means = Means(cpu=making.cpu_s + draws.cpu_s, io=making.io_s + draws.io_s)
         if config.num_workers:
             means = Means(
                 cpu=making.cpu_s + self.put_cpu_s,
                 io=making.io_s,
                 receive_cpu=self.receive.cpu_s,
-                receive_io=self.receive.io_s,
-                main_cpu=main_s,
+                receive_io=self.receive.io_s + draws.io_s,
+                main_cpu=draws.cpu_s,
             )
         rate = rate_allowed(
             means,
@@ -288,7 +294,7 @@ def costs_of(explained: Explanation) -> Costs:
         collate=collate,
         put_cpu_s=_mean(rows.put_cpu_s),
         receive=receive.plus(StageTime(0.0, -starved * receive.io_s, starved * receive.io_s)),
-        dispatch=work.get("dispatch", StageTime(_mean(rows.main_cpu_s))),
+        dispatch=_drawn(stages.get("dispatch"), rows, crowd),
         pin_s=seconds.get("pin") or _mean(rows.pin_s),
         copy_s=seconds.get("copy", 0.0),
         wait_s=seconds.get("wait", 0.0),
@@ -296,6 +302,20 @@ def costs_of(explained: Explanation) -> Costs:
         period_s=explained.window_s / max(1, explained.batches),
         usual_io_s=statistics.median(rows.io_s) if rows.io_s else 0.0,
     )
+
+
+def _drawn(stage: Stage | None, rows: BatchCosts, taking: StageTime) -> StageTime:
+    """What drawing and sending indices takes: no more CPU than all of main's but for batches.
+
+    The rest of it is waiting, as of a sampler that reads, but for as long as main waits for a core
+    at each second of CPU in taking batches.
+    """
+    if stage is None or stage.cpu_s is not None or not rows.main_cpu_s:
+        return StageTime(_mean(rows.main_cpu_s)) if stage is None else _work(stage)
+    cpu_s = min(stage.mean_s, _mean(rows.main_cpu_s))
+    queue_s = cpu_s * taking.run_queue_s / taking.cpu_s if taking.cpu_s > 0 else 0.0
+    queue_s = min(stage.mean_s - cpu_s, queue_s)
+    return StageTime(cpu_s, stage.mean_s - cpu_s - queue_s, queue_s)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -388,6 +408,7 @@ class Evidence:
     # The rate of a configuration over that of this one, as all views of the run print it; ``None``
     # where trials are compared by themselves, as while it is measured.
     gain: Callable[[Config], Estimate | None] | None = None
+    shown_rate: float | None = None  # batches per second of this one, likewise
 
     @classmethod
     def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
@@ -493,6 +514,8 @@ class Evidence:
     @functools.cached_property
     def rate(self) -> float | None:
         """Batches per second, uninstrumented where that was measured."""
+        if self.shown_rate is not None:
+            return self.shown_rate
         rates = (trial.batches_per_s for trial in self.plain("present"))
         rate = typical(each.value for each in rates if each is not None)
         if rate is None and self.explained is not None and self.explained.window_s > 0:

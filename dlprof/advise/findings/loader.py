@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import used_gpu
-from dlprof.advise.wording import as_fast, percent
+from dlprof.advise.wording import as_fast, inside, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
@@ -177,20 +177,22 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, waits, given = costs.making, view.worker_waits, dict[str, Any]()
+    making, waits = costs.making, view.worker_waits
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
         # One of them has it: the others, at most, wait for it at once.
-        most_s = (1 - 1 / view.workers) * costs.making.own_s
-        alike, given["locked_fraction"] = costs.without(min(view.blocked_s("lock"), most_s)), share
+        most_s = (1 - 1 / view.workers) * making.own_s
+        alike = costs.without(min(view.blocked_s("lock"), most_s))
+        given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
     elif alone is not None and _grows(view, costs, alone):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
-        waits_s = given["waiting_with_one_worker_s"] = alone.making.io_s
+        waits_s = alone.making.io_s
+        given = {"waiting_with_one_worker_s": waits_s}
         share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
         text = f"With {view.workers} workers each batch is blocked for "
         text += f"{format_duration(making.io_s)}, with one worker for {format_duration(waits_s)}, "
@@ -273,7 +275,8 @@ def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
     fix = "Keep other Python threads from computing in the process that fetches."
     more, gain = _more_that_pay(view)
     if more is not None:
-        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+        own = f"Set num_workers={more.num_workers}: each worker has a GIL of its own."
+        fix = f"{own} Or {inside(fix)}"
     return fix, more, gain
 
 
@@ -395,34 +398,28 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
         for each in (max(rest_s, busy_s), rest_s)
     )
     # It never costs anything, and it brings no more than that.
-    gain = bound(buffered)
-    ends = max(1.0, gain.estimate.ends[0]), max(buffered, most)
-    gain = dataclasses.replace(gain, estimate=Estimate(value=buffered, low=ends[0], high=ends[1]))
+    low, high = max(1.0, bound(buffered).estimate.ends[0]), max(buffered, most)
+    gain = Gain(estimate=Estimate(value=buffered, low=low, high=high), source="bound")
     leads = starting_leads(view) and gain.value >= at.PAYS
-    started = format_duration(turn_s - filled_s)
     kept = kept_workers(view)
     # Whether workers that persist would keep it shows only where they were tried.
     tried = view.config.persistent_workers or kept is None or not kept.persistent_workers
     tried = tried or any(trial.config == kept for trial in view.plain("variant"))
     does = "__iter__ fetches before it yields, as to fill a shuffle buffer"
-    fix = (
-        "Let __iter__ yield sooner: from a smaller shuffle buffer, from one that yields while it "
-        "fills, or from one in each worker that is its share of the whole. "
-    )
+    fix = "Let __iter__ yield sooner: from a smaller shuffle buffer, from one that yields while it "
+    fix += "fills, or from one in each worker that is its share of the whole."
     if tried:
-        fix += "persistent_workers=True doesn't help with a buffer, which each epoch fills again."
+        fix += " persistent_workers=True doesn't help with a buffer, which each epoch fills again."
     else:
         does += ", or imports and opens what it needs once"
-        fix = (
-            "Try persistent_workers=True, which keeps what a worker imports or opens once. A "
-            f"buffer is filled again in each epoch: then l{fix[1:].strip()}"
-        )
+        keeps = "Try persistent_workers=True, which keeps what a worker imports or opens once."
+        fix = f"{keeps} A buffer is filled again in each epoch: then {inside(fix)}"
     return Claim(
         "Epochs begin with a wait for the dataset",
         f"The first batch of an epoch takes {format_duration(turn_s)}, {percent(share)} of the "
         f"time of an epoch of {view.epoch_batches or 0:,} batches. For {format_duration(filled_s)} "
-        f"of it {does}. Starting "
-        f"{counted(view.workers, 'worker')} takes no more than the other {started}.",
+        f"of it {does}. Starting {counted(view.workers, 'worker')} takes no more than the other "
+        f"{format_duration(turn_s - filled_s)}.",
         gain.saved,
         "epoch_turnover_s share_of_epoch batches_per_epoch first_fetch_s",
         {
@@ -509,10 +506,8 @@ def consumer(view: Evidence) -> Claim | None:
     active = None if gpu is None else gpu.kernel_active_fraction
     # A step of stated length is none of the user's: what it does says nothing.
     if active is not None and active < 0.7 and view.step_s <= 0:
-        idle = (
-            f" The device ran kernels only {percent(active)} of the time: the step's own "
-            "Python, or what blocks it, takes the rest."
-        )
+        idle = f" The device ran kernels only {percent(active)} of the time: the step's own "
+        idle += "Python, or what blocks it, takes the rest."
     return Claim(
         "The training step is the limit",
         f"The loader keeps up: the step waits {percent(view.wait)} of the time{each}. No setting "
@@ -582,9 +577,7 @@ def fewer_workers(view: Evidence) -> Config | None:
     costs, limit, now, busy = view.costs, view.limit, view.workers, view.busy or 0.0
     if costs is None or now < 1:
         return None
-    count: int | None = (
-        now // 2 if limit == "waiting" and busy < at.HALF_BUSY and now >= at.MANY else None
-    )
+    count: int | None
     if limit == "consumer":
         needed = max(1, math.ceil(busy * now / at.BUSY))
         far = now >= max(at.MANY, FAR_TOO_MANY * needed, 2 * view.cores + 1)
@@ -601,7 +594,8 @@ def fewer_workers(view: Evidence) -> Config | None:
         rates = {n: rate * (started if n else 1.0) for n, rate in rates.items()}
         least = at.PAYS * rates.get(now, 0.0)
         faster = [n for n, rate in rates.items() if n < now and rate >= least]
-        count = max(faster, key=rates.__getitem__, default=count)
+        idle = limit == "waiting" and busy < at.HALF_BUSY and now >= at.MANY
+        count = max(faster, key=rates.__getitem__, default=now // 2 if idle else None)
     return None if count is None else view.having(num_workers=count)
 
 
@@ -612,11 +606,9 @@ def fetch_cpu(view: Evidence) -> Claim | None:
         return None
     if (scattered := _scattered(view, costs)) is not None:
         return scattered
-    # Of what making one takes by itself: who waits for a core for it waits for what it computes.
-    share = costs.fetch.cpu_s / max(1e-12, costs.making.own_s)
+    share = _share(costs, costs.fetch.cpu_s)
     if share < at.LARGE_SHARE:
         return None
-    beside = ", run-queue delay left out" if costs.making.starved >= at.STARVED else ""
     chain = view.explained.transforms if view.explained else ()
     first = max(chain, key=lambda each: each.share, default=None)
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
@@ -625,8 +617,8 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     return Claim(
         f"CPU time in {view.fetched_by}",
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
-        f"{percent(share)} of the time to make a batch{beside}.{named}",
-        share * (view.wait or 1.0),
+        f"{percent(share)} of the time to make a batch{_with_a_core(costs)}.{named}",
+        _cost(view, costs, share),
         "fetch_cpu_s fetch_waiting_s",
         {
             "share": share,
@@ -731,15 +723,13 @@ def _few_slow(view: Evidence) -> Claim | None:
     named = [f"{name} ({format_duration(each_s)})" for name, each_s in slow.items()]
     which = "position" if view.target.kind == "iterable" else "index"
     gain = predicted_gain(view, costs=costs.without(math.fsum(beyond_s) / len(blocked)))
-    fix = (
-        f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
-        "that is tried again, a chunk that is read as a whole. Have such samples read ahead, "
-        "cached or left out."
-    )
+    fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
+    fix += "that is tried again, a chunk that is read as a whole. Have such samples read ahead, "
+    fix += "cached or left out."
     more, brings = _more_that_pay(view)
     if more is not None and brings is not None and (gain is None or brings.value > gain.value):
         gain = brings
-        fix = f"Set num_workers={more.num_workers}: others go on while one waits. And s{fix[1:]}"
+        fix = f"Set num_workers={more.num_workers}: others go on while one waits. And {inside(fix)}"
     else:
         more = None
     return Claim(
@@ -778,14 +768,14 @@ def fetch_io(view: Evidence) -> Claim | None:
     blocked = (
         f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on "
         f"{'another process of this machine' if served else 'storage or network'}: "
-        f"{percent(share)} of the time to make a batch."
+        f"{percent(share)} of the time to make a batch{_with_a_core(costs)}."
     )
     if served:
         return Claim(
             f"{view.fetched_by} waits for another process",
             f"{blocked} It answers over a Unix socket, as a multiprocessing.Manager, a database or "
             "a cache does, and all workers ask it.",
-            share * (view.wait or 1.0),
+            _cost(view, costs, share),
             "fetch_waiting_s fetch_cpu_s share num_workers",
             {"share": share, "served_s": served_s},
             "Let each worker have what it asks for: in a tensor, whose memory all of them share, "
@@ -799,25 +789,20 @@ def fetch_io(view: Evidence) -> Claim | None:
             "A cgroup throttles reads from storage",
             f"{blocked} It reads {format_bytes(reads)}/s of the {format_bytes(limit)}/s that a "
             "cgroup allows.",
-            share * (view.wait or 1.0),
+            _cost(view, costs, share),
             "fetch_waiting_s share read_bytes_per_s read_limit_bytes_per_s cache_hit_fraction",
             {"share": share},
             "Raise the cgroup's limit (io.max, docker run --device-read-bps), or read fewer bytes: "
             "compress the data, or keep it in memory. More workers read no more.",
         )
     more, gain = _more_that_pay(view)
-    fix = (
-        f"Read less often: fetch several samples at once{at_once}, pack small files into "
-        "shards, or keep the data on a local disk or in memory."
-    )
+    fix = f"Read less often: fetch several samples at once{at_once}, pack small files into "
+    fix += "shards, or keep the data on a local disk or in memory."
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
-        fix = (
-            f"Set num_workers={more.num_workers}{further}: blocked workers need no cores, so more "
-            "workers than cores pay, as long as they share no limit such as the rate of a server. "
-            "Or read faster: pack small files into shards, or read a "
-            "local copy."
-        )
+        fix = f"Set num_workers={more.num_workers}{further}: blocked workers need no cores, so "
+        fix += "more workers than cores pay, as long as they share no limit such as the rate of a "
+        fix += "server. Or read faster: pack small files into shards, or read a local copy."
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
     if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
@@ -828,7 +813,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     return Claim(
         f"Blocking I/O in {view.fetched_by}",
         blocked,
-        share * (view.wait or 1.0),
+        _cost(view, costs, share),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
@@ -858,11 +843,8 @@ def fetched_in_threads(view: Evidence, costs: Costs) -> dict[int, Gain]:
     samples = None if view.explained is None else view.explained.samples
     if view.target.kind == "iterable" or samples is None or view.explained is None:
         return {}
-    each = samples.count / max(1, view.explained.batches)
-    gains: dict[int, Gain] = {}
-    for count in (2, 4, 8, 16, 32):
-        if count > each:
-            break
+    each, gains = samples.count / max(1, view.explained.batches), dict[int, Gain]()
+    for count in (count for count in (2, 4, 8, 16, 32) if count <= each):
         blocked_s = max(0.0, costs.fetch.own_s / count - costs.fetch.cpu_s)
         fetch = StageTime(costs.fetch.cpu_s, blocked_s)
         gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
@@ -885,7 +867,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
         f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
         "no I/O.",
-        min(share * (view.wait or 1.0), 0.2),
+        min(_cost(view, costs, share), 0.2),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
         {"share": share, "gil_at_most_s": gil_s},
         fix,
@@ -920,14 +902,24 @@ def collate(view: Evidence) -> Claim | None:
     if own_s <= 0.5 * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
+    # What isn't stacked in shared memory, as torch's own does, is copied there.
+    copied = view.workers > 0 and not objects and costs.put_cpu_s > own_s
     # While a worker collates in Python, main waits for its answer to every descriptor.
     rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
     receive, put_s = StageTime(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
         receive = StageTime(min(receive.own_s, at.LEAST_RECEIVE_S))
         put_s = min(put_s, at.LEAST_PUT_S)
+    title, also = "Collating costs the most", ""
+    assumes = f"collating is free{' and that one tensor is sent instead of objects' * objects}"
     free = dataclasses.replace(costs, collate=StageTime(), receive=receive, put_cpu_s=put_s)
-    handing = " and that one tensor is sent instead of objects" if objects else ""
+    if copied:
+        size, own = format_bytes(view.batch_bytes or 0), costs.collate
+        title = f"Collating batches of {size} and sending them costs the most"
+        also = f" To send it, torch copies it to shared memory: {format_duration(costs.put_cpu_s)}."
+        assumes = "a batch has half as many"
+        half = StageTime(own.cpu_s / 2, own.io_s / 2)
+        free = dataclasses.replace(costs, collate=half, put_cpu_s=costs.put_cpu_s / 2)
     name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
@@ -935,15 +927,18 @@ def collate(view: Evidence) -> Claim | None:
         advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
         advice += "do per-sample work in __getitem__"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
+    if copied:
+        advice = "Have fewer bytes in a batch: pad to its longest sample, and send uint8 or "
+        advice += "float16. What torch's default_collate stacks is in shared memory at once."
     return Claim(
-        "Collating costs the most",
+        title,
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
-        f"{format_duration(costs.fetch.own_s)}.",
-        _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
+        f"{format_duration(costs.fetch.own_s)}.{also}",
+        _cost(view, costs, _share(costs, costs.collate.own_s)),
         "collate_s collate_cpu_s fetch_s",
-        fix=f"{advice} The gain assumes that collating is free{handing}.",
-        code="" if is_torchs else _collating(view, _STACKING),
-        argument=None if is_torchs else _COLLATE,
+        fix=f"{advice} The gain assumes that {assumes}.",
+        code="" if is_torchs or copied else _collating(view, _STACKING),
+        argument=None if is_torchs or copied else _COLLATE,
         gain=predicted_gain(view, costs=free),
     )
 
@@ -960,11 +955,8 @@ def too_few_workers(view: Evidence) -> Claim | None:
     if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
-    effect = gain.words
-    if competes(view, more):
-        effect = f"{gain.words} while no step computes"
-    elif view.script is not None:
-        effect = f"{gain.words} once its workers run"
+    running = " once its workers run" if view.script is not None else ""
+    effect = gain.words + (" while no step computes" if competes(view, more) else running)
     waits = costs.fetch.io_s > costs.fetch.cpu_s
     return Claim(
         MORE_PAY,
@@ -1021,7 +1013,17 @@ def _making_costs(view: Evidence) -> Costs | None:
 
 
 def _share(costs: Costs, part_s: float) -> float:
-    return min(1.0, part_s / max(1e-12, costs.making.wall_s))
+    """Share of making a batch with a core at hand: that others make it wait is no part of it."""
+    return min(1.0, part_s / max(1e-12, costs.making.own_s))
+
+
+def _with_a_core(costs: Costs) -> str:
+    return " with a core at hand" if costs.making.starved >= at.LARGE_SHARE else ""
+
+
+def _cost(view: Evidence, costs: Costs, share: float) -> float:
+    """Share of the loop's time that such a share of making a batch is."""
+    return share * (1 - costs.making.starved) * (view.wait or 1.0)
 
 
 _ONE_TENSOR = """def collate(samples):
@@ -1053,17 +1055,12 @@ def receive(view: Evidence) -> Claim | None:
     if view.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.target.batch_tensors
-    what = f" of {tensors} tensors" if tensors else ""
-    waits = ""
+    what, waits = f" of {tensors} tensors" if tensors else "", ""
     if costs.receive.io_s > costs.receive.cpu_s:
-        waits = (
-            " Most of that is blocked time: the worker, busy with its next batch, sends the "
-            "descriptors of the tensors late."
-        )
-    fix = (
-        "Send fewer and larger tensors: let collate_fn join what belongs together, and return "
-        "tensors rather than lists, dicts of objects or ndarrays."
-    )
+        waits = " Most of that is blocked time: the worker, busy with its next batch, sends the "
+        waits += "descriptors of the tensors late."
+    fix = "Send fewer and larger tensors: let collate_fn join what belongs together, and return "
+    fix += "tensors rather than lists, dicts of objects or ndarrays."
     if remedy is not None and remedy.num_workers:
         fix = "Share tensors by name instead of by file descriptor: one handshake less per tensor."
     elif remedy is not None:
@@ -1101,9 +1098,8 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
         return None
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
     many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
-    named = view.config.sharing_strategy is None and (
-        many or costs.receive.io_s > costs.receive.cpu_s
-    )
+    many = many or costs.receive.io_s > costs.receive.cpu_s
+    named = many and view.config.sharing_strategy is None
     # Workers take turns on the cores, and a batch may cost more CPU time in them than without.
     there = costs_for(view, alone) or costs
     faster = there.rate(alone, view.cores) / costs.rate(view.config, view.cores)
@@ -1148,8 +1144,8 @@ def pin(view: Evidence) -> Claim | None:
     share, starved = min(1.0, costs.pin_s / max(1e-12, costs.period_s)), ""
     figures: dict[str, Any] = {"pin_busy_fraction": share}
     if view.copies is not None and (took := view.copies.pin) is not None:
-        figures["pin_thread_cpu_s"] = cpu_s = took.thread_cpu_s
-        figures["pin_thread_run_queue_s"] = queued_s = took.thread_run_queue_s
+        cpu_s, queued_s = took.thread_cpu_s, took.thread_run_queue_s
+        figures |= {"pin_thread_cpu_s": cpu_s, "pin_thread_run_queue_s": queued_s}
         figures |= {"pinned_bytes": took.pinned_bytes, "pin_alloc_s": took.alloc_s}
         if cpu_s is not None and queued_s is not None and queued_s > cpu_s:
             queued = format_duration(queued_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -267,6 +268,8 @@ def _alone(view: Evidence) -> Gain | None:
     if gain is None:
         return gain
     gain = dataclasses.replace(gain, is_alone=True)
+    if costs is not None and view.shown_rate:  # over what is shown it is no more than cores allow
+        gain = gain.at_most(max(1.0, costs.rate(view.config, view.cores) / view.shown_rate))
     if not own or queued is None:
         return gain
     waited = own * queued / max(0.01, 1 - queued)  # threads in the run queue, on average
@@ -320,17 +323,13 @@ def growth(view: Evidence) -> Claim | None:
     named = next((name for name, size in grown.items() if size >= 0.2 * slope), None)
     if named == FREED and not _is_past_filling(view, slope):
         return None
-    fix = (
-        "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
-        "index in tensors or arrays instead of Python objects."
-    )
+    fix = "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
+    fix += "index in tensors or arrays instead of Python objects."
     code = """# one array: Python objects are copied page by page as workers count references
 self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets"""
     if named == FREED:
-        fix = (
-            "Set MALLOC_MMAP_THRESHOLD_=1048576 in the environment: freed blocks of 1 MiB and more "
-            "then go back to the system at once. If yours are smaller, load jemalloc."
-        )
+        fix = "Set MALLOC_MMAP_THRESHOLD_=1048576 in the environment: freed blocks of 1 MiB and "
+        fix += "more then go back to the system at once. If yours are smaller, load jemalloc."
         code = "MALLOC_MMAP_THRESHOLD_=1048576 python train.py"
     elif named:
         fix = f"Keep nothing per sample in {named}, or bound it."
@@ -357,10 +356,8 @@ _CACHES = ("(dict)", "(set)", "(lru_cache)")  # as the tracer names what may be 
 def growing(view: Evidence) -> dict[str, float]:
     """Bytes a batch by which containers of the dataset grow: medians over workers, most first."""
     workers = () if view.explained is None else view.explained.workers
-    sizes: dict[str, list[float]] = {}
-    for worker in workers:
-        for name, size in worker.growing.items():
-            sizes.setdefault(name, []).append(size)
+    names = dict.fromkeys(name for worker in workers for name in worker.growing)
+    sizes = {n: [each.growing[n] for each in workers if n in each.growing] for n in names}
     middle = {name: statistics.median(found) for name, found in sizes.items()}
     # What malloc keeps is the cause only where no container is.
     order = sorted(middle, key=lambda each: (each == FREED, -middle[each]))
@@ -369,17 +366,13 @@ def growing(view: Evidence) -> dict[str, float]:
 
 def _what_grows(view: Evidence, named: str | None, grown: Mapping[str, float]) -> str:
     if named is not None:
-        by = f"grows by {format_bytes(grown[named])} a batch"
-        if named == FREED:
-            return f"No container grows so: {named} {by}, in pieces that fit no new batch."
-        return f"{named} {by}."
-    weight = view.weight
-    first = None if weight is None else weight.heaviest
+        by = f"{named} grows by {format_bytes(grown[named])} a batch"
+        freed = f"No container grows so: {by}, in pieces that fit no new batch."
+        return freed if named == FREED else f"{by}."
+    first = None if view.weight is None else view.weight.heaviest
     if first is not None and first.object_bytes >= at.LEAST_SEEN:
-        return (
-            f"No attribute of the dataset grows that much; {first.name} has "
-            f"{format_bytes(first.object_bytes)} of Python objects, whose pages workers copy."
-        )
+        held = f"{format_bytes(first.object_bytes)} of Python objects, whose pages workers copy"
+        return f"No attribute of the dataset grows that much; {first.name} has {held}."
     return "No attribute of the dataset, global of its module or lru_cache grows that much."
 
 
@@ -512,11 +505,9 @@ def shared(view: Evidence) -> Claim | None:
         return None
     smaller = view.having(num_workers=view.workers // 2, prefetch_factor=1)
     if room is not None and need:  # the most workers, and the deepest queues, that it has room for
-        several = (
-            view.having(num_workers=workers, prefetch_factor=depth)
-            for workers in range(view.workers, 0, -1)
-            for depth in range(view.config.prefetch_factor or 2, 0, -1)
-        )
+        depths = range(view.config.prefetch_factor or 2, 0, -1)
+        sizes = itertools.product(range(view.workers, 0, -1), depths)
+        several = (view.having(num_workers=n, prefetch_factor=depth) for n, depth in sizes)
         smaller = next(filter(view.fits_shared_memory, several), view.having(num_workers=0))
     return Claim(
         "Shared memory is too small",
@@ -587,8 +578,8 @@ def used_gpu(view: Evidence) -> GpuUsage | None:
 
 def pageable(view: Evidence) -> Claim | None:
     """Copies to the device are exposed, and come from pageable memory."""
-    copying, pinned = copying_of(view), pinned_copies(view)
-    if copying is None or not _is_worth_pinning(view, copying):
+    copying, pinned = _unpinned(view), pinned_copies(view)
+    if copying is None:
         return None
     gain, share = None if pinned is None else measured_gain(view, pinned), copying.share
     if gain is not None and gain.value < at.WORTH_TRYING:
@@ -616,18 +607,17 @@ def pageable(view: Evidence) -> Claim | None:
     return Claim(title, text, share, "", given, fix, code, config=pinned, gain=gain, place=place)
 
 
-def _is_worth_pinning(view: Evidence, copying: Copying) -> bool:
-    """Whether copies are exposed and come from pageable memory."""
-    has_device = view.accelerator is not None
-    return has_device and copying.share >= at.NOTABLE and not _is_pinned(view, copying)
+def _unpinned(view: Evidence) -> Copying | None:
+    """The copies, where they are exposed and come from pageable memory."""
+    found = None if view.accelerator is None else copying_of(view)
+    exposed = found is not None and found.share >= at.NOTABLE and not _is_pinned(view, found)
+    return found if exposed else None
 
 
 def pinned_copies(view: Evidence) -> Config | None:
     """The same with pinning, where copies are exposed."""
-    copying = copying_of(view)
-    if copying is None or view.config.pin_memory or not _is_worth_pinning(view, copying):
-        return None
-    return view.having(pin_memory=True)
+    pays = not view.config.pin_memory and _unpinned(view) is not None
+    return view.having(pin_memory=True) if pays else None
 
 
 def link(view: Evidence) -> Claim | None:
@@ -763,18 +753,14 @@ def slowed(view: Evidence) -> Claim | None:
     fed = view.limit == "consumer"
     # Of a loop that hardly waits, if its step were as fast as without loading.
     without = share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
-    gain = Gain(estimate=without, source="bound") if fed else None
-    behind = (
-        ""
-        if fed
-        else " While the loop waits for data, a faster step only waits longer: data come first."
-    )
+    if not fed:
+        why += " While the loop waits for data, a faster step only waits longer: data come first."
     now_s = found.step_s + share.value * found.period_s
     return Claim(
         "Loading slows the step itself",
         f"The step takes {format_duration(now_s)} beside the workers, and "
         f"{format_duration(found.step_s)} with the same data in memory while they rest: that is "
-        f"{percent(share.value)} of the time. {why}{behind}",
+        f"{percent(share.value)} of the time. {why}",
         share.value,
         "wanted_cores usable_cores",
         {
@@ -786,7 +772,7 @@ def slowed(view: Evidence) -> Claim | None:
         fix,
         code,
         argument,
-        gain=gain,
+        gain=Gain(estimate=without, source="bound") if fed else None,
         place=None if fed else Place.BEHIND,
     )
 
@@ -796,19 +782,15 @@ def _fix(
 ) -> tuple[str, str, tuple[str, str] | None]:
     """What to change, in a sentence, as code, and as the argument that is set with it."""
     workers = max(1, min(round(view.demand), int(view.cores) - 1))
-    if contended and threads >= at.PARALLEL and view.cores >= 2:
-        left = max(1, int(view.cores - workers))
-        text = f"Leave cores to the workers: torch.set_num_threads({left}) in the script."
-        return f"{text} Also try fewer workers.", f"torch.set_num_threads({left})", None
+    if contended and view.cores >= 2 and threads >= at.PARALLEL:
+        code = f"torch.set_num_threads({max(1, int(view.cores - workers))})"
+        text = f"Leave cores to the workers: {code} in the script. Also try fewer workers."
+        return text, code, None
     if contended and view.cores >= 2:
-        fewer = "Try fewer workers, or keep" if view.workers > 1 else "Keep"
-        text = f"{fewer} workers and step on cores of their own. Less work in the workers"
-        apart = ("worker_init_fn", "keep_apart")
-        return f"{text} helps as well.", _APART.format(workers=workers), apart
+        text = "Try fewer workers, or keep" if view.workers > 1 else "Keep"
+        text += " workers and step on cores of their own. Less work in the workers helps as well."
+        return text, _APART.format(workers=workers), ("worker_init_fn", "keep_apart")
     if pins:
-        return (
-            "Try pin_memory=False: copies get slower, and the step gets its GIL back.",
-            "",
-            ("pin_memory", "False"),
-        )
+        text = "Try pin_memory=False: copies get slower, and the step gets its GIL back."
+        return text, "", ("pin_memory", "False")
     return "Try fewer workers, and less work in each of them.", "", None

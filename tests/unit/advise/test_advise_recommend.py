@@ -461,6 +461,24 @@ def test_busy_cores_and_neighbours_are_reported() -> None:
     assert "ores" not in claims(recommend(run(blocks({W4: [100, 101]}, usage=idle))))
 
 
+def test_a_share_that_more_workers_do_not_raise_is_the_cause() -> None:
+    """Beside ten busy sessions own cores are below half of one, which said nothing."""
+    usage = Usage(
+        own_cpu_cores=0.32,
+        available_cpu_cores=0.32,
+        fair_cpu_cores=0.33,
+        other_cpu_cores=7.6,
+        run_queue_wait_fraction=0.85,
+    )
+    said = "sharing 8 with other sessions or containers leaves it 0.3, and more"
+    found = claims(recommend(run(blocks({W2: [50, 51], W4: [50, 51]}, usage=usage))))
+    assert f"Cores are the limit: {said} workers get no more of them (it used 0.3)" in found
+    waits = dataclasses.replace(usage, own_cpu_cores=0.1, run_queue_wait_fraction=0.3)
+    for other in (waits, dataclasses.replace(usage, fair_cpu_cores=7.9, own_cpu_cores=7.8)):
+        found = claims(recommend(run(blocks({W2: [50, 51], W4: [50, 51]}, usage=other))))
+        assert "other sessions" not in found
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_ranks_that_use_the_whole_machine_are_limited_by_its_cores(ranks: int) -> None:
     usage = Usage(  # of one rank, and few threads wait for a core
