@@ -18,9 +18,8 @@ from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 from rivals import Pick
 
 from dlprof.advise.thresholds import MOST_WORKERS
-from dlprof.engine.preparation import Outlook, new_header, plan_sweep
 from dlprof.engine.sweep import Sweep
-from dlprof.engine.trials import Deadline
+from dlprof.engine.trials import Deadline, Outlook, new_header, plan_sweep
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Estimate, Machine, Target, Trial, Usage
 from dlprof.records.codec import to_json

@@ -81,7 +81,9 @@ def loaded(target: str, machine: Machine, ranks: int = 1) -> Iterator[Loaded]:
     Raises:
         DlprofError: It can't be built.
     """
-    prepare(parse_target(target), lambda *_: None)
+    spec = parse_target(target)
+    if spec.kind == "builtin":
+        prepare(spec, lambda *_: None)
     limits = TrialLimits(
         wall_s=_TRIAL_LIMIT_S, stall_s=_STALL_LIMIT_S, usable_cores=machine.usable_cores
     )
@@ -89,7 +91,7 @@ def loaded(target: str, machine: Machine, ranks: int = 1) -> Iterator[Loaded]:
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder,
         contextlib.closing(
             TrialRunner(
-                BuildRequest(target=parse_target(target)),
+                BuildRequest(target=spec),
                 directory=Path(folder),
                 together=None if ranks == 1 else Ranks(local=launched(ranks, os.environ)),
             )

@@ -44,7 +44,7 @@ from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Target, Trial, shared_position
-from dlprof.targets.open_files import moved_by_workers, named, open_files
+from dlprof.targets.files import moved_by_workers, named, open_files
 
 SAMPLES, SIZE = 256, 4096
 """Of a file; together more than is read ahead."""

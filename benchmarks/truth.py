@@ -148,11 +148,13 @@ class Cell:
 @contextlib.contextmanager
 def open_bench(target: str) -> Iterator[TrialRunner]:
     """A bench with the target built and probed, as a sweep has it."""
-    prepare(parse_target(target), lambda *_: None)
+    spec = parse_target(target)
+    if spec.kind == "builtin":
+        prepare(spec, lambda *_: None)
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
         contextlib.closing(
-            TrialRunner(BuildRequest(target=parse_target(target)), directory=Path(directory))
+            TrialRunner(BuildRequest(target=spec), directory=Path(directory))
         ) as bench,
     ):
         cores = inspect_machine().usable_cores

@@ -339,7 +339,8 @@ class Source:
                 emulated_cores=world.cores,
             )
         spec = parse_target(world.target)
-        prepare(spec, lambda *_: None)
+        if spec.kind == "builtin":
+            prepare(spec, lambda *_: None)
         parts: Any = build_target(spec).parts
         own = parts.build({"num_workers": 0})
         return cls(
@@ -476,7 +477,7 @@ def _kept(kwargs: Mapping[str, int]) -> tuple[int, int]:
 
 def key(setting: Setting) -> str:
     """As ``picks.py`` names it."""
-    workers, ahead = setting
+    workers, ahead, _ = setting
     return Config(num_workers=workers, prefetch_factor=ahead or None).canonical().key
 
 

@@ -295,10 +295,13 @@ class _Live:
 
     To no workers none are handed out. As soon as those have come that were, batches are made here
     by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those of the
-    batches that were drawn last.
+    batches that were drawn last. Where the iterator has a thread that pins, ``pins`` says whether
+    it does, and is ``None`` where that can't be changed.
     """
 
-    __slots__ = ("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "workers")
+    __slots__ = (
+        *("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "pins", "workers"),
+    )
 
     def __init__(
         self, workers: int, in_flight: int, *, own: int = 1, freely: float = math.inf
@@ -306,6 +309,7 @@ class _Live:
         self.workers, self.in_flight = workers, in_flight
         self.own, self.freely = own, freely
         self.fetcher: Any = None
+        self.pins: bool | None = None
         self.held: list[Any] = []
         self.latest: deque[Any] = deque(maxlen=LATEST)
         self.restart()
@@ -387,7 +391,7 @@ def _made_here(it: Any, live: _Live) -> Any:
     """The batch of the indices that are held."""
     try:
         data = live.fetcher.fetch(live.held[0])
-        if it._pin_memory:
+        if it._pin_memory and live.pins is not False:
             pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
             data = pin(data, it._pin_memory_device)
     except Exception as error:
@@ -655,13 +659,55 @@ def _asked_freely(loader: Any) -> float:
     return len(samples) // int(getattr(batches, "batch_size", 1))
 
 
+class _AsItIs:
+    """A batch that torch's pin thread hands on as it is."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+
+def may_unpin(iterator: Any, *, pins: bool) -> None:
+    """Have the pin thread of a tapped iterator, if it has one, pin only while it is to."""
+    if not (iterator._pin_memory and started_workers(iterator)):
+        return
+    live = getattr(iterator, _LIVE)
+    live.pins = pins
+
+    def passed(data: Any) -> Any:
+        return data if live.pins else _AsItIs(data)
+
+    def given(data: Any) -> Any:
+        return data.batch if type(data) is _AsItIs else data
+
+    for queue, change in (iterator._worker_result_queue, passed), (iterator._data_queue, given):
+        queue.get = functools.partial(_got, type(queue).get, weakref.ref(queue), change)
+
+
+def _got(get: Any, queue: Any, change: Callable[[Any], Any], *given: Any, **options: Any) -> Any:
+    number, data = get(queue(), *given, **options)
+    return number, change(data)
+
+
+def pinning(iterator: Any) -> bool | None:
+    """Whether a tapped iterator pins batches; ``None`` where that stays for its epoch."""
+    pins: bool | None = getattr(iterator, _LIVE).pins
+    return pins
+
+
 def persists(iterator: Any) -> bool:
     """Whether the workers of an iterator outlive an epoch."""
     return bool(getattr(iterator, "_persistent_workers", False))
 
 
 def steer(
-    iterator: Any, workers: int, ahead: int, wrap: Callable[[Any], Any] | None = None
+    iterator: Any,
+    workers: int,
+    ahead: int,
+    wrap: Callable[[Any], Any] | None = None,
+    *,
+    pins: bool = False,
 ) -> None:
     """Hand out indices to the first so many workers only, and so many batches ahead for each.
 
@@ -670,9 +716,11 @@ def steer(
     fills the queues, so that what a sampler raises comes in ``next()``, as ever.
 
     With no workers ``next()`` makes batches of a map-style dataset, by what ``wrap`` makes of a
-    fetcher: it takes a seed with the indices.
+    fetcher: it takes a seed with the indices. ``pins`` is for a thread that can be
+    had to pin or not.
     """
     live = getattr(iterator, _LIVE)
+    live.pins = None if live.pins is None else pins
     if not workers and live.fetcher is None and wrap is not None:
         live.fetcher = wrap(_fetcher_maker(iterator)())
     if workers != live.workers:  # workers of an iterable dataset keep their turn

@@ -293,9 +293,8 @@ def _choose(
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
-    from dlprof.machine.inspection import cpus_of_job
+    from dlprof.machine.inspection import USUAL_SHM_BYTES, cpus_of_job
     from dlprof.machine.launchers import launched_as
-    from dlprof.machine.memory import USUAL_SHM_BYTES
 
     ranks = launched_as(os.environ)["LOCAL_WORLD_SIZE"] or 1
     if ranks > 1:

@@ -2,7 +2,8 @@
 
 Worth is one rate, that a training run would see. From the rate that a trial measured, or that a
 model predicted, three things lie between: the cores that several ranks, or a smaller machine, leave
-to one loader; the training step; and the turn from one epoch to the next. Under conditions that no
+to one loader; the training step; and the turn from one epoch to the next, or ten epochs of a
+dataset that keeps samples, of which trials show the first. Under conditions that no
 trial shows, the model's predictions are as far off as they were where trials show it.
 
 The choice is one of those that keep the limits. Never one that is estimated slower than what the
@@ -22,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import EVEN_SHARDS, FIRST_EPOCH, NO_LIMIT, failed_or_skipped
+from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, TEN_EPOCHS, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -73,6 +74,7 @@ class Candidate:
     # From an epoch's last batch to the next one's first, as the run shows it for this configuration
     # or one that shares its turnover, or as it is predicted.
     epoch_turnover_s: float | None = None
+    full_caches: int = 0  # bytes that its processes keep of the samples in the end
     # What it would give under the conditions that are asked for, by the same belief as all rates;
     # ``None`` where only trials are asked.
     prediction: Prediction | None = None
@@ -90,14 +92,15 @@ class Candidate:
 
     @property
     def pss_bytes(self) -> int | None:
-        """Largest peak of the process tree's memory, with queues as full as they get."""
+        """Largest peak of the process tree's memory, with queues and caches as full as they get."""
         seen = []
         for trial in self.trials:
             held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
             if (pss := trial.usage.pss_peak_bytes) is not None:
                 # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
                 seen.append(pss + (max(0, full - held) if full and held else 0))
-        return max(seen) if seen else self._predicted("pss_bytes")
+        found = max(seen) if seen else self._predicted("pss_bytes")
+        return None if found is None else found + self.full_caches
 
     @property
     def shm_bytes(self) -> int | None:
@@ -161,6 +164,7 @@ def gather(run: Run) -> list[Candidate]:
                 for place, trial in enumerate(trials)
                 if trial.outcome != "completed" and not _was_fixed(trial, trials[place:])
             ),
+            full_caches=run.header.target.full_caches(config),
             epoch_turnover_s=turns.get(config.turnover_group),
         )
         for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
@@ -196,7 +200,8 @@ class Speeds:
     """
 
     belief: Belief  # the steady rates, from what was measured and what a model predicted
-    # What epoch turnover leaves of each one's rate, over epochs of the target's length.
+    # What epoch turnover leaves of each one's rate, over epochs of the target's length; where the
+    # dataset keeps samples, what ten epochs make of the rate in a first one.
     epochs: Mapping[str, Gap]
     # Each trial's rates in the situation that counts, by trial id; none where trials show another.
     rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
@@ -353,17 +358,18 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         expected = None if stored is None else of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
-    timed = _timed(trials)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
         # Turnovers that would leave less are nonsense, but must not overflow.
         factor = max(1e-20, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
-    epochs = {} if expected is None else _epoch_factors(expected)
-    for config, found in logs.items():
-        log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
-        error = at.TURNOVER_SPREAD / math.sqrt(timed.get(config.turnover_group, 1))
-        epochs[config.key] = Gap(log, (1 - math.exp(log)) * error, math.inf)
+    epochs = {} if expected is None else _epoch_factors(expected, situation, {*models, *logs})
+    epochs |= {
+        config.key: gap
+        for config, gap in _epochs_seen(logs, trials, situation)
+        # No trial shows later ones, and the model knows what they cost.
+        if config.key not in epochs or situation.epochs_loaded(config) == 10
+    }
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show
@@ -400,13 +406,18 @@ def _most_of(trials: Iterable[Trial], rates: Mapping[str, Rates]) -> float:
     return max(busy, default=math.inf) or math.inf
 
 
-def _timed(trials: Iterable[Trial]) -> dict[Config, int]:
-    """How many restarts say what one takes, by ``Config.turnover_group``."""
-    found: dict[Config, list[Trial]] = {}
+def _epochs_seen(
+    logs: Mapping[Config, Sequence[float]], trials: Iterable[Trial], situation: Situation
+) -> Iterator[tuple[Config, Gap]]:
+    """What epochs leave of rates by each one's trials, as sure as its turnover was timed often."""
+    timed: dict[Config, list[Trial]] = {}
     for trial in trials:
         if trial.epoch_turnover_s is not None:
-            found.setdefault(trial.config.turnover_group, []).append(trial)
-    return {group: len(undisturbed(some)) for group, some in found.items()}
+            timed.setdefault(trial.config.turnover_group, []).append(trial)
+    for config, found in logs.items():
+        times = len(undisturbed(timed.get(config.turnover_group, []))) or 1
+        error = at.TURNOVER_SPREAD / math.sqrt(times)
+        yield config, _beside_loading(situation, config, math.fsum(found) / len(found), error)
 
 
 def _believed_over(
@@ -430,14 +441,28 @@ def _believed_over(
     return belief
 
 
-def _epoch_factors(expected: ExpectedRates) -> dict[str, Gap]:
-    """What epochs leave of rates that were predicted, as sure as where a restart is timed once."""
-    over = expected.epoch_log_rates
-    logs = {key: over.get(key, log) - log for key, log in expected.log_rates.items()}
-    return {
-        key: Gap(log, (1 - math.exp(log)) * at.TURNOVER_SPREAD, math.inf)
-        for key, log in logs.items()
-    }
+def _epoch_factors(
+    expected: ExpectedRates, situation: Situation, configs: Collection[Config]
+) -> dict[str, Gap]:
+    """What epochs leave of rates that were predicted, as sure as where a restart is timed once.
+
+    What they bring where samples are kept is as sure as the model.
+    """
+    stored, over = situation.run.prediction, expected.epoch_log_rates
+    cells = () if stored is None else (cell.config for cell in stored.cells)
+    known = {config.key: config for config in (*cells, *configs)}
+    found = dict[str, Gap]()
+    for key, steady in expected.log_rates.items():
+        log, config = over.get(key, steady) - steady, known.get(key, Config())
+        error = expected.log_sd if situation.epochs_loaded(config) < 10 else at.TURNOVER_SPREAD
+        found[key] = _beside_loading(situation, config, log, error)
+    return found
+
+
+def _beside_loading(situation: Situation, config: Config, log: float, error: float) -> Gap:
+    """What epochs make of a rate, off by the error of what isn't loading at that rate."""
+    loading = situation.epochs_loaded(config) / 10 * math.exp(log)
+    return Gap(log, max(0.0, 1 - loading) * error, math.inf)
 
 
 def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
@@ -466,6 +491,10 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         loading_s = count / batches
         epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
         factor = loading_s / max(loading_s, epoch_s)
+    if (target := situation.target).keeps_samples:  # what isn't waited for is no shorter then
+        kept = 1 - (1.0 if wait is None else wait) * (1 - target.kept_cost)
+        ranks = situation.constraints.ranks
+        factor *= 10 / target.ten_epochs(trial.config, ranks, kept)
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
 
 
@@ -531,7 +560,8 @@ def candidates_of(
     seen = {each.config: each for each in gather(situation.run)}
     found = []
     for config, model in models.items():
-        each = seen.get(config) or Candidate(config=config, name="")
+        full = situation.target.full_caches(config)
+        each = seen.get(config) or Candidate(config=config, name="", full_caches=full)
         turnover_s = model.turnover_s if each.epoch_turnover_s is None else each.epoch_turnover_s
         made = dataclasses.replace(
             each,
@@ -700,7 +730,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         )
     return Speeds(
         belief=learned.carried(there, speed_sd),
-        epochs=_epoch_factors(asked),
+        epochs=_epoch_factors(asked, situation, models),
         claimed={
             c.key: product(
                 each.steady, Gap(0.0, abs(there[c.key].by_speed) * speed_sd, math.inf).factor()
@@ -1196,7 +1226,7 @@ def gain_if(run: Run, config: Config) -> str:
 
     Of an iterable, whose shards nobody knows, and unless whole epochs of it were measured: neither
     a window in their middle nor a prediction shows a worker that ends before the others. Of a
-    dataset that keeps samples, that they aren't kept yet. Of over twice the workers that were
+    dataset that keeps samples, for how many epochs. Of over twice the workers that were
     measured, that what they mostly wait for serves them all.
     """
     own = [trial for trial in run.completed if trial.config == config]
@@ -1204,7 +1234,7 @@ def gain_if(run: Run, config: Config) -> str:
     shared = run.header.target.kind == "iterable" and config.num_workers > 1
     tried = max((trial.config.num_workers for trial in run.completed), default=0)
     if run.header.target.keeps_samples:
-        return FIRST_EPOCH
+        return TEN_EPOCHS
     if shared and not whole:
         return EVEN_SHARDS
     return NO_LIMIT if 0 < 2 * tried < config.num_workers and mostly_waits(run) else ""

@@ -37,7 +37,6 @@ from dlprof.advise.wording import (
     inside,
     loss_text,
     percent,
-    times,
 )
 from dlprof.records import (
     CUT_SHORT_SIGN,
@@ -570,6 +569,7 @@ def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
     speeds, configs = choice.speeds, [*(each.config for each in choice.allowed), *more]
     ways = {(c.sharing_strategy, c.worker_threads) for c in configs if c.num_workers}
     alike = len({c.batch_size for c in configs}) == 1 and len(ways) <= 1
+    alike &= not choice.situation.target.keeps_samples  # whose later epochs take fewer cores
     room = speeds.room(choice.pick, choice.situation, choice.allowed if alike else ())
     over_all, over_measured = (
         speeds.belief.shortfall(pick, {key: speeds.gap(key, pick) for key in some}, room)
@@ -593,8 +593,8 @@ def judge(
     whether one seems so that was not measured, as ``perhaps_faster`` has it.
     """
     which, untried = "asked for" if named else "", "" if named else _untried(choice)
-    first_epoch, slower = _first_epoch(choice)
-    untried += first_epoch
+    if choice.situation.target.keeps_samples:
+        untried += "; trials show the first of 10 epochs, whose others come from kept samples"
     doubt = next(_doubts(choice), None)
     if doubt is not None:
         return doubt[0], doubt[1] + _by_model(choice, certificate, which) + untried
@@ -608,7 +608,7 @@ def judge(
     crowded = 2 * pick.noisy > len(pick.trials)
     by = "other processes" if 2 * taken > pick.noisy else "a CPU quota or drift"
     near = certificate.text_of(which) + (f"; its trials: {disturbed} by {by}" if crowded else "")
-    if certificate.shown > at.MEDIUM or slower:
+    if certificate.shown > at.MEDIUM:
         return "low", near + untried
     derived_s = choice.situation.derived_step_s
     if derived_s is not None:
@@ -623,42 +623,36 @@ def judge(
     return "high" if high and not faster and not untried else "medium", near + alike + untried
 
 
-def _first_epoch(choice: Choice) -> tuple[str, bool]:
-    """That rates of a dataset that keeps samples aren't those of a whole training, in words.
-
-    And whether ten epochs surely take longer than without workers.
-    """
-    target, pick, alone = choice.situation.target, choice.pick, choice.default
-    if not target.keeps_samples:
-        return "", False
-    text = "; rates are of a first epoch, as the dataset keeps samples"
-    if not pick.config.num_workers or alone is None or choice.situation.constraints.step_s:
-        return f"{text}: later ones load fewer", False
-    share = target.epochs_loaded(alone.config) / target.epochs_loaded(pick.config)
-    gain = choice.speeds.ratio(pick.key, alone.key).times(share)
-    if gain.is_wide:
-        return f"{text}: over more epochs num_workers=0 may be as fast", False
-    said = f"{text}: over 10 epochs this is {as_fast(gain)} as num_workers=0"
-    return said, gain.ends[1] < 1
-
-
 def _keeping(choice: Choice) -> Iterator[Reason]:
     """What becomes of the samples that a dataset keeps in the memory of each process."""
-    target, config = choice.situation.target, choice.pick.config
+    target, pick, speeds = choice.situation.target, choice.pick, choice.speeds
     if not target.keeps_samples:
         return
-    loaded = target.epochs_loaded(config)
-    times_s = {"first_sample_s": target.first_sample_s, "kept_sample_s": target.kept_sample_s}
-    first, again = map(format_duration, times_s.values())
-    then = "Later ones come from memory, as far as it holds them"
-    if config.num_workers:
-        then = "Workers that end with each epoch lose them"
-    if config.num_workers and config.persistent_workers:
-        then = "Each worker has a cache of its own: as far as it holds them, 10 epochs load as "
-        then += f"much as {loaded:.1f}"
-    keeps = f"The dataset keeps samples in each process's memory ({first} the first time, {again} "
-    claim = f"{keeps}again), and rates are those of a first epoch. {then}"
-    yield Reason(claim=claim, evidence=times_s | {"epochs_loaded": loaded})
+    config, loaded = pick.config, choice.situation.epochs_loaded(pick.config)
+    several = config.num_workers > 1
+    claim = (
+        f"The dataset keeps samples in each process's memory "
+        f"({format_duration(target.first_sample_s)} the first time, "
+        f"{format_duration(target.kept_sample_s)} again), so rates are over 10 epochs, of which "
+        "trials show the first. "
+    )
+    if config.num_workers and not config.persistent_workers:
+        claim += "Workers that end with each epoch lose them"
+    else:
+        whose = "Each worker has a cache of its own" if several else "One process has the cache"
+        claim += f"{whose}: as far as it holds them, 10 epochs load as much as {loaded:.1f}"
+    if pick.full_caches:
+        full = "full caches take" if several else "a full one takes"
+        claim += f", and {full} {format_bytes(pick.full_caches)}"
+    first = max(choice.allowed, key=lambda each: speeds.steady(each.key).value)
+    if NEAR * speeds.steady(first.key).value > speeds.steady(pick.key).value:
+        claim += f". A first epoch alone is faster with {first.name}"
+    evidence = {
+        "first_sample_s": target.first_sample_s,
+        "kept_sample_s": target.kept_sample_s,
+        "full_caches_bytes": pick.full_caches or None,
+    }
+    yield Reason(claim=claim, evidence=evidence | {"epochs_loaded": loaded})
 
 
 def _untried(choice: Choice) -> str:
@@ -758,8 +752,9 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     if there.other_ranks:
         measured = f"{_loaders(there.launched)} measured, not {ranks} at once"
         yield "low", f"estimated, as {measured}"
-    if pick.failures:
-        yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
+    if count := len(pick.failures):
+        often = {1: "once", 2: "twice"}.get(count, f"{count} times")
+        yield "low", f"{pick.name} also failed {often}"
 
 
 def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:

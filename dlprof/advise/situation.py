@@ -233,6 +233,7 @@ class Situation:
                 fair_cores=self.fair_cores,
                 epoch_batches=self.epoch_batches(Config(batch_size=size)),
                 barrier_nodes=self.constraints.nodes if self.barrier else 0,
+                keeping=self.target if self.target.keeps_samples else None,
             )
         except ValueError as error:
             raise UsageError(f"Nothing can be predicted: {error}") from None
@@ -255,6 +256,10 @@ class Situation:
     def derived_step_s(self) -> float | None:
         """The step to compute with where it was not measured and no model answers."""
         return None if self.step_measured or self.by_model else self.constraints.step_s
+
+    def epochs_loaded(self, config: Config) -> float:
+        """``Target.epochs_loaded``, of as many ranks."""
+        return self.target.epochs_loaded(config, self.constraints.ranks)
 
     def epoch_batches(self, config: Config) -> int | None:
         """Batches that one rank loads in an epoch."""

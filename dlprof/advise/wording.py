@@ -12,6 +12,9 @@ EVEN_SHARDS = "its shards feed all workers alike"
 FIRST_EPOCH = "its cache holds no sample yet, as in a first epoch"
 """Of a dataset that keeps samples: later epochs get some of them without loading."""
 
+TEN_EPOCHS = "a training has 10 epochs"
+"""The same, of what such a training gains."""
+
 NO_LIMIT = "its workers share no limit"
 """What it takes for granted of what they wait for, as of a server's rate: no lower end has it."""
 
@@ -89,11 +92,6 @@ def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
     if trial.outcome != "skipped":
         return "failed"
     return "was skipped" if count == 1 else "were skipped"
-
-
-def times(count: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def severity_of(cost: float) -> Severity:

@@ -19,8 +19,7 @@ from dlprof.attach.trainings import (
 )
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.machine.portable import has_proc
-from dlprof.machine.tree import scan_processes
+from dlprof.machine.tree import has_proc, scan_processes
 
 _HERE = Path("/")
 

@@ -22,8 +22,7 @@ from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
-from dlprof.machine.inspection import cpus_of_job
-from dlprof.machine.memory import read_shared_memory
+from dlprof.machine.inspection import cpus_of_job, read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
     SchedStat,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dlprof.cli import options, streams
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
-from dlprof.cli.measuring import listening
 from dlprof.errors import FileError, UsageError, read_fault
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
@@ -63,7 +62,7 @@ def update(
         from dlprof.engine.checking.history import measure_run
 
         settings = for_check(*options.resolve(asked.given, config))
-        with listening(asked) as listener:
+        with options.listening(asked) as listener:
             entry, _ = measure_run(settings, listener=listener)
     else:
         entry = _taken(document)

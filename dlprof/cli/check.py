@@ -15,7 +15,6 @@ import click
 
 from dlprof.cli import options, streams
 from dlprof.cli.entry import show
-from dlprof.cli.measuring import listening
 from dlprof.errors import DlprofError, ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
@@ -111,7 +110,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
     make_way(files, read=(baseline, *config_files(os.environ, config, Path.cwd()), settings.source))
-    with listening(asked) as listener:
+    with options.listening(asked) as listener:
         if self_test:
             from dlprof.engine.check import run_self_test
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dlprof.cli import options
-from dlprof.cli.measuring import leave_interrupted, measured, run_path
 from dlprof.errors import NothingMeasuredError
 from dlprof.settings.options import SWEPT
 
@@ -51,10 +50,10 @@ def profile(
     from dlprof.engine.profile import for_one
 
     settings = for_one(*options.resolve(asked.given, config))
-    path = run_path(output, settings.target)
+    path = options.run_path(output, settings.target)
     named = "budget" in asked.given
     profiling = functools.partial(run_profile, output=path, force=force, named=named)
-    run = measured(asked, settings, profiling)
+    run = options.measured(asked, settings, profiling)
     if run is not None:
         show(asked, run, path)
 
@@ -79,7 +78,7 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
         lambda: profile_document(run, fault),
         lambda: profile_report(dataclasses.replace(run, path=str(path))),
     )
-    leave_interrupted(
+    options.leave_interrupted(
         run,
         f"The profile was interrupted; {len(run.trials)} trials are kept in {path}",
         hint="Run it again for a diagnosis that rests on more.",

@@ -7,7 +7,6 @@ import functools
 from pathlib import Path
 
 from dlprof.cli import options, streams
-from dlprof.cli.measuring import leave_interrupted, measured, run_path
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
@@ -57,7 +56,7 @@ def sweep(
 
         streams.write_result(settings_as_toml(settings, origins))
         return
-    path = run_path(output, settings.target, resume=resume)
+    path = options.run_path(output, settings.target, resume=resume)
     from dlprof.engine import run_sweep
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
@@ -75,13 +74,13 @@ def sweep(
         given=given,
         named=origins["budget"] != DEFAULT_ORIGIN,
     )
-    run = measured(asked, settings, sweeping)
+    run = options.measured(asked, settings, sweeping)
     if run is None:
         return
     # The file by the name that the user knows it by; the engine has made it absolute.
     named = dataclasses.replace(run, path=str(path))
     asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
-    leave_interrupted(
+    options.leave_interrupted(
         run,
         f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}",
         as_json=asked.as_json,

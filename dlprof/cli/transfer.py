@@ -47,7 +47,6 @@ def transfer(
     Copies plain buffers of 4 KB to 256 MB, and with --target a batch of one's own. Without an
     accelerator it measures copies within the host's memory, the upper bound.
     """
-    from dlprof.cli.measuring import listening
     from dlprof.engine.transfer import TransferSettings, run_transfer
     from dlprof.report.documents import json_document
     from dlprof.report.transfer import transfer_report
@@ -61,7 +60,7 @@ def transfer(
             "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that "
             "slows down others\n"
         )
-    with listening(asked) as listener:
+    with options.listening(asked) as listener:
         found = run_transfer(copied, listener)
     asked.show(lambda: json_document(found), lambda: transfer_report(found))
     if target is not None and found.batch is None:

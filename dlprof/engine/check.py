@@ -16,7 +16,7 @@ from pathlib import Path
 from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, both_sides
 from dlprof.engine.checking.history import lone_side, recordable, too_quick
 from dlprof.engine.checking.sides import Sides, open_sides
-from dlprof.engine.preparation import now
+from dlprof.engine.trials import now
 from dlprof.errors import DlprofError, UsageError
 from dlprof.gate.baseline import figures_of
 from dlprof.gate.plan import ALL_GATES, loader_difference, make_plan, order_of
@@ -66,9 +66,11 @@ def run_check(
             kept = recordable(change, sides, started_at=started_at, figures=figures)
             took_s = time.monotonic() - began_s
             target = checked_target(settings.sweep.target, plan, quads)
-            undecided = target.verdict.state == "inconclusive"
+            undecided, found = target.verdict.state == "inconclusive", target.verdict
+            notes = (*found.notes, *filter(None, [sides.kept_text and f"{sides.kept_text}."]))
             target = dataclasses.replace(
                 target,
+                verdict=dataclasses.replace(found, notes=notes),
                 source_file=source,
                 source_line=built.line,
                 recordable=kept if figures else None,
@@ -145,6 +147,8 @@ def measure(
         The rules, the quads in the order of measuring, and why a metric wasn't measured, by name.
     """
     left_s = sides.settings.sweep.budget_s - (clock() - began_s)
+    if sides.kept_text:
+        listener.message(sides.kept_text)
     plan = _plan(sides)
     _refuse_slow(plan, sides, left_s)
     batch_s = sides.block_s / sides.batches

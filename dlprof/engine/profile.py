@@ -13,7 +13,10 @@ from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
-from dlprof.engine.preparation import (
+from dlprof.engine.ranks import resolve_ranks
+from dlprof.engine.trials import (
+    Deadline,
+    Measuring,
     Outlook,
     SweepListener,
     as_stated,
@@ -25,8 +28,6 @@ from dlprof.engine.preparation import (
     sent,
     trial_cost,
 )
-from dlprof.engine.ranks import resolve_ranks
-from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -41,7 +42,6 @@ from dlprof.records import (
     Purpose,
     Run,
     Timeline,
-    Trial,
     TrialCost,
 )
 from dlprof.records.run import EndReason
@@ -50,7 +50,6 @@ from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.failures import SENT_SOONER
 from dlprof.trial.nodes import Ranks
-from dlprof.trial.protocol import Message
 from dlprof.units import counted, format_duration, with_hint
 
 _TRIAL_S = 1.0
@@ -246,7 +245,13 @@ class _Profile(Measuring):
         # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
         if cut and trial.wall_s >= limit_s and limit_s < self.settings.timeout_s:
             trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
-        self._keep(experiment, trial, message)
+        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
+        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
+        timeline = None
+        if experiment.role == "present":
+            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
+        self.roles.append(experiment.role)
+        self.keep(trial, explanation_of(message, trial), timeline)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
 
@@ -326,16 +331,6 @@ class _Profile(Measuring):
             return
         if self.deadline.left_s >= 8.0:  # spawn and forkserver import torch
             self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
-
-    def _keep(self, experiment: Experiment, trial: Trial, message: Message) -> None:
-        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
-        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
-        explanation = explanation_of(message, trial)
-        timeline = None
-        if experiment.role == "present":
-            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.roles.append(experiment.role)
-        self.keep(trial, explanation, timeline)
 
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""

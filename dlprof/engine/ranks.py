@@ -22,13 +22,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dlprof.engine.preparation import as_stated, limits_of, opened_runner
+from dlprof.engine.trials import as_stated, limits_of, opened_runner
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.machine.cgroups import read_cgroups
-from dlprof.machine.inspection import node_cpus
+from dlprof.machine.inspection import available_memory, node_cpus
 from dlprof.machine.launchers import job_name, launched_as
-from dlprof.machine.memory import available_memory
 from dlprof.records import LeftOut, Machine, NumaBinding, Usage
 from dlprof.records.codec import from_json, to_json
 from dlprof.settings import SweepSettings, settings_to_json
@@ -245,10 +244,7 @@ def _serve(
             settings = with_ranks(as_stated(settings), local)
             with (
                 opened_runner(
-                    settings,
-                    _Silent(),
-                    pickled=pickled,
-                    ranks=Ranks(local=local, nodes=nodes),
+                    settings, _Silent(), pickled=pickled, ranks=Ranks(local=local, nodes=nodes)
                 ) as runner,
                 contextlib.ExitStack() as beside,
             ):
@@ -533,16 +529,11 @@ def numa_cpus(ranks: Ranks, machine: Machine) -> tuple[tuple[int, ...], ...] | L
         whys.append("each rank may only use CPUs of its GPU's node as it is")
     if ranks.nodes.links:
         whys.insert(0, "it is tried with ranks of one machine only")
-    if not _torchrun_binds():
+    torch = importlib.util.find_spec("torch")  # which is not loaded for that
+    places = [] if torch is None else torch.submodule_search_locations or []
+    if not any(Path(place, "numa", "binding.py").exists() for place in places):
         whys.insert(0, "the torchrun that is installed can't: torch 2.9 brought it")
     return LeftOut(setting=NumaBinding().option, reason=whys[0]) if whys else tuple(found)
-
-
-def _torchrun_binds() -> bool:
-    """Whether this torch has ``torch.numa.binding``, which is not loaded for that."""
-    torch = importlib.util.find_spec("torch")
-    places = [] if torch is None else torch.submodule_search_locations or []
-    return any(Path(place, "numa", "binding.py").exists() for place in places)
 
 
 def with_ranks(settings: SweepSettings, local_ranks: Sequence[LocalRank]) -> SweepSettings:

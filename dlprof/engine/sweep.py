@@ -18,7 +18,11 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import OTHER_FILES, PAYS, STARTS_CPU_S, WORTH_TRYING
-from dlprof.engine.preparation import (
+from dlprof.engine.preflight import resource_limits
+from dlprof.engine.ranks import numa_cpus, resolve_ranks
+from dlprof.engine.trials import (
+    Deadline,
+    Measuring,
     SweepListener,
     as_stated,
     explanation_of,
@@ -26,11 +30,8 @@ from dlprof.engine.preparation import (
     new_header,
     opened_runner,
     plan_sweep,
-    resource_limits,
     sensible,
 )
-from dlprof.engine.ranks import numa_cpus, resolve_ranks
-from dlprof.engine.trials import Deadline, Measuring
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
@@ -217,7 +218,7 @@ class Sweep(Measuring):
         pick = None if not self._counts or self._is_hopeless else self._pick()
         if pick is None:
             return
-        most = max(self.settings.launch_ranks or (1,))
+        most = self.settings.launched
         each = [(count, pick) for count in self._counts]
         if pick.num_workers:  # and as many workers in all as all ranks have
             fewer = [count for count in self._counts if count < most]
@@ -369,6 +370,9 @@ class Sweep(Measuring):
         # One that takes longer than a window, as an iterable's first batch may, is timed once: each
         # more would cost more than what it says.
         known |= any((trial.epoch_turnover_s or 0.0) > proposal.trial_s for trial in timed)
+        # To time it the trial begins twice.
+        begin_s = self.header.target.first_batch_s or 0.0
+        known |= proposal.expected_s + begin_s > max(self.deadline.left_s, proposal.expected_s)
         request = self.request(
             config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dlprof.engine.preparation import ProgressListener
+from dlprof.engine.trials import ProgressListener
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine
@@ -83,12 +83,10 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
     build = None
     if options.target is not None:
         spec = parse_target(options.target)
-        prepare(spec, listener.preparing, arguments=options.arguments)
+        if spec.kind == "builtin":
+            prepare(spec, listener.preparing, arguments=options.arguments)
         build = BuildRequest(
-            target=spec,
-            arguments=dict(options.arguments),
-            shuffle=options.shuffle,
-            seed=options.seed,
+            target=spec, arguments=options.arguments, shuffle=options.shuffle, seed=options.seed
         )
     request = TransferRequest(
         device=options.device,

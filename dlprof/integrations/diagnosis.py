@@ -76,7 +76,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     ]
     # Others may take cores from the step of a loop that hardly waits: all that is said of it then.
     crowded = usage is not None and usage.is_crowded(machine.usable_cores)
-    fed = [each for each in loaders if crowded and each.batches and each not in costly]
+    fed = [each for each in loaders if crowded and each.batches and not costly]
     fed.sort(key=lambda each: each.cost_s, reverse=True)
     costly.sort(key=lambda each: each.cost_s, reverse=True)
     traced = {each.trial_id: each for each in explanations}
@@ -95,7 +95,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             if loader in costly or {"consumer", "cpu.neighbours"} <= codes:
                 return _with_wrong(found, wrong)
         if missing and len(notes) < 3 and loader in costly:
-            notes.append(f"Not known why {loader.name} is waited for: {missing}.")
+            notes.append(f"{loader.unknown_sign}: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
     return _with_wrong(found, wrong) if notes or wrong else None

@@ -27,7 +27,7 @@ from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
-from dlprof.targets.open_files import OpenFile, holders, moved, named, open_files, positions
+from dlprof.targets.files import OpenFile, holders, moved, named, open_files, positions
 from dlprof.targets.workers import start_method_of
 
 if TYPE_CHECKING:
@@ -219,7 +219,9 @@ class Follower:
             return None
         # Without workers the very first batch has the imports that one of a worker has: a start's.
         config, warm_up = self._config, self._warm_up or int(len(rows) > LEAST_BATCHES)
-        first = rows[warm_up if len(rows) > 2 * warm_up else 0]
+        # Of a loop of a few batches an epoch, all of which come as queues fill, all are looked at.
+        enough = len(rows) > 2 * warm_up and len(rows) >= warm_up + LEAST_BATCHES
+        first = rows[warm_up if enough else 0]
         window = first.asked, rows[-1].yielded
         explanation = explain(trace, trial_id=self._name, config=config, window=window)
         self.rest()

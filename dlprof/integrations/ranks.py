@@ -22,8 +22,8 @@ from dlprof.advise.scaling import in_step, straggler_of, waits_for_late
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
-from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.snapshot import cores_of_others
+from dlprof.machine.tree import allowed_cpus
 from dlprof.records import (
     BatchCosts,
     Config,

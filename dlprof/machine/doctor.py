@@ -20,8 +20,7 @@ from typing import Literal, NamedTuple
 
 from dlprof.files import is_there
 from dlprof.machine.gpus import Gpus
-from dlprof.machine.inspection import inspect_machine, open_files_limit
-from dlprof.machine.memory import USUAL_SHM_BYTES
+from dlprof.machine.inspection import USUAL_SHM_BYTES, inspect_machine, open_files_limit
 from dlprof.machine.neighbours import Neighbours, watch
 from dlprof.machine.procfs import list_names, read_text
 from dlprof.records import Machine

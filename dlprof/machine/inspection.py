@@ -9,21 +9,25 @@ import json
 import os
 import platform
 import re
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from dlprof.machine import portable
+import psutil
+
+from dlprof.machine import tree
 from dlprof.machine.cgroups import (
     Cgroups,
     allowed_cpus,
     cpu_quota,
+    memory_headroom,
     memory_limit,
     read_cgroups,
     read_limit,
 )
 from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
-from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
 from dlprof.machine.procfs import (
     list_names,
     parse_allowed_cpus,
@@ -31,6 +35,7 @@ from dlprof.machine.procfs import (
     parse_cpu_ticks,
     parse_cpuinfo,
     parse_int,
+    parse_meminfo,
     read_text,
     usable_cpus,
 )
@@ -63,7 +68,7 @@ def inspect_machine(
     cpus = root / "sys/devices/system/cpu"
     names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
     groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups) or (portable.physical_core_count() if root == _HERE else None)
+    cores = len(groups) or (tree.physical_core_count() if root == _HERE else None)
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
     release, host = ((line or "").strip() for line in lines)
     machine = Machine(
@@ -114,7 +119,7 @@ def _count_affinity(
     """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
-        return len(portable.allowed_cpus()) or None if root == _HERE else None
+        return len(tree.allowed_cpus()) or None if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     return len(usable_cpus(mask, online or mask)) if mask else None
 
@@ -230,3 +235,71 @@ def installed_gib(size_bytes: int) -> float:
         is_power_of_two = size.is_integer() and int(size) & (int(size) - 1) == 0
         size = size * 1.5 if is_power_of_two else size / 1.5 * 2
     return size
+
+
+USUAL_SHM_BYTES = 9 * 38_535_168
+"""torch's default of 2 batches ahead for each of 4 workers, and the one in use, of 38.5 MB each (64
+images of 3x224x224 in float32): with less, loading may die of a bus error."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SystemMemory:
+    """Bytes of the machine's memory, cgroup limits left aside."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+
+
+class SharedMemory(NamedTuple):
+    """Bytes of /dev/shm, where batches travel from workers to the main process.
+
+    ``free_bytes`` is how much more this user may put there.
+    """
+
+    size_bytes: int
+    used_bytes: int
+    free_bytes: int
+
+
+def read_system_memory(root: Path = Path("/")) -> SystemMemory:
+    """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
+    text = read_text(root / "proc/meminfo")
+    if text is None:
+        if root != Path("/"):
+            return SystemMemory()
+        try:
+            memory, swap_of = psutil.virtual_memory(), psutil.swap_memory()
+        except (psutil.Error, OSError, RuntimeError):
+            return SystemMemory()
+        return SystemMemory(
+            total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap_of.used
+        )
+    sizes = parse_meminfo(text)
+    swap = None
+    if "SwapTotal" in sizes and "SwapFree" in sizes:
+        swap = max(0, sizes["SwapTotal"] - sizes["SwapFree"])
+    return SystemMemory(
+        total_bytes=sizes.get("MemTotal"),
+        available_bytes=sizes.get("MemAvailable"),
+        swap_used_bytes=swap,
+    )
+
+
+def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
+    """How full /dev/shm is now, as a process sees it, which may be in a container.
+
+    ``None`` where there is none.
+    """
+    folder = (root if pid is None else root / "proc" / str(pid) / "root") / "dev/shm"
+    try:
+        return SharedMemory(*shutil.disk_usage(folder)) if folder.is_dir() else None
+    except OSError:
+        return None
+
+
+def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
+    """Bytes that are available: the machine's, or less where a cgroup allows less."""
+    system = read_system_memory(root).available_bytes
+    room = memory_headroom(cgroups)
+    return min((size for size in (system, room) if size is not None), default=None)

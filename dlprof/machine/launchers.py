@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from dlprof.machine.portable import began_at
 from dlprof.machine.procfs import parse_parent, read_text
+from dlprof.machine.tree import began_at
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "WORLD_SIZE": (

@@ -7,6 +7,7 @@ kernel's ``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Collection
@@ -123,20 +124,16 @@ def parse_cpuinfo(text: str) -> CpuInfo:
         logical += "processor" in fields
         if "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
-    is_guest = "hypervisor" in first.get("flags", "").split()
+    guest_mhz = None
+    if "hypervisor" in first.get("flags", "").split():
+        with contextlib.suppress(ValueError):
+            guest_mhz = float(first.get("cpu MHz", ""))
     return CpuInfo(
         model=_cpu_model(first),
         logical_cpus=logical,
         physical_cores=len(cores) or None,
-        guest_mhz=_megahertz(first.get("cpu MHz", "")) if is_guest else None,
+        guest_mhz=guest_mhz,
     )
-
-
-def _megahertz(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _cpu_model(fields: dict[str, str]) -> str:

@@ -106,7 +106,7 @@ class GroupShares:
     def _group(self, pid: int, session: int) -> Group:
         """The group of a process; empty where all are in one."""
         levels = reversed(read_cgroups(pid, self._root).cpu)
-        if found := tuple(Entity(each.name, _weight(each)) for each in levels if _is_weighed(each)):
+        if found := tuple(filter(None, map(_entity, levels))):
             return found
         enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled") or ""
         if enabled.strip() != "1":
@@ -116,16 +116,14 @@ class GroupShares:
         return (Entity(session, 1.25 ** -int(nice[1]) if nice else 1.0),)
 
 
-def _is_weighed(level: Level) -> bool:
-    """Whether it is one of several: not the root, which a container's own may look like by name."""
-    if level.version == 1:  # whose root alone has this
-        return not is_there(level.directory / "release_agent")
-    return is_there(level.directory / "cpu.weight")  # whose root alone lacks it
-
-
-def _weight(level: Level) -> float:
-    name, usual = ("cpu.shares", 1024) if level.version == 1 else ("cpu.weight", 100)
-    return (read_int(level.directory / name) or usual) / usual
+def _entity(level: Level) -> Entity | None:
+    """A cgroup; ``None`` for the root, which a container's own may look like by name."""
+    if level.version == 1:
+        name, usual, is_root = "cpu.shares", 1024, is_there(level.directory / "release_agent")
+    else:
+        name, usual, is_root = "cpu.weight", 100, not is_there(level.directory / "cpu.weight")
+    weight = (read_int(level.directory / name) or usual) / usual
+    return None if is_root else Entity(level.name, weight)
 
 
 def fair_share(mine: Group, used: Mapping[Group, float], cores: float) -> float:

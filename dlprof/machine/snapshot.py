@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
-from dlprof.machine.memory import available_memory, read_shared_memory
+from dlprof.machine.inspection import available_memory, read_shared_memory
 from dlprof.machine.procfs import (
     CpuTicks,
     parse_allowed_cpus,
@@ -25,7 +24,7 @@ from dlprof.machine.procfs import (
     read_text,
     usable_cpus,
 )
-from dlprof.machine.tree import TreeUsage
+from dlprof.machine.tree import TreeUsage, cpu_times, has_proc, open_tree
 from dlprof.records import GpuUsage, Usage
 
 
@@ -77,8 +76,8 @@ class Sampler:
         self._root = root
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._linux = portable.has_proc(root)
-        self._tree = portable.open_tree(pid, root, beside)
+        self._linux = has_proc(root)
+        self._tree = open_tree(pid, root, beside)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
         shm = read_shared_memory(root)
@@ -155,7 +154,7 @@ class Sampler:
     def _read_cpus(self) -> tuple[int | None, int | None, int | None]:
         """Idle and stolen time of the CPUs that the trial may use, and how many those are."""
         if not self._linux:
-            idle, count = portable.cpu_times() or (None, None)
+            idle, count = cpu_times() or (None, None)
             return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         for pid in self._first:  # a launcher may bind each rank; one that ended keeps its mask
@@ -191,22 +190,16 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
     no_delay = "this kernel doesn't count it (/proc/PID/task/*/schedstat)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
+    no_quota = "no CPU controller is visible in the process's cgroups"
+    no_pss = "memory was not looked at, or /proc/PID/smaps_rollup can't be read"
+    no_shm = "memory was not looked at, or there is no /dev/shm"
     reasons = {
         "other_runnable": (tree.wait_ns, no_delay),
         "run_queue_wait_fraction": (tree.wait_ns, no_delay),
-        "throttled_fraction": (
-            snapshot.throttled_ns,
-            "no CPU controller is visible in the process's cgroups",
-        ),
+        "throttled_fraction": (snapshot.throttled_ns, no_quota),
         **{f"{name}_pressure_fraction": (us, NO_PSI) for name, us in snapshot.pressures_us.items()},
-        "pss_peak_bytes": (
-            snapshot.pss_peak_bytes,
-            "memory was not looked at, or /proc/PID/smaps_rollup can't be read",
-        ),
-        "shm_peak_bytes": (
-            snapshot.shm_peak_bytes,
-            "memory was not looked at, or there is no /dev/shm",
-        ),
+        "pss_peak_bytes": (snapshot.pss_peak_bytes, no_pss),
+        "shm_peak_bytes": (snapshot.shm_peak_bytes, no_shm),
         "read_bytes_per_s": (tree.read_bytes, no_io),
         "cache_hit_fraction": (tree.read_bytes, no_io),
     }
@@ -220,24 +213,47 @@ def usage_between(
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Usage(gpu=tuple(gpu)), dict.fromkeys(_FIELDS, "the window has no length")
-    own = _rate(first.tree.cpu_ns, last.tree.cpu_ns, window_ns)
-    if not first.tree.processes:
-        own = None
-    available, other = _machine_cores(first, last, own, window_ns)
-    rate = _rate(first.tree.read_bytes, last.tree.read_bytes, window_ns)
+
+    def grown(name: str) -> int | None:
+        """How much a total of the tree grew; the system may reset it to below where it was."""
+        then, now = getattr(first.tree, name), getattr(last.tree, name)
+        return None if then is None or now is None else max(0, now - then)
+
+    used, ran, waited = (grown(name) for name in ("cpu_ns", "run_ns", "wait_ns"))
+    asked, fetched = grown("read_chars"), grown("read_bytes")
+    own = used / window_ns if used is not None and first.tree.processes else None
+    idle = _rate(first.idle_ns, last.idle_ns, window_ns)
+    available = other = wait_fraction = other_runnable = None
+    if idle is not None and own is not None and last.allowed_cpus:
+        # Others' share is what was neither idle nor own. Idle time is exact on kernels that stop an
+        # idle CPU's clock tick, where busy time is sampled tick by tick, so that busy is not read.
+        # Time stolen by a hypervisor counts as others'.
+        quota = float("inf") if last.quota_cores is None else last.quota_cores
+        available = max(own, min(own + idle, last.allowed_cpus, quota))
+        other = max(0.0, last.allowed_cpus - idle - own)
+    if ran is not None and waited is not None:
+        # Only of threads that were seen, so not where those used less than half of the CPU time: of
+        # a process that starts and ends between two readings nothing but that is known.
+        if ran + waited and ran >= (used or 0) / 2:
+            wait_fraction = waited / (ran + waited)
+        # All that ran or waited for a core, less the trial's own, whose mean is exact.
+        if (looks := last.looks - first.looks) > 0:
+            all_runnable = (last.runnable - first.runnable) / looks
+            other_runnable = max(0.0, all_runnable - (ran + waited) / window_ns)
     usage = Usage(
         own_cpu_cores=own,
         available_cpu_cores=available,
         other_cpu_cores=other,
         stolen_cpu_cores=_rate(first.stolen_ns, last.stolen_ns, window_ns),
-        other_runnable=_other_runnable(first, last, window_ns),
-        run_queue_wait_fraction=_wait_fraction(first, last),
+        other_runnable=other_runnable,
+        run_queue_wait_fraction=wait_fraction,
         throttled_fraction=_throttled_fraction(first, last, window_ns),
         **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),
         pss_peak_bytes=last.pss_peak_bytes,
         shm_peak_bytes=last.shm_peak_bytes,
-        read_bytes_per_s=(None if rate is None else rate * 1e9),
-        cache_hit_fraction=_cache_hits(first, last),
+        read_bytes_per_s=None if fetched is None else fetched / window_ns * 1e9,
+        # Read-ahead and mapped files can fetch more than was asked for by ``read``: that is 0 hits.
+        cache_hit_fraction=max(0.0, 1 - fetched / asked) if asked and fetched is not None else None,
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
     )
@@ -255,11 +271,6 @@ _EMPTY = {
     "cache_hit_fraction": "no process of the trial asked for data by read() in the window",
     **dict.fromkeys(("core_speed", "fair_cpu_cores"), "it is measured in trials alone"),
 }
-
-
-def _growth(first: int | None, last: int | None) -> int | None:
-    """How much a total grew; totals of the system may be reset to below where they were."""
-    return None if first is None or last is None else max(0, last - first)
 
 
 def _rate(first: int | None, last: int | None, window_ns: int) -> float | None:
@@ -280,23 +291,6 @@ def pressure_fractions(
     }
 
 
-def _machine_cores(
-    first: Snapshot, last: Snapshot, own: float | None, window_ns: int
-) -> tuple[float | None, float | None]:
-    """Cores that were available, and cores that others kept busy.
-
-    Others' share is what was neither idle nor own. Idle time is exact on kernels that stop an
-    idle CPU's clock tick, where busy time is sampled tick by tick, so that busy is not read.
-    Time stolen by a hypervisor counts as others'.
-    """
-    idle = _rate(first.idle_ns, last.idle_ns, window_ns)
-    if idle is None or own is None or not last.allowed_cpus:
-        return None, None
-    quota = float("inf") if last.quota_cores is None else last.quota_cores
-    available = max(own, min(own + idle, last.allowed_cpus, quota))
-    return available, max(0.0, last.allowed_cpus - idle - own)
-
-
 def cores_of_others(
     other: float | None,
     cpus: frozenset[int],
@@ -313,29 +307,6 @@ def cores_of_others(
     return max(0.0, other - sum(own * len(cpus & theirs) / len(theirs) for own, theirs in known))
 
 
-def _wait_fraction(first: Snapshot, last: Snapshot) -> float | None:
-    """Only of threads that were seen, so ``None`` where those used less than half of the CPU time.
-
-    Of a process that starts and ends between two readings nothing but its CPU time is known.
-    """
-    ran = _growth(first.tree.run_ns, last.tree.run_ns)
-    waited = _growth(first.tree.wait_ns, last.tree.wait_ns)
-    used = _growth(first.tree.cpu_ns, last.tree.cpu_ns)
-    if ran is None or waited is None or used is None or ran + waited == 0 or ran < used / 2:
-        return None
-    return waited / (ran + waited)
-
-
-def _other_runnable(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:
-    """All that ran or waited for a core, less the trial's own, whose mean is exact."""
-    looks = last.looks - first.looks
-    ran = _growth(first.tree.run_ns, last.tree.run_ns)
-    waited = _growth(first.tree.wait_ns, last.tree.wait_ns)
-    if looks <= 0 or ran is None or waited is None:
-        return None
-    return max(0.0, (last.runnable - first.runnable) / looks - (ran + waited) / window_ns)
-
-
 def _throttled_fraction(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:
     """Share of the window, or of the time that the trial wanted cores for where that is more.
 
@@ -349,15 +320,3 @@ def _throttled_fraction(first: Snapshot, last: Snapshot, window_ns: int) -> floa
     throttled = max(grown)
     used = max(0, last.tree.cpu_ns - first.tree.cpu_ns)
     return throttled / max(window_ns, throttled + used)
-
-
-def _cache_hits(first: Snapshot, last: Snapshot) -> float | None:
-    """Share of what was asked for that storage didn't have to deliver.
-
-    Read-ahead and mapped files can fetch more than was asked for by ``read``: that is 0 hits.
-    """
-    asked = _growth(first.tree.read_chars, last.tree.read_chars)
-    fetched = _growth(first.tree.read_bytes, last.tree.read_bytes)
-    if not asked or fetched is None:
-        return None
-    return max(0.0, 1 - fetched / asked)

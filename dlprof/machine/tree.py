@@ -2,15 +2,20 @@
 
 Totals never go backwards. What ended processes and threads had used stays counted: a thread's own
 figures are kept, and of a process that its parent has waited for, the kernel has the exact sum.
+Where there is no ``/proc`` (macOS, Windows, the BSDs) psutil says what it knows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import psutil
 
 from dlprof.files import is_there
 from dlprof.machine.procfs import (
@@ -176,25 +181,19 @@ class ProcessTree:
             pid, must_be_known = waiting.pop()
             if pid in members:
                 continue
-            member = self._read_process(pid, must_be_known=must_be_known)
-            if member is not None:
-                members[pid] = member
-                own = member.children if self._lists_children else children[pid]
-                waiting += [(child, False) for child in own]
+            folder, member = f"{self._proc}/{pid}", self._members.get(pid)
+            now = parse_process_stat(read_text(f"{folder}/stat") or "")
+            if now is None:
+                continue
+            if member is None or member.start_ticks != now.start_ticks:
+                if must_be_known:
+                    continue
+                member = Member(start_ticks=now.start_ticks)
+            member.read(folder, now, lists_children=self._lists_children)
+            members[pid] = member
+            own = member.children if self._lists_children else children[pid]
+            waiting += [(child, False) for child in own]
         return members
-
-    def _read_process(self, pid: int, *, must_be_known: bool) -> Member | None:
-        folder = f"{self._proc}/{pid}"
-        stat = parse_process_stat(read_text(f"{folder}/stat") or "")
-        if stat is None:
-            return None
-        member = self._members.get(pid)
-        if member is None or member.start_ticks != stat.start_ticks:
-            if must_be_known:
-                return None
-            member = Member(start_ticks=stat.start_ticks)
-        member.read(folder, stat, lists_children=self._lists_children)
-        return member
 
     def _settle(
         self, before: dict[int, int], members: dict[int, Member], gone: list[Member]
@@ -221,3 +220,91 @@ def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
             stat = parse_process_stat(read_text(f"{proc}/{name}/stat") or "")
             if stat is not None:
                 yield int(name), stat
+
+
+_T = TypeVar("_T")
+
+
+def _known(ask: Callable[[], _T]) -> _T | None:
+    """What psutil answers; ``None`` where it doesn't know, or lacks the function on this system."""
+    with contextlib.suppress(psutil.Error, AttributeError, OSError):
+        return ask()
+    return None
+
+
+def began_at(pid: int) -> float | None:
+    """When a process began, in seconds since the epoch; ``None`` where that isn't known."""
+    return _known(lambda: psutil.Process(pid).create_time())
+
+
+class PortableTree:
+    """Reads one process tree through psutil; ended processes stay counted as last seen."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._alive: dict[int, psutil.Process] = {}
+        self._cpu_ns: dict[tuple[int, float], int] = {}
+
+    def read(self) -> TreeUsage:
+        """Read every process of the tree once."""
+        self._alive = {}
+        with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
+            first = psutil.Process(self._pid)
+            family = [first, *first.children(recursive=True)]
+            self._alive = {process.pid: process for process in family}
+        for process in self._alive.values():
+            with contextlib.suppress(psutil.Error, OSError):
+                times = process.cpu_times()
+                key = (process.pid, process.create_time())
+                self._cpu_ns[key] = int((times.user + times.system) * 1e9)
+        return TreeUsage(
+            processes=len(self._alive),
+            cpu_ns=sum(self._cpu_ns.values()),
+            run_ns=None,
+            wait_ns=None,
+            read_chars=None,
+            read_bytes=None,
+        )
+
+    def pss_bytes(self) -> int | None:
+        """Always ``None``: only Linux reports a proportional size."""
+        return None
+
+    def private_bytes(self) -> int | None:
+        """Memory that would be free if the tree's processes ended (psutil's ``uss``)."""
+        sizes = []
+        for process in self._alive.values():
+            with contextlib.suppress(psutil.Error, OSError):
+                sizes.append(int(process.memory_full_info().uss))
+        return sum(sizes) if sizes else None
+
+
+def open_tree(
+    pid: int, root: Path = Path("/"), beside: Sequence[int] = ()
+) -> ProcessTree | PortableTree:
+    """A process tree, read from ``/proc`` where there is one, which has those beside it, too."""
+    return ProcessTree(pid, beside=beside, root=root) if has_proc(root) else PortableTree(pid)
+
+
+def has_proc(root: Path = Path("/")) -> bool:
+    """Whether there is a ``/proc`` as Linux has it."""
+    return is_there(root / "proc/stat")
+
+
+def cpu_times() -> tuple[int, int] | None:
+    """Idle nanoseconds since boot, summed over the CPUs, and their number."""
+    idle = _known(lambda: [times.idle for times in psutil.cpu_times(percpu=True)])
+    return None if idle is None else (int(sum(idle) * 1e9), len(idle))
+
+
+def allowed_cpus(pid: int = 0) -> frozenset[int]:
+    """The CPUs in a process's affinity mask, in this one's by default; none where that isn't known.
+
+    It is not on all systems, not of all processes, and not of one that has ended.
+    """
+    return frozenset(_known(lambda: psutil.Process(pid or None).cpu_affinity()) or ())
+
+
+def physical_core_count() -> int | None:
+    """Physical cores; ``None`` where psutil doesn't know."""
+    return _known(lambda: psutil.cpu_count(logical=False))

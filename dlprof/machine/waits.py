@@ -35,35 +35,23 @@ _QUEUE_MS = range(4000, 5001)
 waits for a socket by ``poll`` too, with the time-out of that socket."""
 
 
-_NUMBERS: Mapping[str, Mapping[str, Sequence[int]]] = {
-    "x86_64": {
-        "read": (0, 17, 19, 45, 47),
-        "connect": (42,),
-        "write": (1,),
-        "poll": (7,),
-        "ppoll": (271,),
-        "sleep": (35, 230),
-        "futex": (202,),
-        "child": (61, 247),
-        "lock": (73, 72),
-    },
-    "aarch64": {
-        "read": (63, 67, 65, 207, 212),
-        "connect": (203,),
-        "write": (64,),
-        "ppoll": (73,),
-        "sleep": (101, 115),
-        "futex": (98,),
-        "child": (260, 95),
-        "lock": (32, 25),
-    },
+_NUMBERS: Mapping[str, tuple[Sequence[int], Sequence[int]]] = {
+    "read": ((0, 17, 19, 45, 47), (63, 67, 65, 207, 212)),
+    "connect": ((42,), (203,)),
+    "write": ((1,), (64,)),
+    "poll": ((7,), ()),
+    "ppoll": ((271,), (73,)),
+    "sleep": ((35, 230), (101, 115)),
+    "futex": ((202,), (98,)),
+    "child": ((61, 247), (260, 95)),
+    "lock": ((73, 72), (32, 25)),
 }
-"""Numbers of the system calls in which threads wait, by architecture (the kernel's
+"""Numbers of the system calls in which threads wait, on x86_64 and on aarch64 (the kernel's
 ``syscall_64.tbl`` and ``asm-generic/unistd.h``)."""
 
 _CALLS: Mapping[str, Mapping[int, str]] = {
-    machine: {number: name for name, numbers in calls.items() for number in numbers}
-    for machine, calls in _NUMBERS.items()
+    machine: {number: name for name, those in _NUMBERS.items() for number in those[place]}
+    for place, machine in enumerate(("x86_64", "aarch64"))
 }
 
 _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
@@ -234,23 +222,19 @@ class Thread:
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        found = self._seen()
-        if found is not None:
-            self.waits[found] += 1
-        return found
-
-    def _seen(self) -> Wait | None:
         call, state = None if self.unreadable else self._syscall.read(), ""
         if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
                 return None
-            if (state := stat.state) == "R":
-                return "running"
-        channel = self._channel.read() if needs_channel(call, self._machine) else None
-        wait = parse_wait(call, channel, self._machine, self._gil)
-        if call is None and wait == "running":  # it sleeps, and the kernel hides in what
-            return "disk" if state == "D" else "other"
+            state = stat.state
+        wait: Wait = "running"
+        if state != "R":
+            channel = self._channel.read() if needs_channel(call, self._machine) else None
+            wait = parse_wait(call, channel, self._machine, self._gil)
+            if call is None and wait == "running":  # it sleeps, and the kernel hides in what
+                wait = "disk" if state == "D" else "other"
+        self.waits[wait] += 1
         return wait
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from dlprof.records import (
     Estimate,
     PredictedCell,
     Prediction,
+    Target,
     WorkerStart,
 )
 from dlprof.records.findings import StartPhaseName
@@ -122,10 +123,13 @@ def _prediction(
         elif steady.held_by == "barrier":
             bound = "barrier"
     wait = max(0.0, 1.0 - rate * cell.whole_step_s)
+    over = _over_epochs(cell, rate, bound, needed.turnover_s)
+    if where.keeping is not None:
+        over = _over_training(cell, config, where.keeping, over or rate)
     return Prediction(
         batches_per_s=estimate,
         samples_per_s=None if samples is None else estimate.times(samples),
-        epoch_batches_per_s=_over_epochs(cell, rate, bound, needed.turnover_s),
+        epoch_batches_per_s=over,
         wait_fraction=wait if where.step_s or where.step_cpu_s else None,
         bound=bound,
         cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
@@ -209,6 +213,17 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
             at_once = max(1, min(cell.workers, each))
         loaded, first_s = math.ceil(count / at_once) * at_once, means.cpu + means.io
     return count / (loaded / rate + max(0.0, (turnover_s or 0.0) - first_s))
+
+
+def _over_training(cell: Cell, config: Config, target: Target, first: float) -> float:
+    """Batches per second over ten epochs, of a dataset that each process keeps samples of.
+
+    ``first`` is that of an epoch in which all are loaded.
+    """
+    kept = dataclasses.replace(cell, work=cell.work.kept(target.kept_cost))
+    rate = steady_rate(kept).batches_per_s
+    rate = _over_epochs(kept, rate, binding(kept)[0], None) or rate
+    return 10 * first / target.ten_epochs(config, cell.conditions.ranks, min(1.0, first / rate))
 
 
 def interval(rate: float, calibration: Calibration, cell: Cell, lost_log: float = 0.0) -> Estimate:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlprof.records import BatchCosts, Calibration, Config
+from dlprof.records import BatchCosts, Calibration, Config, Target
 from dlprof.records.record import record
 
 DEFAULT = "default"  # the key of torch's own sharing strategy and of the target's own start method
@@ -57,6 +57,8 @@ class Conditions:
     # Nodes, each with as many ranks, that all begin each step together, as under DDP; 0 where no
     # rank waits for another.
     barrier_nodes: int = 0
+    # What is loaded, where each process keeps samples of it; ``None`` where none does.
+    keeping: Target | None = dataclasses.field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse what no machine has.
@@ -66,7 +68,7 @@ class Conditions:
         """
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
-            if value is None or isinstance(value, str):
+            if not isinstance(value, int | float):
                 continue
             if not math.isfinite(value) or value < 0 or (name in _ABOVE_0 and not value):
                 least = "above 0" if name in _ABOVE_0 else "0 or more"
@@ -105,6 +107,21 @@ class Work:
     lock_s: float = 0.0  # of making a batch, those in which no other worker of the rank can
     # Whether twice the workers would gain less than the root of 2 for that.
     is_saturated: bool = False
+
+    def kept(self, share: float) -> Work:
+        """The same where making a batch takes that share, as its samples are kept."""
+        handed_s = self.hand_over_s
+        rows = tuple(
+            (min(cpu, handed_s) + share * max(0.0, cpu - handed_s), share * io, *others)
+            for cpu, io, *others in self.rows
+        )
+        return dataclasses.replace(
+            self,
+            rows=rows,
+            means=means_of(rows),
+            queueing_s=share * self.queueing_s,
+            lock_s=share * self.lock_s,
+        )
 
     @property
     def main_s(self) -> float:

@@ -33,7 +33,8 @@ class Reason:
 class Expected:
     """What a configuration should give; each figure is checked by measuring it again."""
 
-    # Rate at the stated step, over whole epochs where their length is known.
+    # Rate at the stated step, over whole epochs where their length is known; over ten of a dataset
+    # that keeps samples.
     samples_per_s: Estimate
     # Share of the time within epochs that the stated step waits for data: of all time
     # ``wait_fraction * (1 - turnover_fraction)``.

@@ -85,7 +85,8 @@ class Prediction:
     batches_per_s: Estimate  # steady rate of one rank
     # The same in samples; ``None`` where a batch's samples are not known.
     samples_per_s: Estimate | None = None
-    # Over whole epochs, restarts included; ``None`` where their length is not known.
+    # Over whole epochs, restarts included, or ten of a dataset that keeps samples; ``None`` where
+    # their length is not known.
     epoch_batches_per_s: float | None = None
     # Share of the time within epochs in which the consumer would wait: for its batch and, where
     # ranks begin each step together, for those of the others.

@@ -199,7 +199,9 @@ class LeftOut:
 class TrialCost:
     """What a trial is expected to cost, from what the probe saw of the target."""
 
-    overhead_s: float  # whatever the batches cost: the process, its workers, sending figures back
+    # Whatever the batches cost: the process, its workers, what an iterable does before its first
+    # batch, sending figures back.
+    overhead_s: float
     batch_s: float = 0.0  # one batch, loaded alone
     batch_cpu_s: float = 0.0  # CPU time of one batch
     usable_cores: float = 1.0  # cores that all workers share

@@ -70,6 +70,8 @@ class TransformCost:
     share: float  # of the time in ``fetch``
 
 
+CACHE = "(lru_cache)"  # what the name of such a one ends with, among what grows
+
 FREED = "freed memory that malloc keeps"
 """Named among what grows: blocks of glibc's heap that are free, and too scattered to go back."""
 

@@ -107,6 +107,13 @@ def _is_call(code: str, *, comment: str = "") -> bool:
     return is_call or (not parsed.body and comment.startswith("#"))
 
 
+def loaded_of(epochs: int, config: Config, sampler: str | None, ranks: int = 1) -> float:
+    """As many of some epochs as are loaded by those who keep what they once had."""
+    ordered = sampler == "SequentialSampler" and (config.in_order or config.num_workers < 2)
+    others = 0.0 if ordered else 1 - 1 / (ranks * max(1, config.num_workers))
+    return math.fsum(others**epoch for epoch in range(epochs))
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is loaded, as far as the run file records it."""
@@ -141,6 +148,9 @@ class Target:
     batch_tensors: int | None = None  # tensors in one batch, from the probe
     batch_s: float | None = None  # loading one batch in the main process, second batch of the probe
     batch_cpu_s: float | None = None  # CPU time of that; the rest of ``batch_s`` is blocked time
+    # From asking for an epoch to its first batch, in the main process, of the probe; ``None`` where
+    # it didn't load there, and in files of earlier versions.
+    first_batch_s: float | None = None
     # Files that were open when workers were forked and whose position several of them moved, each
     # in words: their data is wrong.
     shared_files: tuple[str, ...] = ()
@@ -153,6 +163,8 @@ class Target:
     # memory; ``None`` where it doesn't, or that isn't known.
     first_sample_s: float | None = None
     kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
+    # Memory that it takes for each; ``None`` likewise, or where none was seen to be taken.
+    kept_sample_bytes: int | None = None
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
@@ -178,18 +190,34 @@ class Target:
         """Whether the dataset has a cache in the memory of each process, which that fills."""
         return self.first_sample_s is not None and self.kept_sample_s is not None
 
-    def epochs_loaded(self, config: Config) -> float:
-        """How many first epochs ten epochs take as long as, where the dataset keeps samples.
+    def epochs_loaded(self, config: Config, ranks: int = 1) -> float:
+        """As many of ten epochs as are loaded: the others are kept by those who ask for them.
 
-        Each worker that persists has a cache of its own. Drawn at random, a sample comes to the one
-        that has it as often as to each other one; in order, always.
+        Each worker of a rank that persists has a cache of its own. Drawn at random, a sample comes
+        to the one that has it as often as to each other one; in order, always.
         """
-        lost = config.num_workers and not config.persistent_workers
-        if lost or self.first_sample_s is None or self.kept_sample_s is None:
-            return 10
-        others = 0.0 if self.sampler == "SequentialSampler" else 1 - 1 / max(1, config.num_workers)
-        whole = math.fsum(others**epoch for epoch in range(10))
-        return whole + (10 - whole) * self.kept_sample_s / self.first_sample_s
+        if not self.keeps_samples or (config.num_workers and not config.persistent_workers):
+            return 10.0
+        return loaded_of(10, config, self.sampler, ranks)
+
+    @property
+    def kept_cost(self) -> float:
+        """What a kept sample takes, as a share of one that is loaded; 1 where none is kept."""
+        if self.first_sample_s is None or self.kept_sample_s is None:
+            return 1.0
+        return self.kept_sample_s / self.first_sample_s
+
+    def ten_epochs(self, config: Config, ranks: int = 1, kept_cost: float | None = None) -> float:
+        """How many first epochs ten take as long as; of another ``kept_cost`` where it is given."""
+        loaded, cost = self.epochs_loaded(config, ranks), kept_cost
+        return loaded + (10 - loaded) * (self.kept_cost if cost is None else cost)
+
+    def full_caches(self, config: Config) -> int:
+        """Bytes of what all processes of a rank keep in the end."""
+        if self.kept_sample_bytes is None or self.length is None:
+            return 0
+        shares = self.sampler == "SequentialSampler" or not config.persistent_workers
+        return self.kept_sample_bytes * self.length * (1 if shares else max(1, config.num_workers))
 
     @property
     def persisting(self) -> tuple[bool, ...]:

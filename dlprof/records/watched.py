@@ -150,6 +150,11 @@ class WatchedLoader(Shown):
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field
 
     @property
+    def unknown_sign(self) -> str:
+        """How a note of a diagnosis begins that says why no cause of its waits is known."""
+        return f"Not known why {self.name} is waited for"
+
+    @property
     def spared_s(self) -> float | None:
         """Seconds of waiting that pauses of ``--headroom`` spared it: batches lay ready then.
 

@@ -12,6 +12,7 @@ from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
+    Diagnosis,
     Finding,
     Headroom,
     Run,
@@ -60,10 +61,12 @@ def script_report(run: Run) -> doc.Document:
     rank = "" if script is None or script.rank is None else f", rank {script.rank}"
     # Where a loop that waits is a small part of the script, the answer is the share of the whole.
     whole = _is_rarely_waited_for(run.watched, script)
-    bars = []
+    bars, tried = [], () if script is None else script.tried
+    tuned = {each.dataset for each in tried if each.result == "kept"}  # which had others at first
     for each in () if whole else _by_wait(run)[:4]:
         if each.batches and each.wait_fraction is not None:
-            note = "" if each.config is None else f"{each.config.text}{_until_tuned(each, script)}"
+            note = "" if each.config is None else each.config.text
+            note += " at first" if note and each.dataset.rpartition(".")[2] in tuned else ""
             bars.append(_loop(_in_rounds(each), each.name + rank, "wait", note))
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
@@ -109,11 +112,8 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         yield from answer(shown, wait, workers=now, where="in this loop")
         if shown[0].fix is not None:
             yield _certainty(shown[0])
-    elif diagnosis is not None and diagnosis.trials and run.watched:
-        yield from answer(())  # looked for, and not found
-        yield from _to_gain(run)
-    elif diagnosis is not None and diagnosis.notes and run.watched:
-        yield "Bottleneck", diagnosis.notes[0]
+    elif diagnosis is not None and run.watched:
+        yield from _without_cause(run, diagnosis)
     yield from training_facts(run)
     notes = () if run.script is None else run.script.notes
     tuned = [note.removeprefix(_TUNING) for note in notes if note.startswith(_TUNING)]
@@ -121,6 +121,21 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
         yield "Tuning", f"{len(tuned) - 1} more results: -v"
+
+
+def _without_cause(run: Run, diagnosis: Diagnosis) -> Iterator[doc.Row]:
+    """That none was found for the loader that is waited for, or why none is known.
+
+    What others show says nothing of that one.
+    """
+    sign, looked = _slowest(run.watched).unknown_sign, bool(diagnosis.trials)
+    unknown = next((each for each in diagnosis.notes if each.startswith(sign)), "")
+    if looked and not unknown:
+        yield from answer(())
+    elif diagnosis.notes:
+        yield "Bottleneck", unknown or diagnosis.notes[0]
+    if looked:
+        yield from _to_gain(run)
 
 
 def _certainty(first: Finding | None = None) -> doc.Row:
@@ -362,12 +377,6 @@ def loader_report(loader: WatchedLoader) -> doc.Document:
     """What was seen of one loader."""
     said = doc.Text(verdict([loader]))
     return doc.Document(title=loader.name, answer=(_loader(loader), said))
-
-
-def _until_tuned(loader: WatchedLoader, script: WatchedScript | None) -> str:
-    """That a loader had its settings at first, where it tuned itself to others."""
-    kept = () if script is None else (t.dataset for t in script.tried if t.result == "kept")
-    return " at first" if loader.dataset.rpartition(".")[2] in kept else ""
 
 
 def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:

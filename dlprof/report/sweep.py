@@ -13,7 +13,7 @@ from dlprof.advise.choice import Candidate
 from dlprof.advise.recommend import with_recommendation
 from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
-from dlprof.advise.wording import background_text
+from dlprof.advise.wording import TEN_EPOCHS, background_text
 from dlprof.advise.wrong_data import noted, present_failure, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
@@ -264,8 +264,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
 def if_needed(gain_if: str, pick: Config, other: Config, gains: str) -> str:
     """What gains over fewer workers take for granted, where there are any."""
     unknown = gains.startswith("not known") and "x over" not in gains  # then nothing is claimed
-    more = pick.num_workers > other.num_workers and not (unknown or gains.startswith("none"))
-    return f", if {gain_if}" if gain_if and more else ""
+    more = pick.num_workers > other.num_workers or gain_if == TEN_EPOCHS
+    claims = more and not (unknown or gains.startswith("none"))
+    return f", if {gain_if}" if gain_if and claims else ""
 
 
 def _utilization(found: Accelerators | str | None) -> Iterator[doc.Row]:
@@ -461,6 +462,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     relative = [_relative(row) for row in rows]
     against = PICK if PICK in roles else "fastest"
     whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
+    over = "over 10 epochs: trials show the first." if run.header.target.keeps_samples else ""
     words = {
         "slower": "slower, faster: surely; by how much is too noisy to say",
         "unclear": "unclear: too noisy, or measured once and disturbed",
@@ -481,7 +483,7 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
     columns = (
         doc.Column("", roles, left=True, note=tie),
         *setting_columns([row.config for row in rows]),
-        doc.Column("samples/s", [value_text(row.rate) for row in rows]),
+        doc.Column("samples/s", [value_text(row.rate) for row in rows], note=over),
         doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
         doc.Column("predicted", predicted, 11, note=before),
         doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}."),
@@ -522,7 +524,8 @@ def _relative(row: ConfigSummary) -> str:
 def expected_of(advice: Recommendation) -> Iterator[doc.Row]:
     """What the recommended settings give and take."""
     expected = advice.expected
-    yield "throughput", rate_text(expected.samples_per_s)
+    over = ", over 10 epochs" if expected.gain_if == TEN_EPOCHS else ""
+    yield "throughput", f"{rate_text(expected.samples_per_s)}{over}"
     if expected.wait_fraction is not None:
         wait, restarts = expected.wait_fraction, expected.turnover_fraction
         yield "data wait", wait_text(wait, restarts, in_trials=advice.in_trials)

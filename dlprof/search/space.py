@@ -1,7 +1,7 @@
 """Which configurations are worth measuring here, why others are not, and what a budget holds.
 
 What would be worth it but can't work here is no matter of this module: that is known only once the
-target has been probed, and is kept as a skipped trial (``dlprof/engine/preparation.py``).
+target has been probed, and is kept as a skipped trial (``dlprof/engine/preflight.py``).
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ def plan_trials(
     present = present if present in configs else None
     ordered = by_importance(configs, present)
     single_s = cost.of(ordered[0], shortest_s)
+    slow = f", as {format_duration(cost.overhead_s)} pass before a first batch"
+    slow = slow if 2 * cost.overhead_s > single_s and cost.overhead_s > shortest_s else ""
     if single_s > budget_s:
         needed_s = spent_s + _total_s(ordered[:3], MIN_REPEATS, cost, shortest_s)
-        takes = f"about {format_duration(spent_s + single_s)} with all before it"
+        takes = f"about {format_duration(spent_s + single_s)} with all before it{slow}"
         raise _too_little(settings, takes, needed_s)
     blocks = settings.repeats or 1
     held = bisect.bisect_right(
@@ -104,7 +106,7 @@ def plan_trials(
     needed_s = spent_s + _total_s(ordered, settings.repeats or MIN_REPEATS, cost, shortest_s)
     reason = (
         f"a budget of {format_duration(settings.budget_s)} holds {len(chosen)} at most, the most"
-        f" informative ones; all need about {format_duration(math.ceil(needed_s))}"
+        f" informative ones; all need about {format_duration(math.ceil(needed_s))}{slow}"
     )
     setting = f"{len(configs) - len(chosen)} of {len(configs)} configurations"
     return plan, (LeftOut(setting=setting, reason=reason),)
@@ -330,7 +332,7 @@ def _wanted(
     """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
-        workers = auto_workers(machine.usable_cores / max(settings.launch_ranks or (1,)))
+        workers = auto_workers(machine.usable_cores / settings.launched)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()

@@ -58,6 +58,11 @@ class SweepSettings:
     au: float | None = None
     cold_cache: bool = False
 
+    @property
+    def launched(self) -> int:
+        """How many ranks load at once at most."""
+        return max(self.launch_ranks or (1,))
+
 
 def needs_workers(field: str, value: Any) -> bool:
     """Whether this value of a swept option means nothing without worker processes."""

@@ -26,9 +26,6 @@ def bind_arguments(
     converted, and all else stays text. ``settings`` are passed as they are.
     """
     signature = signature_of(function)
-    if signature is None:
-        return [], {**settings, **{key: _guess(text) for key, text in arguments.items()}}
-    parameters = signature.parameters
     known = named_parameters(signature)
     unknown = [] if takes_any(signature) else [key for key in arguments if key not in known]
     for key in unknown:
@@ -36,7 +33,7 @@ def bind_arguments(
         raise TargetError(f"{name} takes no argument {key!r}.", hint=hint)
     values = dict(settings)
     for key, text in arguments.items():
-        wanted = _wanted_type(parameters.get(key))
+        wanted = _wanted_type(known.get(key))
         try:
             values[key] = _convert(text, wanted)
         except (ValueError, TypeError):
@@ -60,7 +57,7 @@ def bind_arguments(
         )
     positional = [
         values.pop(key)
-        for key, parameter in parameters.items()
+        for key, parameter in known.items()
         if parameter.kind is parameter.POSITIONAL_ONLY and key in values
     ]
     return positional, values
@@ -77,18 +74,17 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
             return None
 
 
-def takes_any(signature: inspect.Signature) -> bool:
-    """Whether there is a ``**kwargs``."""
-    return any(entry.kind is entry.VAR_KEYWORD for entry in signature.parameters.values())
+def takes_any(signature: inspect.Signature | None) -> bool:
+    """Whether there is a ``**kwargs``, as may be where there is no signature."""
+    parameters = () if signature is None else signature.parameters.values()
+    return signature is None or any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
-def named_parameters(signature: inspect.Signature) -> dict[str, inspect.Parameter]:
+def named_parameters(signature: inspect.Signature | None) -> dict[str, inspect.Parameter]:
     """The parameters that take one value by name or position."""
-    return {
-        key: parameter
-        for key, parameter in signature.parameters.items()
-        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    }
+    parameters = {} if signature is None else signature.parameters
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {key: each for key, each in parameters.items() if each.kind not in variable}
 
 
 def _wanted_type(parameter: inspect.Parameter | None) -> Any:

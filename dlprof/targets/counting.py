@@ -15,14 +15,10 @@ _MOST_CHANNELS = 4  # that two images of one sample have in common
 _TEXTS = (str, bytes, bytearray)
 _STORED: Mapping[str, tuple[str, ...]] = {
     "torch.sparse_coo": ("_indices", "_values"),
-    **{
-        f"torch.sparse_{layout}": ("crow_indices", "col_indices", "values")
-        for layout in ("csr", "bsr")
-    },
-    **{
-        f"torch.sparse_{layout}": ("ccol_indices", "row_indices", "values")
-        for layout in ("csc", "bsc")
-    },
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 """By the layout of a sparse tensor, whose own size is none or that of a dense one, the methods that
 give its parts."""

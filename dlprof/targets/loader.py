@@ -180,8 +180,8 @@ class EpochGate:
         than were asked for; index batches without a length; and single indices with
         ``batch_size=None``, for which a dataset may give a whole batch.
         """
-        known = self.exact and self.batches == len(self._sizes)
-        return self._sizes if known else None
+        known = self.exact and self.batches == len(self.asked)
+        return self.asked if known else None
 
     @property
     def closed(self) -> bool:
@@ -195,7 +195,7 @@ class EpochGate:
         """
         self._limit = limit
         self.batches = 0
-        self._sizes: array[int] = array("q")
+        self.asked: array[int] = array("q")  # samples of each index batch that tells them
 
     def attach(self, loader: object) -> None:
         """Put the gate between a loader and its own index source.
@@ -258,10 +258,6 @@ class EpochGate:
             )
         return self.attached
 
-    def handed(self, samples: int) -> None:
-        """Note the samples of an index batch that is handed out."""
-        self._sizes.append(samples)
-
     def detach(self, reason: str) -> None:
         """Say why there is no gate, in one sentence."""
         self.attached, self.reason = False, reason
@@ -293,7 +289,7 @@ class GatedIndices:
         for index in indices:
             gate.batches += 1
             if isinstance(index, kinds):
-                gate.handed(len(index))
+                gate.asked.append(len(index))
             yield index
             if gate.closed:
                 return

@@ -1,11 +1,11 @@
-"""A DataLoader taken apart into the arguments that build it again."""
+"""What loaders are made of: a DataLoader taken apart, or a callable that the target names."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
 from dlprof.internals import iterator_class, kept_iterator
-from dlprof.targets.arguments import named_parameters, signature_of, takes_any
+from dlprof.records import Config
+from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import target_fault
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
@@ -203,25 +204,15 @@ class LoaderParts:
             of_one = f"The target's {kind} is that of rank {own.rank} on other ranks, too: "
             if type(own) is not DistributedSampler:
                 return self.noted(f"{of_one}they load the same share.")
-            sampler: Any = DistributedSampler(
-                own.dataset,
-                num_replicas=own.num_replicas,
-                rank=rank,
-                shuffle=own.shuffle,
-                seed=own.seed,
-                drop_last=own.drop_last,
-            )
-            note = f"{of_one}each loads its own share."
+            dataset, note = own.dataset, f"{of_one}each loads its own share."
+            names = ("num_replicas", "shuffle", "seed", "drop_last")
+            asked = {name: getattr(own, name) for name in names}
         else:
-            sampler = DistributedSampler(
-                self.dataset,
-                num_replicas=ranks,
-                rank=rank,
-                shuffle=isinstance(own, RandomSampler),
-                seed=seed,
-                drop_last=bool(self.batching.get("drop_last")),
-            )
+            dataset, drops = self.dataset, bool(self.batching.get("drop_last"))
             note = "Each rank loads its share of the dataset, by DistributedSampler."
+            asked = {"num_replicas": ranks, "seed": seed, "drop_last": drops}
+            asked["shuffle"] = isinstance(own, RandomSampler)
+        sampler: Any = DistributedSampler(dataset, rank=rank, **asked)
         parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
         return parts.noted(note)
 
@@ -291,9 +282,7 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
             "it takes no num_workers.",
             hint=OWN_LOADER_HINT,
         )
-    signature = signature_of(cls)
-    named = () if signature is None else named_parameters(signature)
-    added = [name for name in named if name not in _DEFAULTS]
+    added = [name for name in named_parameters(signature_of(cls)) if name not in _DEFAULTS]
     readable = all(hasattr(loader, name) for name in added)
     kept = known is None or known.issuperset({"dataset", *_KEPT, *_batching(loader)})
     return {name: getattr(loader, name) for name in added} if readable and kept else None
@@ -302,9 +291,7 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
 def _parameters(cls: type) -> frozenset[str] | None:
     """The names that a loader's class takes; ``None`` where it takes any."""
     signature = signature_of(cls)
-    if signature is None or takes_any(signature):
-        return None
-    return frozenset(named_parameters(signature))
+    return None if takes_any(signature) else frozenset(named_parameters(signature))
 
 
 def is_default(key: str, value: Any) -> bool:
@@ -396,3 +383,121 @@ def _exchanged(value: Any, old: DataLoader[Any], new: DataLoader[Any], depth: in
     if type(value) in (list, tuple):
         return type(value)(_exchanged(each, old, new, depth + 1) for each in value)
     return with_inner(value, old, new, depth)
+
+
+NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
+"""What to do about a target that is a whole training."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Factory:
+    """A callable of the target with its ``--arg`` texts, and the name that messages use.
+
+    ``named`` are swept settings that it names among its parameters and the user left open, with
+    their defaults (``Parameter.empty`` where there is none); it is ``open`` with ``**kwargs``.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    arguments: Mapping[str, str]
+    named: Mapping[str, Any]
+    open: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Factory:
+        """Look at the signature of a callable."""
+        signature = signature_of(function)
+        named = {
+            key: parameter.default
+            for key, parameter in named_parameters(signature).items()
+            if key in SWEPT and key not in arguments
+        }
+        is_open = takes_any(signature)
+        return cls(function=function, name=name, arguments=arguments, named=named, open=is_open)
+
+    @property
+    def replaced(self) -> Mapping[str, Any]:
+        """The defaults of its own that :meth:`first_call` puts others in the place of."""
+        if "num_workers" not in self.named:
+            return {}
+        of_workers = ("num_workers", "prefetch_factor", "persistent_workers")
+        return {key: self.named[key] for key in of_workers if key in self.named}
+
+    def takes(self, setting: str) -> bool:
+        """Whether a swept setting can be passed to it."""
+        return setting in self.named or (self.open and setting not in self.arguments)
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """Settings that can't be passed to it, by their names in ``Config``, with the reason."""
+        return {
+            field: f"--arg sets {key}" if key in self.arguments else f"{self.name} takes no {key}"
+            for field, key in KEYWORDS.items()
+            if not self.takes(key)
+        }
+
+    def first_call(self) -> Any:
+        """Call it as the user would, but without workers where it lets that be chosen."""
+        wanted = [*self._required(), *self.replaced]
+        return self._call({key: SWEPT[key] for key in wanted})
+
+    def loader(self, config: Config, own: Config | None = None) -> Any:
+        """Call it for one configuration."""
+        settings = config.dataloader_kwargs()
+        if config.num_workers == 0:
+            # A default of the callable's own would be illegal without workers.
+            settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
+        settings |= {"in_order": config.in_order}
+        accepted = {key: value for key, value in settings.items() if self._passes(key, value, own)}
+        made = self._call({key: SWEPT[key] for key in self._required()} | accepted)
+        self._check(core_of(made), accepted)
+        return made
+
+    def _check(self, core: Any, asked: Mapping[str, Any]) -> None:
+        """Refuse a loader for which something was left out: its figures would be of other settings.
+
+        Whether it pins may hang on the accelerator, and what a batch is on the ranks.
+        """
+        names = ["num_workers"]
+        if isinstance(core, DataLoader):
+            names += ["prefetch_factor", "persistent_workers", "in_order"]
+        for name in names:
+            wanted = asked.get(name)
+            found = getattr(core, name, wanted)
+            if wanted is not None and found != wanted:
+                raise TargetError(
+                    f"{self.name} was asked for {name}={wanted} and returned a loader with "
+                    f"{found}.",
+                    hint=f"Pass {name} on to the loader.",
+                )
+
+    def _required(self) -> list[str]:
+        return [key for key, default in self.named.items() if default is inspect.Parameter.empty]
+
+    def _passes(self, key: str, value: Any, own: Config | None) -> bool:
+        if key in self.named:
+            return True
+        # What torch does by itself need not be taken.
+        is_torchs = key not in {"num_workers", "batch_size"} and is_default(key, value)
+        if is_torchs or value == getattr(own, key, None):
+            return False
+        if self.takes(key):
+            return True
+        raise TargetError(
+            f"{self.name} takes no {key}, so {key}={value} can't be measured with it.",
+            hint=f"Add {key} to its parameters and pass it to the loader, or leave it out.",
+        )
+
+    def _call(self, settings: Mapping[str, Any]) -> Any:
+        positional, keywords = bind_arguments(
+            self.function, self.arguments, settings, name=self.name
+        )
+        try:
+            return self.function(*positional, **keywords)
+        except TargetError:
+            raise
+        except (Exception, SystemExit) as error:
+            hint = "Call it in a Python prompt with the same arguments to see the error alone."
+            if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
+                hint = NOT_A_SCRIPT
+            raise target_fault(f"{self.name} raised", error, hint) from error

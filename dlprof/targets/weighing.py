@@ -141,28 +141,39 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
 
 
-def by_memory(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
+def by_memory(
+    dataset: Any,
+    *,
+    limit_s: float,
+    collate: Callable[[list[Any]], object] | None = None,
+    own_bytes: Callable[[], int] = int,
+) -> tuple[float, float, int | None] | None:
     """Seconds of a sample that is asked for the first time, and of the same one asked for again.
 
     The middle of the first, and the third quarter of the other, of three samples to 32 that lie
-    apart. ``None`` where none is kept, as two that are asked for twice show at once; where what
-    comes first takes so long only as it opens or reads what the sample beside it is in, too; or
-    where the cache has lost it when many others were asked for. Also where that takes longer than
-    the limit (a single sample is ended only after twice as long: it may be writing a file), or the
-    dataset doesn't give single samples by their numbers.
+    apart, each with its part of collating them. Then the memory that one takes, by what a process
+    has (``own_bytes``); ``None`` where that isn't seen. ``None`` for all where none is kept, as two
+    that are asked for twice show at once; where what comes first takes so long only as it opens or
+    reads what the sample beside it is in, too; or where the cache has lost it when many others were
+    asked for. Also where that takes longer than the limit (a single sample is ended only after
+    twice as long: it may be writing a file), or the dataset doesn't give single samples by their
+    numbers.
     """
     if limit_s <= 0 or issubclass(type(dataset), IterableDataset):
         return None
     ends_s, count = _now_s() + limit_s, 0
-    first, again = list[float](), list[float]()
+    first, again, batch = list[float](), list[float](), list[Any]()
+    bytes_each, collating_s = 0, 0.0
 
-    def asked(places: Iterable[int]) -> list[float]:
+    def asked(places: Iterable[int], into: list[Any] | None = None) -> list[float]:
         took = list[float]()
         for place in places:
             if _now_s() < ends_s:
                 before_s = _spent_s()
-                dataset[place]
+                sample = dataset[place]
                 took.append(_spent_s() - before_s)
+                if into is not None:
+                    into.append(sample)
         return took
 
     # A sampler may leave some out, and a dataset may end its process outside of workers.
@@ -178,13 +189,24 @@ def by_memory(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
         fits = int((ends_s - _now_s()) / slow_s)
         places = places[: min(32, max(3, fits // 3))]
         asked(places)  # pays for what is opened or read for several that lie together
+        had = own_bytes()
         first = asked(place + 1 for place in places)
-        more = max(1, min(1024, fits - 3 * len(places)))
-        asked(range(0, count, max(1, count // more))[:more])
-        again = asked(place + 1 for place in places)
+        # Others may take the cores meanwhile.
+        more = max(1, min(1024, int(0.8 * (fits - 3 * len(places)))))
+        others = range(0, count, max(1, count // more))[:more]
+        asked(others)
+        new = {place + 1 for place in places}.union(others).difference(places)
+        bytes_each = (own_bytes() - had) // len(new)
+        again = asked((place + 1 for place in places), batch)
     if len(again) < max(3, len(first)) or not _is_kept(first, again):
         return None
-    return statistics.median_high(first), _third_quarter(again)
+    with _alarm(limit_s), contextlib.suppress(Exception):
+        for make in (collate, collate) if collate else ():  # the first imports what it needs
+            began_s = _spent_s()
+            make(batch)
+            collating_s = (_spent_s() - began_s) / len(batch)
+    known = bytes_each if bytes_each > 0 else None
+    return statistics.median_high(first) + collating_s, _third_quarter(again) + collating_s, known
 
 
 def _is_kept(first: Sequence[float], again: Sequence[float]) -> bool:

@@ -1,4 +1,4 @@
-"""What workers are started by, and what is set in each: sharing strategy and compute threads.
+"""What workers are started by, and what is set in each: sharing strategy, threads, a delay.
 
 A module of its own, free of torch: a spawned worker imports it before its fetcher is made.
 """
@@ -10,8 +10,11 @@ import importlib
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from dlprof.errors import TargetError
 
 if TYPE_CHECKING:
     from dlprof.records import Config
@@ -103,3 +106,38 @@ def limit_threads(count: int) -> None:
     except ImportError:
         return
     threadpoolctl.threadpool_limits(limits=count)
+
+
+class DelayedCollate:
+    """A collate function that keeps a core busy for a while after its work.
+
+    It can be pickled wherever the function itself can. Waiting for a core doesn't count, so that
+    each batch costs so much more whatever else the machine does.
+    """
+
+    def __init__(self, collate: Any, delay_s: float) -> None:
+        self._collate = collate
+        self._delay_s = delay_s
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate a batch, slowly."""
+        batch = self._collate(samples)
+        ends_s = time.thread_time() + self._delay_s
+        while time.thread_time() < ends_s:
+            continue
+        return batch
+
+
+def add_delay(loader: Any, delay_s: float) -> None:
+    """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
+    if delay_s > 0:
+        from dlprof.targets.parts import core_of  # torch.utils.data with it
+
+        made = core_of(loader)
+        if not hasattr(made, "collate_fn"):
+            raise TargetError(
+                f"{type(made).__name__} is not a torch.utils.data.DataLoader, so a self-test can't "
+                "make it slower.",
+                hint="Name a target that loads by a DataLoader, or check without a self-test.",
+            )
+        made.collate_fn = DelayedCollate(made.collate_fn, delay_s)

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlprof.records.stages import FREED
+from dlprof.records.stages import CACHE, FREED
 from dlprof.tracing.chains import parts_of
 from dlprof.tracing.clocks import MISSING
 
@@ -185,7 +185,7 @@ def kept(dataset: object) -> tuple[Kept, ...]:
                 kind = next((k.__name__ for k in (dict, set) if isinstance(value, k)), "")
                 found.append(_measured(f"{name} ({kind})" if kind else name, value))
         elif type(value).__name__ == "_lru_cache_wrapper" and depth < 4:
-            found.append(Kept(f"{name} (lru_cache)", value.cache_info().currsize, 64))
+            found.append(Kept(f"{name} {CACHE}", value.cache_info().currsize, 64))
             continue
         if depth < 4:
             inside = parts_of(value)
@@ -231,7 +231,7 @@ def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
         of_module = ((f"{base.__module__}.{key}", each) for key, each in vars(module).items())
         for name, each in [*of_class, *of_module]:
             cached = type(each).__name__ == "_lru_cache_wrapper"
-            if (isinstance(each, _CONTAINERS) or cached) and "__" not in name:
+            if cached or (isinstance(each, _CONTAINERS) and "__" not in name):
                 yield name, each, 3  # one level of what it holds, and no more
 
 

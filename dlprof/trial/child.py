@@ -29,23 +29,22 @@ from dlprof.internals import reports_death
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, user_traceback
-from dlprof.targets.open_files import have_own_positions, open_files
+from dlprof.targets.files import have_own_positions, open_files
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
-from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import probe, try_workers, weigh_dataset
-from dlprof.trial.processes import tie_forked
+from dlprof.trial.processes import answer_with_stacks, guard_worker, tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
-from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import (
     Parting,
     end_tracker,
     keep_sockets_in,
     mark_processes,
     remember_names,
+    remove_empty,
 )
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ class Session:
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if self._names is not None:
-            self._names.remove_empty(Path(tempfile.gettempdir()))
+        remove_empty(self._names, Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
         if self.loop is not None and self.loop.logs:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from dlprof.errors import TargetError
 from dlprof.targets.grammar import parse_target
-from dlprof.targets.importing import import_object
 from dlprof.units import parse_step
 
 Consumer = Callable[[Any], object]
@@ -33,6 +32,8 @@ def make_consumer(
     is how steps differ, the same in every trial, with ``step_s`` as their mean.
     """
     if step_callable is not None:
+        from dlprof.targets.build import import_object  # torch with it, which has the target by now
+
         found = import_object(parse_target(step_callable), directory=directory)
         if not callable(found):
             raise TargetError(

@@ -33,10 +33,9 @@ import psutil
 
 from dlprof.machine.procfs import list_names
 from dlprof.records.codec import from_json
-from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
+from dlprof.trial.processes import adopt_orphans, answer_with_stacks, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
 from dlprof.trial.runtime import GRACE_S
-from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import IO, cast
 from dlprof.errors import TargetError
 from dlprof.records import Failure, Target
 from dlprof.records.codec import MismatchError, from_json
-from dlprof.trial import stacks
+from dlprof.trial import hangs
 from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, error_of, line_of
@@ -94,6 +94,13 @@ class Launcher:
 
     source = LAUNCHER  # the name under which its own events come into the inbox
 
+    def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
+        # Its logs are in the directory, which the caller removes; without a rank it is for a loader
+        # by itself.
+        self._inbox, self._directory = inbox, directory
+        self._environ = None if local_rank is None else local_rank.environ
+        self._count = 0  # of trials
+
     def build(self, request: BuildRequest) -> None:
         """Begin to build the target, to describe it and, where possible, to fork trials from."""
         raise NotImplementedError
@@ -150,7 +157,7 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
             answer = Received(process.source, None)
     log = cast(TrialLog, process.log)
     if answer is None:
-        stacks.collect([process.pid], log)
+        hangs.collect([process.pid], log)
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
             hint=f"Raise {limit} if it takes that long; the stack shows what it waits for.",
@@ -168,14 +175,10 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
 
 
 class ForkLauncher(Launcher):
-    """Forks trials from a process that has torch imported and the target built.
-
-    Its log is in ``directory``, which the caller removes. Without a ``local_rank`` it is for a
-    loader by itself.
-    """
+    """Forks trials from a process that has torch imported and the target built."""
 
     def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
-        self._inbox = inbox
+        super().__init__(inbox, directory, local_rank)
         number = "" if local_rank is None else str(local_rank.rank)
         self.source = LAUNCHER + number
         self._file = open_log(directory / f"fork_server{number}.log")
@@ -185,10 +188,9 @@ class ForkLauncher(Launcher):
             inbox=inbox,
             source=self.source,
             log=self._file,
-            env=None if local_rank is None else local_rank.environ,
+            env=self._environ,
             over_socket=True,
         )
-        self._count = 0
         self._stuck = False
         if local_rank is not None and local_rank.cpus:
             with contextlib.suppress(OSError):  # it has died, which the inbox reports
@@ -256,12 +258,9 @@ class FreshLauncher(Launcher):
     """
 
     def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
-        self._inbox = inbox
-        self._directory = directory
-        self._environ = None if local_rank is None else local_rank.environ
+        super().__init__(inbox, directory, local_rank)
         self._request: BuildRequest | None = None
         self._process: ModuleProcess | None = None
-        self._count = 0
 
     def build(self, request: BuildRequest) -> None:
         """Know what each trial is to build."""

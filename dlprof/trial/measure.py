@@ -258,15 +258,15 @@ class Loop:
         self._look_at_end()
         return ended_s - log.asked_s
 
-    def seen(self) -> tuple[list[Epoch], list[float]]:
+    def seen(self) -> tuple[list[Epoch], list[float], float]:
         """What was written down so far, as ``forget`` takes it."""
         log = self.now
         now = dataclasses.replace(log, yields_s=log.yields_s[:], samples=log.samples[:])
-        return [*self.logs[:-1], now], [*self.turnovers_s]
+        return [*self.logs[:-1], now], [*self.turnovers_s], self.wait_s
 
-    def forget(self, seen: tuple[list[Epoch], list[float]]) -> None:
+    def forget(self, seen: tuple[list[Epoch], list[float], float]) -> None:
         """Forget what came since, which was loaded only to keep other ranks company."""
-        self.logs, self.turnovers_s = seen
+        self.logs, self.turnovers_s, self.wait_s = seen
 
     def begin_window(self) -> None:
         """Count all that came so far as warm-up."""
@@ -324,11 +324,17 @@ class Measurement:
         warning = self._pass_warm_up()
         if self.ranks is not None:
             self._meet(self.ranks)
-            loop.begin_window()
+            if self._ended:
+                late = "the epoch ended before all ranks were ready: its rate is of all of it"
+                warning = "; ".join(filter(None, [warning, late]))
+            else:
+                loop.begin_window()
         wait_fraction, barrier_fraction = self._settle(window)
         if self.ranks is None:
             self._take_sizes()
-        rate = throughput(loop.logs, config, enough_s=self.window_s / 2)
+        rate = throughput(loop.logs, config, enough_s=0.0 if self.one_epoch else self.window_s / 2)
+        if rate is not None and self.one_epoch:  # which is no epoch as those to come
+            rate = dataclasses.replace(rate, whole_epochs=False)
         window("end", fill_s(rate.batches_per_s.value if rate else 0.0, config))
         warnings = [warning] if warning else []
         if rate is not None and rate.whole_epochs:
@@ -351,6 +357,11 @@ class Measurement:
             warnings=tuple(warnings),
             barrier_fraction=barrier_fraction,
         )
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the only epoch that counts is over."""
+        return self.one_epoch and self.loop.now.whole
 
     @property
     def _warm_up(self) -> int:
@@ -404,11 +415,21 @@ class Measurement:
         return ""
 
     def _meet(self, ranks: RankGroup, *, again: bool = False) -> bool:
-        """Load on until all ranks are ready; returns whether one of them wants another window."""
+        """Load on until all ranks are ready; returns whether one of them wants another window.
+
+        Of what comes after the only epoch that counts nothing is written down.
+        """
+        loop = self.loop
         ranks.arrive(again=again)
+        counts = loop.seen() if self._ended else None
         while (wanted := ranks.answer()) is None:
-            if not self.loop.run(_ONE_BATCH):
+            if not loop.run(_ONE_BATCH):
+                if self.one_epoch and counts is None:
+                    self._take_sizes()
+                    counts = loop.seen()
                 self._next_epoch()
+        if counts is not None:
+            loop.forget(counts)
         return wanted
 
     def _settle(self, window: Callable[[str, float], object]) -> tuple[float, float | None]:
@@ -420,34 +441,42 @@ class Measurement:
         Returns:
             Shares of the window that counts: spent in ``next()``, and at the barrier, if any.
         """
-        loop, ranks = self.loop, self.ranks
+        loop, ranks, waits = self.loop, self.ranks, list[float]()
         for left in range(round(_PATIENCE), -1, -1):
             window("start", 0.0)
-            loop.wait_s, before_s = 0.0, 0.0 if ranks is None else ranks.waited_s
-            began_s = loop.clock()
+            ended, before_s = self._ended, 0.0 if ranks is None else ranks.waited_s
+            loop.wait_s = loop.wait_s if ended else 0.0
+            began_s = loop.now.yields_s[0] if ended else loop.clock()
             self._window()
-            lasted_s = loop.clock() - began_s
+            lasted_s = (loop.now.yields_s[-1] if self._ended else loop.clock()) - began_s
             waited_s = 0.0 if ranks is None else ranks.waited_s - before_s
-            waits = [
-                min(1.0, each_s / lasted_s) if lasted_s > 0 else 1.0
-                for each_s in (loop.wait_s, waited_s)
-            ]
+            if not (ended and waits):
+                waits = [
+                    min(1.0, each_s / lasted_s) if lasted_s > 0 else 1.0
+                    for each_s in (loop.wait_s, waited_s)
+                ]
             again = left > 0 and len(loop.logs) == 1 and not loop.now.whole
             again = again and is_rising(steady_rounds(loop.now, loop.config))
             if ranks is not None:
-                self._take_sizes()
+                if not ended:
+                    self._take_sizes()
                 seen = loop.seen()
                 again = self._meet(ranks, again=again)
                 if not again:
                     loop.forget(seen)
             if not again:
                 break
-            loop.begin_window()
+            if not self._ended:
+                loop.begin_window()
         return waits[0], None if ranks is None else waits[1]
 
     def _window(self) -> None:
         """Run until the window is over, through as many epochs as that takes."""
         loop = self.loop
+        if self._ended:
+            if self.ranks is None:  # else it was looked at before the next began
+                self._check_whole()
+            return
         began_s = loop.now.yields_s[-1]
         ends_s = began_s + self.window_s
         while not self._is_over(began_s):

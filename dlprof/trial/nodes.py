@@ -22,15 +22,7 @@ from dlprof.records import Failure
 from dlprof.records.codec import MismatchError, from_json
 from dlprof.trial.failures import as_error
 from dlprof.trial.launch import LocalRank
-from dlprof.trial.protocol import (
-    Channel,
-    Message,
-    Orders,
-    describe_error,
-    error_of,
-    line_of,
-    obey,
-)
+from dlprof.trial.protocol import Channel, Message, Orders, describe_error, error_of, line_of, obey
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 

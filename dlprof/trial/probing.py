@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import multiprocessing
@@ -29,8 +30,8 @@ from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.in_worker import guard_worker
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.processes import guard_worker
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
 
@@ -52,15 +53,17 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
-        ``batch_cpu_s`` of the second batch; ``counting`` (how its samples were counted, a sentence,
-        or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
+        ``batch_cpu_s`` of the second batch; ``first_batch_s`` (from asking for an epoch to its
+        first batch, or ``None`` where that took more than one try); ``counting`` (how its samples
+        were counted, a sentence, or nothing where the loader says how many they are);
+        ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
         worker, else ``None``; ``main_failure`` if nothing loads without workers, else ``None``;
         ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
-        ``kept`` (seconds of a sample, and of the same one asked for again, where the dataset seems
-        to keep samples, else ``None``);
+        ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
+        dataset seems to keep samples, else ``None``);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -70,9 +73,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     import torch.multiprocessing as mp
 
     from dlprof.targets.counting import count_bytes, count_tensors
-    from dlprof.targets.files import dataset_files
+    from dlprof.targets.files import dataset_files, moved, open_files, positions
     from dlprof.targets.loader import EpochGate
-    from dlprof.targets.open_files import moved, open_files, positions
     from dlprof.targets.parts import core_of
 
     files, began_s = open_files(), _clock()
@@ -101,7 +103,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
             each_s = (ended_s - middle_s) / (samples or 1)
             patience_s = min(1.0 + 8 * each_s, left_s / 3)
             if 7 * each_s < patience_s:  # fewer samples say nothing
-                kept = by_memory(built.parts.dataset, limit_s=patience_s)
+                kept = by_memory(
+                    built.parts.dataset,
+                    limit_s=patience_s,
+                    collate=getattr(core_of(loader), "collate_fn", None),
+                    own_bytes=functools.partial(_own_bytes, psutil.Process()),
+                )
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -130,6 +137,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "counting": counting,
         "sample_bytes": size / samples if samples else None,
         "batch_s": ended_s - middle_s,
+        "first_batch_s": None if alone is not None else middle_s - began_s,
         "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
         "accelerator": None if found is None else found.type,
         "least_bytes": least_bytes,
@@ -239,6 +247,12 @@ def _without_workers(error: Exception) -> Failure:
     )
 
 
+def _own_bytes(process: psutil.Process) -> int:
+    """Resident memory of a process that belongs to no file."""
+    info = process.memory_info()
+    return int(info.rss - getattr(info, "shared", 0))
+
+
 def _cpu_s(workers: Sequence[psutil.Process]) -> float:
     """CPU time of this process, and of its workers that run."""
     import psutil  # workers, which have this module, too, start without it
@@ -278,7 +292,7 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     ``failure`` is why none can be started, or ``None``; ``shared_files`` are those of which several
     forked workers move the position that they share, in words.
     """
-    from dlprof.targets.open_files import moved_by_workers, named, open_files
+    from dlprof.targets.files import moved_by_workers, named, open_files
 
     loader, files = _loader(built, request.config), open_files()
     failure = try_start(loader, request.config)

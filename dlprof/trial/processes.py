@@ -1,16 +1,27 @@
-"""Ending what a trial started, whole groups at a time, and nothing else."""
+"""Processes of a trial: tied to who started them, asked where they stand, ended in whole groups."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+from dlprof.trial.temporary import mark_processes
+
+_OWN: Any = getattr(signal, "SIGRTMAX", None)
+STACKS_SIGNAL: Any = getattr(signal, "SIGUSR1", None) if _OWN is None else _OWN - 3
+"""Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows. A
+real-time signal where there are some: trainings have handlers for SIGUSR1, which batch systems send
+before they end a job, and to ask a trial of such a one would put the job into the queue again."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -49,6 +60,26 @@ def tie_forked() -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent dies, so that they can be reaped."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def guard_worker() -> None:
+    """Tie this worker's life to its parent's, and have it say where it stands when it is asked.
+
+    Its parent is who started it: the loader's process, or multiprocessing's fork server. Where the
+    loader's has died while this one was importing torch, nothing would ever end it.
+    """
+    die_with_parent()
+    loads = multiprocessing.parent_process()
+    if loads is not None and not loads.is_alive():
+        os._exit(1)
+    mark_processes()
+    answer_with_stacks()
+
+
+def answer_with_stacks() -> None:
+    """Have this process, and those forked from it, write their stacks when they are asked."""
+    if STACKS_SIGNAL is not None:
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)  # stderr
 
 
 def group_exists(group: int) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import BY_COPY, UNEVEN_SIGN, Config, Failure, Target, Trial, Usage
@@ -208,27 +208,29 @@ class TrialRunner:
         None where that isn't known, as where a worker dies, or all takes longer than a trial may be
         without a batch or a quarter of ``left_s``, which is left of the budget.
         """
-        stall_s = min(self._stall_s(config), max(_LEAST_PROBE_S, left_s / 4))
-        try:
-            answer = self.look(TrialRequest(config=config), limit_s=stall_s, stall_s=stall_s)
-        except DlprofError:
-            return ()
-        return tuple(map(str, answer["shared_files"]))
+        limit_s = min(self._stall_s(config), max(_LEAST_PROBE_S, left_s / 4))
+        return tuple(map(str, self._seen(config, limit_s).get("shared_files", ())))
 
-    def kept(self, *, left_s: float) -> tuple[float, float] | None:
+    def kept(self, *, left_s: float) -> tuple[float, float, int | None] | None:
         """Seconds of a sample and of the same one again, of a dataset that seems to keep samples.
+
+        And the bytes that one takes, where that is known.
 
         In another process: what only the page cache has, or all processes share, is as fast at once
         there, and none is kept. ``None`` also where that isn't known, as where it takes longer than
         half of ``left_s``, which is left of the budget.
         """
         limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 2))
-        request = TrialRequest(config=Config(), limit_s=limit_s)
+        found = self._seen(Config(), limit_s).get("kept")
+        return None if found is None else (found[0], found[1], found[2])
+
+    def _seen(self, config: Config, limit_s: float) -> Message:
+        """What a look at a configuration's loader shows; nothing where it fails or takes longer."""
+        request = TrialRequest(config=config, limit_s=limit_s)
         try:
-            found = self.look(request, limit_s=limit_s, stall_s=limit_s)["kept"]
+            return self.look(request, limit_s=limit_s, stall_s=limit_s)
         except DlprofError:
-            return None
-        return None if found is None else (found[0], found[1])
+            return {}
 
     def weigh(
         self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
@@ -249,17 +251,10 @@ class TrialRunner:
         """
         request = dataclasses.replace(request, ranks=1 if self.fork_safe else self.ranks)
         limits = dataclasses.replace(self._limits, wall_s=limit_s, stall_s=stall_s)
-        self._nodes.order(
-            "look",
-            request.ranks,
-            request=request,
-            limit_s=limit_s,
-            stall_s=stall_s,
-        )
+        asked = {"request": request, "limit_s": limit_s, "stall_s": stall_s}
+        self._nodes.order("look", request.ranks, **asked)
         try:
-            return self._persist(
-                lambda left_s: self._supervisor(limits, left_s).probe(request), limit_s
-            )
+            return self._persist(lambda s: self._supervisor(limits, s).probe(request), limit_s)
         finally:
             self._nodes.all_answer(limit_s)
 
@@ -301,18 +296,10 @@ class TrialRunner:
         began_s = self._clock()
         details: Message = {}
         asked = dataclasses.replace(request, ranks=ranks or self.ranks)
-        blank = Trial(
-            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
-        )
-        self._nodes.order(
-            "explain",
-            asked.ranks,
-            request=asked,
-            trial_id=trial_id,
-            repetition=repetition,
-            wall_s=wall_s,
-            ranks=asked.ranks,
-        )
+        named: dict[str, Any] = {"repetition": repetition}
+        blank = Trial(id=trial_id, config=request.config, outcome="completed", **named)
+        named |= {"trial_id": trial_id, "wall_s": wall_s, "ranks": asked.ranks}
+        self._nodes.order("explain", asked.ranks, request=asked, **named)
         try:
             trial, details = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(asked, blank), limits.wall_s

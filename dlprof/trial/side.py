@@ -114,13 +114,17 @@ class SideProcess:
                 traceback=tail,
             ) from None
 
-    def open(self, config: Config, patience_s: float) -> None:
-        """Make the loader of its blocks with some settings, within ``patience_s``."""
+    def open(self, config: Config, patience_s: float) -> bool:
+        """Make the loader of its blocks with some settings, within ``patience_s``.
+
+        Returns whether its dataset keeps samples in the memory of each process.
+        """
         self._config = config
         answer = self._ask("open", patience_s, config=config)
         if isinstance(answer, Failure):
             is_target = answer.kind == "target_error"
             raise as_error(answer, TargetError if is_target else NothingMeasuredError)
+        return bool(answer["keeps"])
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable
 from multiprocessing import process, resource_tracker
 from pathlib import Path
 from typing import Any
@@ -43,49 +43,36 @@ def _inherited() -> dict[str, str]:
     return config
 
 
-class RememberedNames:
-    """Hands out the names of this process's temporary files, and remembers the last of them.
+def remember_names() -> collections.deque[str]:
+    """Remember the last names of this process's temporary files; none where that can't be done.
 
     When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
     that worker's death whenever it hears of it: in the midst of making or of removing one, which
     then stays, and no exception need report it.
     """
+    given: collections.deque[str] = collections.deque(maxlen=64)
 
-    def __init__(self, names: Iterator[str]) -> None:
-        self._names = names
-        # torch makes ten at a time.
-        self.given: collections.deque[str] = collections.deque(maxlen=64)
-
-    def __iter__(self) -> Iterator[str]:
-        """Itself."""
-        return self
-
-    def __next__(self) -> str:
-        """The next name, without the prefix."""
-        name = next(self._names)
-        self.given.append(name)
+    def note(name: str) -> str:
+        given.append(name)
         return name
 
-    def remove_empty(self, folder: Path) -> None:
-        """Remove the files of these names that nothing was ever written to.
-
-        What torch makes stays empty, and has tempfile's own prefix.
-        """
-        for name in self.given:
-            path = folder / f"{tempfile.gettempprefix()}{name}"
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode) and status.st_size == 0:
-                    path.unlink()
+    if hasattr(tempfile, "_name_sequence"):  # else a later Python's business
+        names = tempfile._get_candidate_names()  # type: ignore[attr-defined]  # noqa: SLF001 - the only place at which they all come by
+        tempfile._name_sequence = map(note, names)  # noqa: SLF001 - as above
+    return given
 
 
-def remember_names() -> RememberedNames | None:
-    """Remember the names of this process's temporary files from now on; ``None`` if it can't be."""
-    if not hasattr(tempfile, "_name_sequence"):  # a later Python's business
-        return None
-    names = RememberedNames(tempfile._get_candidate_names())  # type: ignore[attr-defined]  # noqa: SLF001 - the only place at which they all come by
-    tempfile._name_sequence = names  # noqa: SLF001 - as above
-    return names
+def remove_empty(names: Iterable[str], folder: Path) -> None:
+    """Remove temporary files of these names, without the prefix, that nothing was written to.
+
+    What torch makes stays empty, and has tempfile's own prefix.
+    """
+    for name in names:
+        path = folder / f"{tempfile.gettempprefix()}{name}"
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                path.unlink()
 
 
 class Parting:

@@ -16,10 +16,13 @@ import itertools
 import math
 import os
 import random
+import select
+import signal
 import site
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -30,14 +33,13 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.records.codec import from_json
+from dlprof.targets.workers import add_delay
 from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
-from dlprof.trial.in_worker import add_delay, guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
-from dlprof.trial.processes import die_with_parent, tie_forked
+from dlprof.trial.processes import answer_with_stacks, die_with_parent, guard_worker, tie_forked
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
-from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Warm:
     """
 
     def __init__(self, built: BuiltTarget, config: Config, delay_s: float = 0.0) -> None:
-        from dlprof.machine.portable import open_tree  # torch comes first
+        from dlprof.machine.tree import open_tree  # torch comes first
         from dlprof.targets.counting import SampleCounter
         from dlprof.targets.loader import EpochGate
         from dlprof.targets.parts import core_of
@@ -81,7 +83,12 @@ class Warm:
         self._built, self._config = built, config
         self._gate = EpochGate()
         self._counter = SampleCounter(built.target.batch_size)
-        self._loader = _lasting_loader(built, config, self._gate)
+        # Its workers outlive an epoch, where it takes such a setting.
+        lasting = dataclasses.replace(config, persistent_workers=bool(config.num_workers))
+        try:
+            self._loader: Any = self._made(lasting, self._gate)
+        except TargetError:
+            self._loader = self._made(config, self._gate)
         add_delay(self._loader, delay_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
         self._core = core_of(self._loader)
@@ -124,6 +131,11 @@ class Warm:
         figures |= {"pinned": bool(request.cores) and not unpinned, "unpinned": unpinned}
         return {**figures, "cores": cores_of(self._workers() or [os.getpid()]), **seen.memory}
 
+    def _made(self, config: Config, gate: EpochGate) -> Any:
+        from dlprof.targets.loader import make_loader  # torch comes first
+
+        return make_loader(self._built, config, gate=gate, in_worker=guard_worker)
+
     def _workers(self) -> list[int]:
         return [each.pid for each in workers_of(kept_iterator(self._core))]
 
@@ -152,7 +164,7 @@ class Warm:
                     continue
                 seen.times_s.append(_clock())
                 if self._gate.sizes is None:
-                    seen.samples.append(self._count(batch))
+                    seen.samples.append(self._counter(batch) or self._built.target.batch_size or 1)
                 if len(seen.times_s) == seen.undisturbed:
                     seen.memory = self._hold(seen, held)
                 if len(seen.times_s) == batches and not self._gate.attached:
@@ -173,9 +185,6 @@ class Warm:
         if sizes is not None:
             seen.samples.extend(sizes[:came])
 
-    def _count(self, batch: object) -> int:
-        return self._counter(batch) or self._built.target.batch_size or 1
-
     def _hold(self, seen: _BlockBatches, held: int | None) -> Message:
         """Take nothing until the queues are full, and look what is held then."""
         times = seen.times_s
@@ -195,13 +204,13 @@ class Warm:
 
         None where it can't be made again and keeps its workers: it would not start.
         """
-        from dlprof.targets.loader import EpochGate, make_loader
+        from dlprof.targets.loader import EpochGate
 
         self._placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
         gate = EpochGate()
-        loader = make_loader(self._built, self._config, gate=gate, in_worker=guard_worker)
+        loader = self._made(self._config, gate)
         _seed_all(loader, request.seed)
         loop = Loop(loader, self._config, clock=_clock, confirm=gate.confirm)
         gate.reopen(limit=max(1, self._config.num_workers))
@@ -220,17 +229,6 @@ class Warm:
     def close(self) -> None:
         """End the workers that live on."""
         shut_down(kept_iterator(self._core))
-
-
-def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
-    """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
-    from dlprof.targets.loader import make_loader  # torch comes first
-
-    if config.num_workers:
-        lasting = dataclasses.replace(config, persistent_workers=True)
-        with contextlib.suppress(TargetError):
-            return make_loader(built, lasting, gate=gate, in_worker=guard_worker)
-    return make_loader(built, config, gate=gate, in_worker=guard_worker)
 
 
 def _seed_all(loader: Any, seed: int) -> None:
@@ -253,10 +251,38 @@ def _seed_all(loader: Any, seed: int) -> None:
 
 
 def _shared_bytes() -> int | None:
-    from dlprof.machine.memory import read_shared_memory  # after the target
+    from dlprof.machine.inspection import read_shared_memory  # after the target
 
     now = read_shared_memory()
     return None if now is None else now.used_bytes
+
+
+def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
+    """Whether a dataset keeps samples in its process's memory, as a forked one sees it.
+
+    False where that isn't known, as where threads or a device don't survive a fork.
+    """
+    import torch  # imported already, with the target
+
+    alone = hasattr(os, "fork") and threading.active_count() == 1
+    if built.parts is None or not alone or torch.cuda.is_initialized():
+        return False
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        with contextlib.suppress(BaseException):
+            from dlprof.targets.weighing import by_memory
+
+            if by_memory(built.parts.dataset, limit_s=limit_s) is not None:
+                os.write(writing, b"1")
+        os._exit(0)
+    os.close(writing)
+    with contextlib.closing(os.fdopen(reading, "rb")) as answer:
+        ready, _, _ = select.select([answer], [], [], 3 * limit_s)
+        found = bool(ready and answer.read(1))
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return found
 
 
 class Server:
@@ -279,10 +305,10 @@ class Server:
             self._warm.close()
 
     def _open(self, config: Message) -> Message:
-        self._warm = Warm(
-            cast("BuiltTarget", self._built), from_json(Config, config), self._delay_s
-        )
-        return {"event": "opened"}
+        built = cast("BuiltTarget", self._built)
+        keeps = bool(_keeps(built) and _keeps(built))  # by then only its own memory is cold
+        self._warm = Warm(built, from_json(Config, config), self._delay_s)
+        return {"event": "opened", "keeps": keeps}
 
     def _block(self, request: Message) -> Message:
         warm, wanted = cast(Warm, self._warm), from_json(BlockRequest, request)
@@ -304,7 +330,7 @@ class Server:
             return child.build_failed(error)
         self._built, answer = child.answer_build(wanted)
         if self._built is not None:
-            from dlprof.targets.importing import place_of
+            from dlprof.targets.build import place_of
 
             file, line = place_of(wanted.target, here) or ("", None)
             answer |= {"file": file, "line": line, "stray": _stray(moved)}
@@ -526,7 +552,7 @@ def cores_of(pids: Sequence[int]) -> list[int]:
 
 
 def _affinity(pid: int) -> frozenset[int]:
-    from dlprof.machine.portable import allowed_cpus  # torch comes first
+    from dlprof.machine.tree import allowed_cpus  # torch comes first
 
     return allowed_cpus(pid)
 

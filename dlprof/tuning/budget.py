@@ -20,11 +20,10 @@ import psutil
 
 from dlprof.files import lock, unlock
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
-from dlprof.machine.inspection import open_files_limit
+from dlprof.machine.inspection import available_memory, open_files_limit, read_shared_memory
 from dlprof.machine.launchers import job_name, launched_as
-from dlprof.machine.memory import available_memory, read_shared_memory
-from dlprof.machine.portable import allowed_cpus
 from dlprof.machine.procfs import list_names, parse_pss, read_text
+from dlprof.machine.tree import allowed_cpus
 from dlprof.records import Config
 from dlprof.tuning.control import Setting
 from dlprof.units import counted, format_bytes

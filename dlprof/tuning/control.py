@@ -42,10 +42,14 @@ _SPARED = "fetching a batch takes less than having it from a worker"
 
 
 class Setting(NamedTuple):
-    """What is changed: workers that are handed batches, and how many each of them ahead."""
+    """What is changed: workers that are handed batches, and how many each of them ahead.
+
+    ``pins`` says whether batches are pinned, while that is tried; ``None`` for as before.
+    """
 
     workers: int
     ahead: int
+    pins: bool | None = None
 
     @property
     def in_flight(self) -> int:
@@ -54,12 +58,14 @@ class Setting(NamedTuple):
 
     def takes_more_than(self, other: Setting) -> bool:
         """Whether it needs memory, or files, that another doesn't."""
-        return self.workers > other.workers or self.in_flight > other.in_flight
+        pins = bool(self.pins and not other.pins)
+        return pins or self.workers > other.workers or self.in_flight > other.in_flight
 
     def __str__(self) -> str:
+        pinned = "" if self.pins is None else f", pin_memory={self.pins}"
         if not self.workers:
-            return "num_workers=0"
-        return f"num_workers={self.workers}, prefetch_factor={self.ahead}"
+            return f"num_workers=0{pinned}"
+        return f"num_workers={self.workers}, prefetch_factor={self.ahead}{pinned}"
 
 
 NO_WORKERS = Setting(0, 0)
@@ -171,6 +177,8 @@ class Control:
         by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
             waiting for them, as part of its step.
         idle: Why nothing larger is tried; empty before that is known.
+        repins: Whether to pin batches, where that is not so and may be tried now; else ``None``.
+        pins: What came of that; ``None`` for as the loader says.
     """
 
     def __init__(
@@ -188,6 +196,8 @@ class Control:
         self.settled_s: float | None = None
         self.resting = False
         self.idle = ""
+        self.repins: bool | None = None
+        self.pins: bool | None = None
         self.wait_share = 0.0
         self.total_s = 0.0
         self.batches = 0
@@ -369,7 +379,7 @@ class Control:
         step_s = seen.stepped_s / seen.batches + seen.receive_s
         wait_s = max(0.0, seen.waited_s / seen.batches - seen.receive_s)
         fetch_s = 0.0 if self.live else seen.fetch_s
-        workers, ahead = self.kept
+        workers, ahead, _ = self.kept
         share = f"{wait_s / (wait_s + step_s):.0%} of the time waits for data"
         found: list[tuple[Setting, str]] = []
         ahead = ahead or 2
@@ -473,6 +483,8 @@ class Control:
                 self._rested_from_s = self.total_s
                 self._settle(self.wait_share)
             self.resting = resting
+            if resting and (yield from self._repin(stays.lately(self.kept))):
+                return
 
     def _is_judged(self, stays: _Stays, why: str) -> bool:
         """Whether it is known by now if a setting is to be kept; then it is noted."""
@@ -627,7 +639,8 @@ class Control:
             elif not self.kept.workers:  # workers are missed: something has changed
                 self._given_back = None
                 self._gains.clear()
-            self.kept = candidate
+            self.pins = self.pins if candidate.pins is None else candidate.pins
+            self.kept = candidate._replace(pins=None)
 
     # Where nothing is to be gained.
 
@@ -651,14 +664,28 @@ class Control:
         """Do without workers where that may be as fast, and is."""
         if not (self._spares(seen) and self._may_lose()):
             return False
-        step_s, handed_s = seen.stepped_s / seen.batches + seen.receive_s, self._handed_s(seen)
-        until_s, self._until_s = self._until_s, self.total_s + _AGAIN_S
-        spared = yield from self._compare(NO_WORKERS, _SPARED, step_s=step_s)
-        self._until_s = until_s
+        handed_s = self._handed_s(seen)
+        spared = yield from self._try(NO_WORKERS, _SPARED, seen)
         if spared:
             self._receive_s = handed_s or self._receive_s
         self._spares_workers = not self.changes[-1].refused
         return spared
+
+    def _repin(self, seen: Window) -> Generator[Ask, Window, bool]:
+        """Pin batches, or pin them no more, where the wait and the step are then shorter."""
+        pins, self.repins = self.repins, None
+        if pins is None or self.by_wait or not (self.kept.workers and self._may_lose()):
+            return False
+        why = "copies of pinned batches may take less of the step"
+        why = why if pins else "batches that aren't pinned may come sooner"
+        return (yield from self._try(self.kept._replace(pins=pins), why, seen))
+
+    def _try(self, candidate: Setting, why: str, seen: Window) -> Generator[Ask, Window, bool]:
+        step_s = seen.stepped_s / seen.batches + seen.receive_s
+        until_s, self._until_s = self._until_s, self.total_s + _AGAIN_S
+        kept = yield from self._compare(candidate, why, step_s=step_s)
+        self._until_s = until_s
+        return kept
 
     def _is_enough(self, fewer: Setting, share: float) -> Generator[Ask, Window, bool]:
         batches, began_s = 0, self.total_s
@@ -683,8 +710,10 @@ class Control:
         while True:
             # What is compared is seen first.
             enough = len(lately) >= _FEWEST
-            if enough and (yield from self._spare(_whole([*lately][-_ENOUGH:]))):
-                return
+            if enough:
+                seen = _whole([*lately][-_ENOUGH:])
+                if (yield from self._spare(seen)) or (yield from self._repin(seen)):
+                    return
             window = yield Ask(self.kept, 0, max(_FEWEST, self.kept.workers), _REST_S)
             if window.setting != self.kept:
                 continue

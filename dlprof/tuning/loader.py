@@ -34,7 +34,7 @@ from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
 from dlprof.targets.faults import one_line
-from dlprof.targets.open_files import (
+from dlprof.targets.files import (
     OpenFile,
     cut_off,
     have_own_positions,
@@ -220,8 +220,13 @@ class Tuning:
     @property
     def kwargs(self) -> dict[str, int]:
         """Arguments for ``DataLoader`` that start where this one is."""
-        workers, ahead = self._control.kept
-        return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {})}
+        workers, ahead, pins = self._now
+        pinned = {"pin_memory": True} if pins else {}
+        return {"num_workers": workers, **({"prefetch_factor": ahead} if workers else {}), **pinned}
+
+    @property
+    def _now(self) -> Setting:
+        return self._control.kept._replace(pins=self._control.pins)
 
     def tried(self) -> list[TriedSetting]:
         """What was tried so far, as the report of ``dlprof run`` has it."""
@@ -229,13 +234,13 @@ class Tuning:
 
     def figures(self) -> dict[str, float]:
         """What ``dlprof.watch`` logs of it."""
-        workers, ahead = self._control.kept
+        workers, ahead, _ = self._control.kept
         changes = len(self._control.changes)
         return {"num_workers": workers, "prefetch_factor": ahead, "changes": changes}
 
     def summary(self) -> str:
         """One sentence."""
-        now, off = self._control.kept, f"; off: {self.off}" if self.off else ""
+        now, off = self._now, f"; off: {self.off}" if self.off else ""
         refused = [
             f"{each.after} not tried: {each.refused}" for each in self.changes if each.refused
         ]
@@ -311,8 +316,10 @@ class _Tuner:
         self._is_map = not isinstance(loader.dataset, IterableDataset)
         self.reseeds = reseed and self._is_map  # each batch has random numbers of its own
         self._batch_bytes = self._batch_tensors = 0
+        self._pin_alike = True  # all batches that were weighed
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
         self._own_workers: int = loader.num_workers
+        self._own_pins = bool(loader.pin_memory)
         # What so many workers have from here, and where it was: another reader would share that.
         self._files: tuple[OpenFile, ...] = ()
         self._places: list[int] = []
@@ -323,6 +330,7 @@ class _Tuner:
         # What makes a batch without workers, as soon as there is one; and what came of it.
         self._again: Callable[[], None] | None = None
         self._attempt: _Attempt | None = None
+        self._control = Control(NO_WORKERS, 0)  # nothing is kept before it is known where to start
         self._control = self._begun(loader)
         name, fixed = type(loader.dataset).__name__, self._why_fixed(loader)
         self.tuning = Tuning(self._control, name, fixed)
@@ -429,11 +437,13 @@ class _Tuner:
         """What ``iter(loader)`` gives, with workers as they are to be."""
         loader = self._loader()
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
-        if self.tuning.off and self._control.kept == mine and not self.reseeds:
+        same = self._control.kept == mine and self._control.pins is None
+        if self.tuning.off and same and not self.reseeds:
             make: Any = internals.iterator_maker(self._kind)
             return make(loader)
         # The loader may be gone while its iterator goes on.
         self._context = loader.multiprocessing_context or torch.multiprocessing
+        self._own_pins = bool(loader.pin_memory)
         try:
             if self._process != os.getpid():
                 self._begin_process(loader, mine)
@@ -442,12 +452,14 @@ class _Tuner:
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             self._control.kept = setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
-        iterator, back = None, None if setting == mine else rewinder(loader.generator)
+        ours = setting != mine or self._control.pins is not None or self._may_repin()
+        iterator, back = None, rewinder(loader.generator) if ours else None
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
             if back is None or tap.begun:  # as without tuning
                 raise
+            self._control.pins = None
             self.turn_off(f"{setting} could not be started: {error}")
         if iterator is None and back is not None:  # the workers that were started are gone by now
             back()
@@ -551,17 +563,48 @@ class _Tuner:
         # They may all begin, and end, at once, and take turns on the cores, or a disk, until then.
         longest_s = self._fetch_s * after.workers / max(1, before.workers)
         # The user's own workers, and those that were kept, need no leave to come back.
-        if 0 < self._timeout_s < 2 * longest_s and after.workers > max(
+        too_long = 0 < self._timeout_s < 2 * longest_s and after.workers > max(
             before.workers, self._own_workers, self._control.kept.workers
-        ):
-            return f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
+        )
+        if too_long or (after.pins and not self._pin_alike):
+            said = f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
+            return said if too_long else "its batches may come out of pinning otherwise"
         return self._budget.refusal(
-            before,
-            after,
+            self._weighed(before),
+            self._weighed(after),
             pids=pids,
             batch_bytes=self._batch_bytes,
             batch_tensors=self._batch_tensors,
         )
+
+    def _weighed(self, setting: Setting) -> Setting:
+        """What takes as much memory: pinned, batches may take twice as much."""
+        more = self._pins(setting) and not self._own_pins
+        return setting._replace(ahead=2 * setting.ahead) if more else setting
+
+    def _pins(self, setting: Setting) -> bool:
+        """Whether batches are pinned under a setting, where there is a device."""
+        known = [each for each in (setting.pins, self._control.pins) if each is not None]
+        return known[0] if known else self._own_pins
+
+    def _may_repin(self, *, later: bool = False) -> bool:
+        """Whether it is to be tried what pinning brings: once, and where the user allows it.
+
+        ``later`` asks for an iterator that pins, whose epoch has just begun.
+        """
+        control = self._control
+        tried = any(each.after.pins is not None for each in control.changes)
+        if tried or control.by_wait or self.tuning.off or not self._asked:
+            return False
+        settled = control.settled_s is not None and self._pin_alike and _has_device()
+        return settled or (later and self._own_pins)
+
+    def _offer_pins(self, iterator: Any) -> None:
+        # Where each epoch is looked at as one, the next has its own way.
+        known = iterator is not None and internals.pinning(iterator) is not None
+        free = self.whole_epochs if iterator is None else known
+        if free and self._may_repin():
+            self._control.repins = not self._pins(self._control.kept)
 
     def _is_known(self, wanted: Setting, iterator: Any = None) -> bool:
         """Whether it is known if a setting can be had.
@@ -595,8 +638,13 @@ class _Tuner:
         if not setting.workers and self._before is None:
             self._before = frozenset(open_files())
         wrap = self._keeping() if self.reseeds or alone else None
-        with self._as_set(loader, setting):
-            return internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+        # What was tried without is the thread that hands batches on: main would take longer to.
+        repins = self._control.pins is False or self._may_repin(later=True)
+        with self._as_set(loader, setting, threaded=repins):
+            iterator = internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+        if repins:
+            internals.may_unpin(iterator, pins=self._pins(setting))
+        return iterator
 
     def _keeping(self) -> Callable[[Any], Any]:
         """What has a fetcher in the main process leave the training's random numbers alone."""
@@ -617,11 +665,16 @@ class _Tuner:
         return () if before is None else tuple(each for each in open_files() if each not in before)
 
     @contextlib.contextmanager
-    def _as_set(self, loader: Any, setting: Setting) -> Iterator[None]:
-        """The loader with another number of workers, while it makes an iterator."""
+    def _as_set(self, loader: Any, setting: Setting, *, threaded: bool = False) -> Iterator[None]:
+        """The loader with another number of workers, while it makes an iterator.
+
+        ``threaded`` says whether it gets a thread that pins, or will.
+        """
+        pins = bool(threaded and setting.workers) or self._pins(setting)
         given: dict[str, Any] = {
             "num_workers": setting.workers,
             "prefetch_factor": setting.ahead or None,
+            **({"pin_memory": pins} if pins != self._own_pins else {}),
         }
         if setting.workers:
             method = self._context.get_start_method()
@@ -668,6 +721,7 @@ class _Tuner:
             return
         if batch is not None and not self._control.resting:
             self._weigh(iterator, batch)
+        self._offer_pins(iterator)
         if tap.counting:
             window = tap.window()
             tap.pause(0)  # counted once, and as what it was, also where Ctrl-C comes from here on
@@ -711,12 +765,13 @@ class _Tuner:
         if self.waits_for_epochs:  # between them there are none that could be looked at
             self._budget.weigh([each.pid for each in internals.workers_of(iterator)])
         self._batch_bytes = max(1, self._batch_bytes, count_bytes(batch))
+        self._pin_alike = self._pin_alike and _pins_alike(batch)
         strategy: str = torch.multiprocessing.get_sharing_strategy()
         if strategy == "file_descriptor":
             self._batch_tensors = max(self._batch_tensors, count_tensors(batch))
-        # Of thousands of tensors that takes a while: 1% of the time at most.
+        # Of thousands of tensors that takes a while: 0.1% of the time at most.
         ended_s = time.perf_counter()
-        self._weighed_until_s = ended_s + 100 * (ended_s - began_s)
+        self._weighed_until_s = ended_s + 1000 * (ended_s - began_s)
         control = self._control
         waits = control.kept.workers > 0 and control.wait_share > WORTH
         shared_out = self._is_map or any(self._clock[ASKED::PLACES])
@@ -726,11 +781,14 @@ class _Tuner:
     def _can_steer(self, iterator: Any, tap: _Tap, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""
         before = tap.setting
-        if iterator is None or before == after:
+        if iterator is None or (
+            before == after and internals.pinning(iterator) in {None, self._pins(after)}
+        ):
             return False
         if not internals.started_workers(iterator) and tap.loader is None:
             return False
-        return self._steers or before.workers == after.workers
+        stays = before.pins != after.pins and internals.pinning(iterator) is None
+        return not stays and (self._steers or before.workers == after.workers)
 
     def _has_turn(self, setting: Setting) -> bool:
         node, control = self._budget.node, self._control
@@ -776,7 +834,8 @@ class _Tuner:
             tap.pause(NS // 10)
             return None
         with internals.undisturbed():
-            internals.steer(iterator, *after, self._keeping())
+            pins = self._pins(after)
+            internals.steer(iterator, after.workers, after.ahead, self._keeping(), pins=pins)
             tap.setting = after
         return ""
 
@@ -844,17 +903,19 @@ class _Tuner:
         changes = self.tuning.tried()
         for change in changes[self._said :]:
             _LOG.info("dlprof.tune: %s", ", ".join(_row(change)))
+        won = any(each.kept for each in self.tuning.changes[self._said :])
         self._said = len(changes)
-        if self._control.resting and self._written != len(changes) + 1:
+        settled = self._control.resting and self._written != len(changes) + 1
+        if settled:
             self._written = len(changes) + 1
             self.leave_turn()
-            if self._state is not None:
-                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                try:
-                    save_kwargs(*self._state, self.tuning.kwargs, when=when)
-                except (DlprofError, OSError) as error:
-                    _LOG.warning("dlprof.tune: %s", error)
-                    self._state = None
+        if self._state is not None and (won or settled):  # the job may end before it settles
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            try:
+                save_kwargs(*self._state, self.tuning.kwargs, when=when)
+            except (DlprofError, OSError) as error:
+                _LOG.warning("dlprof.tune: %s", error)
+                self._state = None
 
 
 class _Tap:
@@ -1107,8 +1168,23 @@ def _attempt(again: Callable[[], None], results: Any) -> None:
 
 def _orders_steps() -> bool:
     """Whether this process uses an accelerator, or may; nothing is begun by asking."""
-    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized()
-    return in_use or torch.backends.mps.is_available()
+    return _has_device() or torch.backends.mps.is_available()
+
+
+def _has_device() -> bool:
+    """Whether this process uses an accelerator to which pinned batches are copied faster."""
+    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
+
+
+def _pins_alike(batch: Any) -> bool:
+    """Whether torch makes the same of a batch that it pins: of other classes it may not."""
+    if isinstance(batch, torch.Tensor):
+        where = batch.layout, batch.device.type
+        plain = type(batch) is torch.Tensor and where == (torch.strided, "cpu")
+        return plain and not batch.requires_grad
+    if type(batch) in {dict, list, tuple}:
+        return all(map(_pins_alike, batch.values() if type(batch) is dict else batch))
+    return batch is None or isinstance(batch, str | bytes | int | float)
 
 
 def _is_short(loader: Any, setting: Setting) -> bool:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from dlprof.internals import set_create_fetcher
-from dlprof.targets.open_files import OpenFile, by_position, have_own_positions, open_files
+from dlprof.targets.files import OpenFile, by_position, have_own_positions, open_files
 
 PLACES = 7
 """Figures of each worker that it shares with the main process."""

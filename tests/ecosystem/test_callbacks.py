@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
+import itertools
 import json
+import multiprocessing
 import pickle
 import struct
 import subprocess
@@ -16,12 +19,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import dlprof
 from dlprof.errors import FileError, UsageError
 from dlprof.integrations import callbacks, loggers
 from dlprof.integrations.watch import watch_in_place
+from dlprof.tuning import loader as tuned
+from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
 
 WAIT_S = 0.01
@@ -247,6 +252,82 @@ def test_the_hugging_face_trainer_logs_the_wait_and_says_what_to_run(
     assert "dlprof: The loop over train_dataloader spends" in said
     assert "dlprof run train.py ARGS\n" in said
     assert any("dlprof/wait_fraction" in tag for tag in _board(tmp_path))
+
+
+class Restless(Control):
+    """Has other workers with every batch or two."""
+
+    def begin(self) -> Ask:
+        self._following = itertools.cycle([Setting(4, 2), Setting(1, 1), Setting(3, 3)])
+        return Ask(self.kept, 0, 1, 0.0)
+
+    def look(self, window: Window) -> Ask:
+        del window
+        return Ask(next(self._following), 0, 1, 0.0)
+
+
+class _ByWorkers(Rows):
+    """Rows that say who loaded them."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row, info = super().__getitem__(index), get_worker_info()
+        row["x"][1] = -1 if info is None else info.id
+        return row
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_hugging_face_trainer_has_its_loader_tune_itself_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, persistent: bool
+) -> None:
+    """The same rows in the same order, by other workers, of which none is left."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.setattr(tuned, "Control", Restless)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+    tunings: list[Tuning] = []
+
+    def trained(*, tune: bool) -> tuple[list[float], set[float], float]:
+        seen: list[Any] = []
+
+        class Model(_Model):
+            def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+                seen.append(x.clone())
+                return super().forward(x[:, [0, 2, 2, 2]] / SAMPLES, labels)
+
+        def kept(_self: Any, *_given: Any, train_dataloader: Any, **_more: Any) -> None:
+            tunings.extend([train_dataloader.tuning] if tune else [])
+
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "out"),
+            per_device_train_batch_size=2,
+            dataloader_num_workers=2,
+            dataloader_persistent_workers=persistent,
+            num_train_epochs=2,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            seed=7,
+        )
+        torch.manual_seed(7)
+        trainer = transformers.Trainer(Model(), arguments, train_dataset=_ByWorkers())
+        trainer.add_callback(callbacks.transformers(trainer, tune=tune))
+        base = transformers.TrainerCallback
+        trainer.add_callback(type("Kept", (base,), {"on_epoch_end": kept})())
+        loss: float = trainer.train().training_loss
+        rows = torch.cat(seen)
+        return rows[:, 0].tolist(), set(rows[:, 1].tolist()), loss
+
+    before = set(multiprocessing.active_children())
+    order, workers, loss = trained(tune=False)
+    assert workers == {0.0, 1.0}
+    assert trained(tune=True) == (order, {0.0, 1.0, 2.0, 3.0}, loss)
+    assert tunings[-1].off == ""
+    gc.collect()
+    until = time.monotonic() + 20
+    while set(multiprocessing.active_children()) - before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not set(multiprocessing.active_children()) - before
 
 
 def _board(folder: Path) -> dict[str, list[tuple[int, float]]]:

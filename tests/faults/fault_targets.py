@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from dlprof.trial.stacks import STACKS_SIGNAL
+from dlprof.trial.processes import STACKS_SIGNAL
 
 SIZE = 8  # samples of a batch
 LENGTH = 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
@@ -37,9 +38,13 @@ Epoch = list[list[float]]
 
 
 class Restless(Control):
-    """Has another setting after every batch or two, and where that may be no workers."""
+    """Has another setting after every batch or two, and where that may be no workers.
+
+    ``pinning`` says whether its loader pins, which it then does now and then.
+    """
 
     chance = random.Random(0)
+    pinning = False
 
     def begin(self) -> Ask:
         return Ask(self.kept, 0, 1, 0.0)
@@ -50,6 +55,8 @@ class Restless(Control):
         # Only what is still in flight then comes from workers.
         setting = NO_WORKERS if self._spares_workers and self.chance.random() < 0.7 else some
         self.kept = setting  # the next epoch may begin without workers
+        if self.pinning:
+            setting = setting._replace(pins=self.chance.random() < 0.5)
         return Ask(setting, self.chance.randint(0, 1), 1, 0.0)
 
 
@@ -82,7 +89,17 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
     torch.set_num_threads(1)
     Restless.chance = random.Random(seed)
     vars(tuned).update(Control=Restless, _SHORT_EPOCH=0)  # of this process
-    options: dict[str, Any] = {"persistent_workers": seed % 2 == 1}
+    Restless.pinning = seed % 4 > 1
+    if Restless.pinning:  # with an accelerator that torch is made to see
+        there = {"is_available": True, "current_accelerator": torch.device("meta")}
+        there.update(current_device_index=0, set_device_index=None)
+        found = {name: functools.partial(_said, value) for name, value in there.items()}
+        vars(torch.accelerator).update(found)
+        torch.Tensor.pin_memory = torch.Tensor.clone  # type: ignore[method-assign,assignment]
+    options: dict[str, Any] = {
+        "persistent_workers": seed % 2 == 1,
+        "pin_memory": Restless.pinning,
+    }
     made: Any = DataLoader(Numbers(bad), batch_size=BATCH, num_workers=2, **options)
     dlprof.tune(made, max_workers=6, reseed="batch" if seed % 3 == 0 else None)
     struck = KeyboardInterrupt, RuntimeError, OSError, EOFError
@@ -104,6 +121,10 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
                 reported = True
             except struck as error:
                 errors.append(f"{type(error).__name__}: {error}")
+
+
+def _said(value: Any, *_given: Any) -> Any:
+    return value
 
 
 def load(loader: Any, reports: Connection) -> None:

@@ -55,8 +55,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[BuildRequest]:
         requests.append(request)
         raise NothingMeasuredError("Nothing is measured here.")
 
-    monkeypatch.setattr("dlprof.engine.preparation.TrialRunner", bench)
-    monkeypatch.setattr("dlprof.engine.preparation.prepare", lambda *_, **__: None)
+    monkeypatch.setattr("dlprof.engine.trials.TrialRunner", bench)
+    monkeypatch.setattr("dlprof.engine.trials.prepare", lambda *_, **__: None)
     return requests
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dlprof.machine.nvidia import GpuReader
-from dlprof.trial.gpu_sampling import GpuSampler
+from dlprof.trial.observer import GpuSampler
 
 _HAS_CUDA = torch.cuda.is_available() and torch.version.hip is None
 

@@ -25,7 +25,7 @@ print(json.dumps({"cards": plain(cards), "usage": [plain(each) for each in usage
 # A window of the observer's sampler, with the time that each of its steps held the observer up.
 _SAMPLE = """
 import dataclasses, json, time
-from dlprof.trial.gpu_sampling import GpuSampler
+from dlprof.trial.observer import GpuSampler
 held = []
 def timed(step):
     began = time.monotonic()

@@ -277,6 +277,39 @@ def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
     assert "Not known why" in done.stderr
 
 
+VALIDATED = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __init__(self, length, seconds):
+        self.length, self.seconds = length, seconds
+    def __len__(self): return self.length
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return index
+if __name__ == "__main__":
+    training = DataLoader(Slow(40, 0.0), batch_size=4)
+    validation = DataLoader(Slow(8, 0.06), batch_size=4, num_workers=1)
+    for epoch in range(5):
+        for batch in training: time.sleep(0.02)
+        for batch in validation: pass
+"""
+
+
+@pytest.mark.slow
+def test_a_validation_of_two_batches_that_is_waited_for_is_diagnosed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(VALIDATED)
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.returncode == 0
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    slow = next(each for each in run.watched if each.batches == 10)
+    assert f"The loop over {slow.name}" in done.stderr
+    assert run.diagnosis is not None
+    # All of its ten are looked at, not the seven behind those by which queues fill.
+    assert run.diagnosis.findings
+    assert slow.name in run.diagnosis.trials
+
+
 ABRUPT = """
 import os, sys, signal, time, torch
 from torch.utils.data import DataLoader

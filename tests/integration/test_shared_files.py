@@ -17,7 +17,7 @@ import pytest
 from dlprof.integrations.first_batches import SharedFiles
 from dlprof.integrations.loaders import config_of
 from dlprof.store import read_run
-from dlprof.targets.open_files import moved_by_workers, named, open_files
+from dlprof.targets.files import moved_by_workers, named, open_files
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

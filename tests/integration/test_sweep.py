@@ -390,7 +390,7 @@ def test_trials_of_what_each_process_keeps_end_with_their_first_epoch(tmp_path: 
         # As fast as it sleeps, but for the samples of which two workers find a few.
         assert trial.samples_per_s.value <= 1.1 * max(1, trial.config.num_workers) / 0.005
     reason = json.loads(done.stdout)["recommendation"]["confidence_reason"]
-    assert "rates are of a first epoch" in reason
+    assert "trials show the first of 10 epochs" in reason
 
 
 @pytest.mark.slow

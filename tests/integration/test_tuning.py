@@ -621,10 +621,18 @@ def test_a_worker_init_fn_meets_no_worker_of_an_answer_that_it_may_not_know(
         assert made.tuning.kwargs == {"num_workers": workers, "prefetch_factor": 4}
 
 
-def test_the_answer_serves_the_next_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("settles", [True, False])
+def test_the_answer_serves_the_next_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, settles: bool
+) -> None:
+    """A job that ends before it settles keeps what it has by then."""
+
     class Certain(Scripted):
         def look(self, window: Window) -> Ask:
-            self.kept, self.resting = Setting(3, 4), True
+            if settles:
+                self.kept, self.resting = Setting(3, 4), True
+            elif not self.changes:
+                self._note(Setting(3, 4), "", kept=True)
             return Ask(self.kept, 0, 2, 0.0)
 
     file = tmp_path / "dlprof.toml"

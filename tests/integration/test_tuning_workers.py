@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import tuned_loaders
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -33,6 +34,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import signal_handling
 from tuned_loaders import (
     LENGTH,
+    Changed,
     Eager,
     Failing,
     Hiring,
@@ -76,6 +78,21 @@ def test_workers_are_started_and_parked_while_an_epoch_goes_on(scripted: None) -
 def test_each_start_method_starts_more_workers(scripted: None, method: str) -> None:
     options = {"multiprocessing_context": method}
     assert numbers(dlprof.tune(loader(**options), max_workers=4)) == numbers(loader(**options))
+
+
+@pytest.mark.parametrize(
+    ("method", "seen"), [("fork", 1.0), pytest.param("spawn", 0.0, marks=pytest.mark.slow)]
+)
+def test_a_start_method_decides_what_batches_hold_so_it_stays(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, method: str, seen: float
+) -> None:
+    """Another one would bring others: it isn't the loader's to choose."""
+    monkeypatch.setattr(tuned_loaders, "SINCE_IMPORT", 1.0)
+    made = loader(Changed(), multiprocessing_context=method)
+    batches = iter(dlprof.tune(made, max_workers=4))
+    came = [batch.tolist() for batch in batches]
+    assert internals.started_workers(batches) > 2
+    assert came == [[seen] * 4] * (LENGTH // 4)
 
 
 @pytest.mark.slow
@@ -213,9 +230,9 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
             interrupt("look")
             return super().look(window)
 
-    def steered(*given: Any) -> None:
+    def steered(*given: Any, **options: Any) -> None:
         interrupt("steer")
-        steer(*given)
+        steer(*given, **options)
 
     monkeypatch.setattr(tuned, "Control", Interrupted)
     monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
@@ -1076,7 +1093,9 @@ def test_workers_share_no_file_that_was_opened_while_there_were_none(
         batches = iter(changing)
         assert len(internals.workers_of(batches)) == workers
         place = dataset.file.tell() if workers == 3 else 0
-        assert len(list(batches)) == LENGTH // 4
+        next(batches)
+        time.sleep(0.05)
+        assert len(list(batches)) == LENGTH // 4 - 1
     assert dataset.pid == os.getpid()
     assert dataset.file.tell() == place
     dataset.file.close()

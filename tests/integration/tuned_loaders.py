@@ -41,6 +41,16 @@ class Numbers(Dataset[torch.Tensor]):
         return torch.tensor([float(index), *drawn], dtype=torch.float64)
 
 
+SINCE_IMPORT = 0.0
+
+
+class Changed(Numbers):
+    """Its samples are what this module has by now, in the process that asks."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(SINCE_IMPORT)
+
+
 class Streams(IterableDataset[int]):
     """Shares its samples out among workers, unevenly."""
 

@@ -391,6 +391,7 @@ def test_threads_of_main_that_cost_more_than_they_give(
     for pool in pools:
         assert pool.fix is not None
         assert "torch.set_num_threads(1)" in pool.fix.code
+        assert "OMP_NUM_THREADS=1" in pool.fix.text  # of code that calls no torch
         assert pool.predicted_gain is not None
         assert pool.predicted_gain.value == pytest.approx(gain, rel=0.05)
         assert pool.evidence["other_threads_cpu_fraction"] == pytest.approx(0.47, abs=0.01)

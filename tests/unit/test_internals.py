@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from dlprof import internals
 from dlprof.tracing.tracer import Tracer
 from dlprof.trial.failures import classify
-from dlprof.trial.stacks import awaits_work, parse_stacks
+from dlprof.trial.hangs import awaits_work, parse_stacks
 
 PACKAGE = Path(__file__).parents[2] / "dlprof"
 PRIVATE = {

@@ -25,6 +25,7 @@ from dlprof.records import (
     WatchedLoader,
     WorkerCosts,
 )
+from dlprof.records.stages import FREED
 from dlprof.report.findings import answer
 
 CONFIG = Config(num_workers=1, prefetch_factor=2, batch_size=8)
@@ -343,6 +344,75 @@ def test_a_step_that_others_take_the_cores_from_is_not_said_to_be_the_limit_alon
     quiet = _fed(0.04, waited_s=waited_s, wall_s=12.0)
     assert quiet is None or [each.code for each in quiet.findings] == ["consumer"]
     assert (quiet is None) == (waited_s < 0.5)
+
+
+def test_who_keeps_up_says_nothing_of_a_loader_that_is_waited_for() -> None:
+    """As a training beside a validation of which too few batches were traced."""
+    busy = Usage(
+        own_cpu_cores=0.16, available_cpu_cores=0.16, other_cpu_cores=1.84, other_runnable=25.0,
+        run_queue_wait_fraction=0.9,
+    )  # fmt: skip
+    fed = dataclasses.replace(
+        LOADER, waited_s=0.1, stepped_s=10.0, wait_fraction=0.01,
+        wait=durations(0.1 / BATCHES), step=durations(10 / BATCHES),
+    )  # fmt: skip
+    slow = dataclasses.replace(LOADER, name="val.py:1", waited_s=6.0)
+    few = dataclasses.replace(TRACED, trial_id="val.py:1", batches=7)
+    found = diagnose_script(
+        [fed, slow], [TRACED, few], builders.machine(2), builders.target(), wall_s=20.0, usage=busy
+    )
+    assert found is not None
+    assert not found.findings
+    assert found.notes[0].startswith("Not known why val.py:1 is waited for: only 7 batches")
+
+
+@pytest.mark.parametrize(
+    ("grown", "changes", "gain"),
+    [
+        ({"cache": 8 * 4000.0}, {}, 3.0),  # each of three epochs loads all; one will
+        ({"Data.__getitem__ (lru_cache)": 8 * 64.0}, {}, 3.0),
+        (
+            {"cache": 8 * 4000.0},
+            {"sampler": "RandomSampler", "workers": 4},
+            3 / (1 + 0.75 + 0.75**2),
+        ),
+        ({"seen": 8 * 28.0}, {}, None),  # numbers of those that came
+        ({"shards (lru_cache)": 2.0}, {}, None),  # opened now and then
+        ({FREED: 1e6}, {}, None),
+        ({"cache": 8 * 4000.0}, {"epochs": 1}, None),
+        ({"cache": 8 * 4000.0}, {"persistent": True}, None),
+    ],
+)
+def test_caches_that_end_with_their_workers_are_named(
+    grown: dict[str, float], changes: dict[str, Any], gain: float | None
+) -> None:
+    chosen = dataclasses.replace(
+        CONFIG,
+        num_workers=changes.get("workers", 1),
+        persistent_workers=changes.get("persistent", False),
+    )
+    workers = tuple(dataclasses.replace(each, growing=grown) for each in TRACED.workers)
+    found = diagnosed(
+        dataclasses.replace(
+            LOADER,
+            config=chosen,
+            epochs=changes.get("epochs", 3),
+            sampler=changes.get("sampler", LOADER.sampler),
+        ),
+        dataclasses.replace(TRACED, config=chosen, workers=workers),
+    )
+    assert found is not None
+    losing = [each for each in found.findings if "lose the samples" in each.title]
+    assert bool(losing) is (gain is not None)
+    for each in losing:
+        assert each is found.findings[0]
+        assert next(iter(grown)) in each.explanation
+        assert each.fix is not None
+        assert each.fix.dataloader_kwargs == {"persistent_workers": True}
+        assert each.predicted_gain is not None
+        assert gain is not None
+        assert each.predicted_gain.value == pytest.approx(min(gain, 4.0), rel=0.1)
+        assert each.evidence["gain_if"] == "its caches hold all samples"
 
 
 class Snapshots:

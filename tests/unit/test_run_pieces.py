@@ -486,6 +486,20 @@ def test_the_verdict_names_the_likeliest_cause_of_that_loader(
     assert (none in text) is not told
 
 
+def test_a_loader_whose_waits_have_no_known_cause_is_named_whatever_others_show() -> None:
+    """As that of a validation of two batches, beside a training that keeps up."""
+    slow, other = loader("val.py:3", 0.99), loader("train.py:3", 0.1)
+    step = Finding(code="consumer", severity="info", title="The step", explanation="Long.")
+    why = "Not known why val.py:3 is waited for: only 7 batches could be traced."
+    found = Diagnosis(
+        config=Config(), findings=(step,), trials=("train.py:3",), notes=(why, "Of train.py:3.")
+    )
+    run = dataclasses.replace(watched_run(other, slow), diagnosis=found)
+    text = " ".join(drawn(script_report(run), 80).split())
+    assert f"Bottleneck {why} Speed-up at most" in text
+    assert "none found" not in text
+
+
 def test_others_that_slow_the_step_are_named_where_no_loader_is_waited_for() -> None:
     others = Finding(code="cpu.neighbours", severity="info", title="Others", explanation="Long.")
     step = dataclasses.replace(others, code="consumer", title="The step")

@@ -32,6 +32,10 @@ class Leaking:
         self.other = type("Other", (), {})()
         self.other.rows = [[1, 2], [3, 4]] * 20
 
+    @functools.lru_cache(None)  # noqa: B019 - as people write it
+    def __getitem__(self, index: int) -> int:
+        return index
+
     @property
     def lazy(self) -> object:
         raise AssertionError("a property was read")
@@ -50,11 +54,13 @@ def test_attributes_globals_and_caches_are_found() -> None:
     squared(3)
     dataset.shared[1] = 1
     dataset.cache[1] = b""
+    assert dataset[1] == 1
     after = _entries(dataset)
     grown = {name for name in after if after[name] > before.get(name, 0)}
     assert {"cache (dict)", "Leaking.shared (dict)"} <= grown
     assert any(name.endswith(".SEEN") for name in grown)
     assert any("squared (lru_cache)" in name for name in grown)
+    assert "Leaking.__getitem__ (lru_cache)" in grown
 
 
 @pytest.mark.skipif(trace._mallinfo() is None, reason="malloc isn't that of glibc 2.33 or newer")

@@ -742,6 +742,42 @@ def test_beside_other_ranks_the_wait_is_judged() -> None:
     assert run(by_wait=False).kept.workers <= 2
 
 
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("pinned_s", "kept"), [(0.025, True), (0.0299, False), (0.032, False)])
+@pytest.mark.parametrize("pins", [True, False])
+def test_pinning_is_judged_by_the_step_that_has_the_copies(
+    pinned_s: float, *, live: bool, kept: bool, pins: bool
+) -> None:
+    """The other way round, ``pinned_s`` is the step without."""
+    control = Control(START, 2, live=live, changes_workers=False)
+    asks = [control.begin()]
+    for _ in range(400):
+        setting, count = asks[-1].setting, asks[-1].batches
+        control.repins = pins  # as may be offered with every window
+        now = control.pins if setting.pins is None else setting.pins
+        step_s = pinned_s if now is pins else 0.03
+        asks.append(control.look(Window(setting, count, 0.0, count * step_s)))
+        if control.pins is not None or (control.changes and control.resting):
+            break
+    (change,) = control.changes
+    assert change.after == Setting(2, 2, pins)
+    assert str(change.after) == f"num_workers=2, prefetch_factor=2, pin_memory={pins}"
+    assert change.kept is kept
+    assert control.pins is (pins if kept else None)
+    assert control.kept == asks[-1].setting == START
+
+
+def test_pinning_is_not_judged_beside_other_ranks() -> None:
+    """What it takes off a step goes to waiting for them, in the same step."""
+    control = Control(START, 2, changes_workers=False)
+    control.by_wait = True
+    ask = control.begin()
+    for _ in range(400):
+        control.repins = True
+        ask = control.look(Window(ask.setting, ask.batches, 0.0, ask.batches * 0.03))
+    assert not control.changes
+
+
 @pytest.mark.parametrize(
     ("gains", "cheaper", "verdict"),
     [

@@ -387,8 +387,23 @@ def test_samples_are_asked_for_again_when_others_were(
     monkeypatch: pytest.MonkeyPatch, data: Blocks, *, kept: bool
 ) -> None:
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
-    found = weighing.by_memory(data, limit_s=60.0)
-    assert found == (pytest.approx((0.1, 0.001)) if kept else None)
+    samples = list[int]()
+
+    def collate(batch: list[int]) -> None:
+        samples.extend(batch)
+        data.now_s += 0.002 * len(batch)
+
+    found = weighing.by_memory(
+        data,
+        limit_s=60.0,
+        collate=collate,
+        own_bytes=lambda: 4096 * len(getattr(data, "kept", ())),
+    )
+    assert (found is not None) is kept
+    if found is not None:
+        assert found[:2] == pytest.approx((0.102, 0.003))  # each with its part of a batch
+        assert found[2] == pytest.approx(4096, rel=0.01)
+        assert 0 < len(samples) <= 64
 
 
 def test_what_keeps_nothing_is_asked_for_five_samples(monkeypatch: pytest.MonkeyPatch) -> None:

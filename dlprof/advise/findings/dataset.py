@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dlprof.advise import thresholds as at
@@ -183,6 +183,8 @@ def unfed(view: Evidence) -> Claim | None:
     instead = f" Or set num_workers={fed}, which {does} as well as {workers} now." if enough else ""
     made, count = made_by_worker(view), 0 if view.explained is None else view.explained.batches
     none = not any(made[each] for each in starved)
+    *some, last = [*map(str, starved[:8]), *[f"{len(starved) - 8} more"] * (len(starved) > 8)]
+    named = f"Workers {', '.join(some)} and {last}" if some else f"Worker {last}"
     why, more = _unfed_by(view, fed, shards, few=few)
     title = f"{len(starved)} of {workers} workers get {'no' if none else 'almost no'} data"
     if ended:
@@ -199,8 +201,7 @@ def unfed(view: Evidence) -> Claim | None:
     brings = f". Predicted: {as_fast(whole.estimate)}" if whole is not None and pays else ""
     return Claim(
         title,
-        f"{where}{_named(starved)} gave {'none' if none else 'almost none'} of {count:,} batches: "
-        f"{why}.",
+        f"{where}{named} gave {'none' if none else 'almost none'} of {count:,} batches: {why}.",
         (whole.saved if whole is not None else 0.0) if pays else 0.0,
         "num_workers",
         {
@@ -237,9 +238,3 @@ def _all_fed(view: Evidence, workers: int) -> bool:
     """Whether so many workers were tried, and each of them gave batches."""
     tried = (trial for trial in view.trials() if trial.config.num_workers == workers)
     return any(trial.fed_workers == workers for trial in tried)
-
-
-def _named(workers: Sequence[int]) -> str:
-    names = [*map(str, workers[:8])] + [f"{len(workers) - 8} more"] * (len(workers) > 8)
-    *others, last = names
-    return f"Workers {', '.join(others)} and {last}" if others else f"Worker {last}"

@@ -32,6 +32,7 @@ from dlprof.advise.wording import (
     EVEN_SHARDS,
     FIRST_EPOCH,
     NO_LIMIT,
+    TEN_EPOCHS,
     as_fast,
     between,
     inside,
@@ -316,14 +317,12 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
         # To a whole script starts of epochs are left as well.
         evidence |= {"gain_limit": gain.limit} if gain.limit and view.script is None else {}
-    cost, asked, needs = min(1.0, max(0.0, claim.cost)), claim.config, list[str]()
-    if asked is not None and view.target.keeps_samples:  # of how many epochs the gain is
-        ten = asked == view.having(persistent_workers=True)
-        needs.append("a training has 10 epochs" if ten else FIRST_EPOCH)
-    needs.append(_shared_out(view, claim))
-    needs.append(
-        NO_LIMIT if gain is not None and (gain.may_share or _is_far(view, claim, gain)) else ""
-    )
+    cost, asked = min(1.0, max(0.0, claim.cost)), claim.config
+    needs = [
+        _kept(view, claim),
+        _shared_out(view, claim),
+        NO_LIMIT if gain is not None and (gain.may_share or _is_far(view, claim, gain)) else "",
+    ]
     if any(needs):
         evidence["gain_if"] = " and ".join(filter(None, needs))
     asked = asked if asked is not None and changed(view.config, asked) else None
@@ -345,6 +344,15 @@ def _is_far(view: Evidence, claim: Claim, gain: Gain) -> bool:
     seen = max((trial.config.num_workers for trial in view.trials()), default=0)
     workers = 0 if claim.config is None else claim.config.num_workers
     return gain.source != "measured" and 0 < 2 * seen < workers and mostly_waits(view)
+
+
+def _kept(view: Evidence, claim: Claim) -> str:
+    """Of how many epochs a gain is, of a dataset that keeps samples; empty for any other."""
+    if claim.config is None or not view.target.keeps_samples:
+        return ""
+    ten = claim.config == view.having(persistent_workers=True)
+    ten = ten or (view.gain is not None and view.gain(claim.config) is not None)
+    return TEN_EPOCHS if ten else FIRST_EPOCH
 
 
 def _shared_out(view: Evidence, claim: Claim) -> str:

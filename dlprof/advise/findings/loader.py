@@ -18,13 +18,16 @@ from dlprof.advise.findings.claims import (
     gain_of,
     may_share_limit,
     measured_gain,
+    most_by_step,
     predicted_gain,
     script_gain,
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
-from dlprof.advise.findings.machine import used_gpu
+from dlprof.advise.findings.machine import growing, used_gpu
 from dlprof.advise.wording import as_fast, inside, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
+from dlprof.records.stages import CACHE, FREED
+from dlprof.records.target import loaded_of
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
 from dlprof.units import counted, format_bytes, format_duration
@@ -33,11 +36,10 @@ from dlprof.units import counted, format_bytes, format_duration
 def order(view: Evidence) -> Claim | None:
     """Slow samples hold back finished batches."""
     free, hold_up, fetch = unordered(view), view.stage("hold_up"), view.stage("fetch")
-    if free is None or hold_up is None:
+    if free is None or hold_up is None or fetch is None or view.costs is None:
         return None
     # Whether finished batches lie out of turn, and single ones take far longer than most.
-    lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
-    piles = lying >= 1 and fetch is not None and fetch.max_s >= 4 * fetch.median_s
+    piles = hold_up.mean_s >= view.costs.period_s and fetch.max_s >= 4 * fetch.median_s
     gain = gain_of(view, free)
     high = 0.0 if gain is None or gain.pays else gain.estimate.high or gain.value
     if piles and high >= at.PAYS:
@@ -49,21 +51,20 @@ def order(view: Evidence) -> Claim | None:
     least = 0.0 if other is None else (0.6 if piles else 0.93) * other.value
     if gain is None or not gain.pays or gain.value < least:
         return None
-    slow, samples = "", None if view.explained is None else view.explained.samples
-    if fetch is not None:
-        times = fetch.max_s / max(fetch.median_s, 1e-9)
-        slow = f" The slowest fetch took {times:.0f}x the usual."
+    samples = None if view.explained is None else view.explained.samples
+    times = fetch.max_s / max(fetch.median_s, 1e-9)
     return Claim(
         "Slow samples hold back finished batches",
         "Batches are delivered in order, so a finished one waits "
         f"{format_duration(hold_up.mean_s)} on average for earlier ones. Workers run out of "
-        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
+        f"work: they are busy {percent(view.busy or 0.0)} of the time. The slowest fetch took "
+        f"{times:.0f}x the usual.",
         gain.saved,
         "hold_up_s fetch_median_s fetch_max_s worker_busy_fraction",
         {
             "hold_up_s": hold_up.mean_s,
-            "fetch_median_s": fetch.median_s if fetch else None,
-            "fetch_max_s": fetch.max_s if fetch else None,
+            "fetch_median_s": fetch.median_s,
+            "fetch_max_s": fetch.max_s,
             "slowest_samples": dict([*samples.slowest.items()][:3]) if samples else {},
         },
         "Set in_order=False: batches then come as soon as they are ready, and their order "
@@ -280,12 +281,17 @@ def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
     return fix, more, gain
 
 
+_SHARED_CACHE = "Keep samples where all workers find them, as in files or in shared memory."
+
+
 def _losing(view: Evidence) -> Claim | None:
     """Workers end with each epoch, and with them the samples that the dataset keeps in them."""
     target, kept = view.target, view.having(persistent_workers=True)
-    if not target.keeps_samples or not view.workers or kept == view.config:
+    if not view.workers or kept == view.config:
         return None
-    loaded, alone = target.epochs_loaded(kept), target.epochs_loaded(Config())
+    if not target.keeps_samples:
+        return _losing_in_script(view, kept)
+    loaded, alone = (target.epochs_loaded(each, view.ranks) for each in (kept, Config()))
     text = (
         "The dataset keeps samples in the memory of the process that asks for them: one takes "
         f"{format_duration(target.first_sample_s)} the first time, "
@@ -293,21 +299,68 @@ def _losing(view: Evidence) -> Claim | None:
         "them, so that each epoch loads all of them."
     )
     if target.against_persisting is not None:
-        advice = "Keep samples where all workers find them, as in files or in shared memory."
-        return Claim("Workers lose the samples that they keep", text, 0.0, "", {}, advice)
-    gain = bound(10 / loaded)
+        return Claim("Workers lose the samples that they keep", text, 0.0, "", {}, _SHARED_CACHE)
+    gain, full = bound(10 / target.ten_epochs(kept, view.ranks)), target.full_caches(kept)
+    if view.gain is not None and (printed := view.gain(kept)) is not None:
+        gain = dataclasses.replace(gain, estimate=printed)
+    takes = f" Full caches take {format_bytes(full)}." if full else ""
     return Claim(
         "Workers lose the samples that they keep",
         text,
         gain.saved,
         "first_sample_s kept_sample_s epochs_loaded",
-        {"epochs_loaded": loaded},
+        {"epochs_loaded": loaded} | ({"full_caches_bytes": full} if full else {}),
         f"Set persistent_workers=True: of 10 epochs {view.workers} workers then load as much as "
-        f"{loaded:.1f}, each into a cache of its own, as far as that holds them. num_workers=0 "
-        f"loads as much as {alone:.1f}; a cache that is filled before workers are forked is all "
-        "workers' from the first epoch on.",
+        f"{loaded:.1f}, each into a cache of its own, as far as that holds them.{takes} "
+        f"num_workers=0 loads as much as {alone:.1f}; a cache that is filled before workers are "
+        "forked is all workers' from the first epoch on.",
         config=kept,
         gain=gain,
+        place=Place.FAULT,
+    )
+
+
+def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
+    """The same of a script, whose dataset nobody asks for samples: caches grow in each epoch.
+
+    They have an entry for each sample, of 1 KiB at least, unless it is an ``lru_cache``: a note of
+    each sample that came is no cache.
+    """
+    script, size = view.script, view.config.batch_size or 1
+    if script is None or script.loader.epochs < 2:
+        return None
+    each = {name: grown / size for name, grown in growing(view).items() if name != FREED}
+    caches = [name for name, grown in each.items() if grown >= (32 if CACHE in name else 1024)]
+    if not caches:
+        return None
+    epochs, costs, gain = script.loader.epochs, view.costs, None
+    if costs is not None and costs.making.wall_s > 0:  # of kept samples what is left is collating
+        left = 1 - costs.fetch.wall_s / costs.making.wall_s
+        loaded = loaded_of(epochs, kept, script.loader.sampler, view.ranks)
+        gain = bound(epochs / (loaded + (epochs - loaded) * max(0.0, left)))
+        gain = gain.at_most(most_by_step(view))
+    fix, code, config = _SHARED_CACHE, "", None
+    if view.target.against_persisting is None:
+        config = kept
+        fix = "Set persistent_workers=True: each worker then keeps its cache, in memory of its own."
+        # It is worth more than its starts, which alone are computed of settings.
+        code = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
+    return Claim(
+        "Workers lose the samples that they keep",
+        f"{' and '.join(caches[:3])} of the dataset {'grow' if caches[1:] else 'grows'} with each "
+        f"sample that a worker loads, and {epochs} epochs began with new workers, which have "
+        "nothing of that.",
+        (view.wait or 0.0) * (1 - 1 / epochs),
+        "",
+        {
+            "gain_if": "its caches hold all samples",
+            "growing": {name: each[name] * size for name in caches},
+            "epochs": epochs,
+        },
+        fix,
+        code,
+        config=config,
+        gain=gain if config is not None else None,
         place=Place.FAULT,
     )
 

@@ -38,7 +38,8 @@ def threads(view: Evidence) -> Claim | None:
     gain, share = measured_gain(view, single), view.helpers_share / (1 + view.helpers_share)
     fix = (
         "Let each worker compute in one thread: in worker_init_fn, set the pools of the libraries "
-        "that its dataset uses (OpenCV, PyArrow, BLAS, OpenMP) to 1."
+        "that its dataset uses (OpenCV, PyArrow, BLAS, OpenMP) to 1. OMP_NUM_THREADS=1 in the "
+        "environment does that for BLAS and OpenMP."
     )
     vain, own = tried_in_vain(view, single, gain), ""
     if vain:  # all that a worker_init_fn can set was set
@@ -81,8 +82,9 @@ def _pool_of_main(view: Evidence) -> Claim | None:
         share * (view.wait or 1.0),
         "num_workers usable_cores making_s starved_fraction",
         {"other_threads_cpu_fraction": share},
-        "Compute in one thread: torch.set_num_threads(1) where the script begins. If the step "
-        "needs more, let its threads sleep while they wait: OMP_WAIT_POLICY=passive.",
+        "Compute in one thread: torch.set_num_threads(1) where the script begins, or, of code that "
+        "doesn't call torch, OMP_NUM_THREADS=1 in the environment. If the step needs more, let its "
+        "threads sleep while they wait: OMP_WAIT_POLICY=passive.",
         "torch.set_num_threads(1)  # before the loader is iterated",
     )
     if one is None:

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from dlprof import files
 from dlprof.engine.checking.git import Git, default_ref, find_git, remove_abandoned, worktree
-from dlprof.engine.preparation import ProgressListener
 from dlprof.engine.profile import for_one
+from dlprof.engine.trials import ProgressListener
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
 from dlprof.gate.verdict import NextLook
@@ -106,7 +106,7 @@ def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> 
         side="change",
         request=BuildRequest(
             target=parse_target(settings.target),
-            arguments=dict(settings.arguments),
+            arguments=settings.arguments,
             shuffle=settings.shuffle,
             seed=settings.seed,
         ),

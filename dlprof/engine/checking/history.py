@@ -13,7 +13,7 @@ from typing import Any
 from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePlan, working_tree
 from dlprof.engine.checking.git import find_git, remove_abandoned
 from dlprof.engine.checking.sides import Sides, open_sides
-from dlprof.engine.preparation import now
+from dlprof.engine.trials import now
 from dlprof.errors import FileError, NothingMeasuredError, read_fault
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate.baseline import (

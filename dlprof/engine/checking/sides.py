@@ -30,7 +30,7 @@ from dlprof.gate.plan import SIDES, cores_of
 from dlprof.gate.rule import least_to_confirm
 from dlprof.gate.views import LEAST_BATCHES, grouped
 from dlprof.machine import inspect_machine
-from dlprof.machine.portable import allowed_cpus
+from dlprof.machine.tree import allowed_cpus
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.space import single_config
@@ -127,6 +127,7 @@ class Sides:
         self.settings = settings
         self._clock = clock
         self._waits_s: dict[Side, float] = {}  # in the last block, of sides that can't be followed
+        self.keeping = set[Side]()  # sides whose dataset keeps samples in each process's memory
         self._refused: list[int] = []  # cores that a side can't be held to
 
     @property
@@ -170,7 +171,7 @@ class Sides:
             pins = bool(self.machine.gpus)
             config = single_config(self.settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
-        self._on_all(lambda side: self._processes[side].open(self.configs[side], self._patience_s))
+        self._on_all(self._open)
         self.build_s = self._clock() - began_s
 
     def renew(self) -> None:
@@ -198,6 +199,22 @@ class Sides:
             if len(messages) == 1 and len(errors) == len(self._plans):
                 raise last
             raise error_of_side(self._plans[side], last)
+
+    def _open(self, side: Side) -> None:
+        if self._processes[side].open(self.configs[side], self._patience_s):
+            self.keeping.add(side)
+
+    @property
+    def kept_text(self) -> str:
+        """That blocks load what a side keeps, which hides what loading it takes; empty for none."""
+        if not self.keeping:
+            return ""
+        both = len(self.keeping) == len(self._plans)
+        whose = "the dataset keeps" if both else f"the {', '.join(self.keeping)} keeps"
+        return (
+            f"{whose} samples in memory, and blocks load the same ones again and again: what "
+            "loading them the first time takes is not compared. Check with the cache off as well"
+        )
 
     def _build(self, side: Side) -> None:
         self.built[side] = self._processes[side].build(self._patience_s)
@@ -337,7 +354,9 @@ def open_sides(
 ) -> Iterator[Sides]:
     """The sides with their targets built and their loaders warm, ended at the end."""
     for plan in plans:
-        prepare(plan.request.target, listener.preparing, arguments=plan.request.arguments)
+        request = plan.request
+        if request.target.kind == "builtin":
+            prepare(request.target, listener.preparing, arguments=request.arguments)
     with work_directory() as directory:
         library = directory / "library"  # this dlprof, and nothing that lies beside it
         library.mkdir()

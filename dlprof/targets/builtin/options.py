@@ -187,10 +187,10 @@ def prepare(
     spec: TargetSpec, progress: Progress, *, arguments: Mapping[str, str] | None = None
 ) -> None:
     """Make the files that a built-in reads, unless they are there; imports no torch."""
-    options = options_of(spec, arguments or {}) if spec.kind == "builtin" else None
+    options = options_of(spec, arguments or {})
     if isinstance(options, DlioOptions):
         options.workload().make(options.most, progress)
-    elif options is not None and spec.source in FILES:
+    elif spec.source in FILES:
         numbers = [getattr(options, name) for name in FILES[spec.source][1]]
         directory(spec.source, *numbers, progress=progress)
 

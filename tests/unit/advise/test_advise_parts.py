@@ -419,26 +419,48 @@ def test_a_scripts_run_predicts_nothing() -> None:
         usable_calibration(module_named_run)
 
 
-def test_rates_of_a_dataset_that_keeps_samples_are_said_to_be_of_a_first_epoch() -> None:
-    """Each of four workers has a quarter of the samples again, then seven sixteenths, …"""
-    kept = config(4, persistent_workers=True)
-    trials = blocks({W0: [100] * 3, kept: [390] * 3}, usage=WAITING)
-    keeping = target(first_sample_s=0.01, kept_sample_s=1e-9, sampler="RandomSampler")
+def test_of_a_dataset_that_keeps_samples_ten_epochs_are_compared() -> None:
+    """Each of eight workers has an eighth of the samples again, then some more, …"""
+    kept, present = config(8, persistent_workers=True), config(8)
+    about = {"first_sample_s": 0.01, "kept_sample_s": 1e-9, "sampler": "RandomSampler"}
+    trials = blocks({W0: [100] * 3, present: [780] * 3, kept: [780] * 3}, usage=WAITING)
+    keeping = target(kept_sample_bytes=200_000, **about)
     answer = recommend(run(trials, target=keeping))
+    loaded, rates = 8 * (1 - 0.875**10), {each.config: each for each in answer.rates}
     assert answer.config == kept
-    loaded = 4 * (1 - 0.75**10)
-    over = 3.9 / loaded
+    assert answer.expected.samples_per_s.value == pytest.approx(7800 / loaded, rel=0.001)
+    assert rates[W0].samples_per_s.value == pytest.approx(1000, rel=0.001)
+    assert rates[present].samples_per_s.value < 780  # restarts as well
     assert answer.confidence == "medium"
-    assert (
-        f"over 10 epochs this is {over:.2f}x as fast as num_workers=0" in answer.confidence_reason
-    )
-    assert answer.expected.gain_if == "its cache holds no sample yet, as in a first epoch"
-    claims = [each for each in answer.reasons if "keeps samples" in each.claim]
-    assert claims[0].evidence["epochs_loaded"] == pytest.approx(loaded)
-    fewer = recommend(run(blocks({W0: [100] * 3, kept: [300] * 3}, usage=WAITING), target=keeping))
-    assert fewer.confidence == "low"  # a training is faster without workers
-    plain = recommend(run(trials))
-    assert "first epoch" not in plain.confidence_reason + plain.expected.gain_if
-    alone = recommend(run(blocks({W0: [100] * 3, W2: [60] * 3}), target=keeping))
-    assert alone.config == W0
-    assert "later ones load fewer" in alone.confidence_reason
+    assert "trials show the first of 10 epochs" in answer.confidence_reason
+    assert answer.expected.gain_if == "a training has 10 epochs"
+    full = 8 * keeping.length * 200_000 if keeping.length else 0
+    assert answer.expected.pss_bytes == pytest.approx(full, rel=0.02)
+    claim = next(each for each in answer.reasons if "keeps samples" in each.claim)
+    assert claim.evidence["epochs_loaded"] == pytest.approx(loaded)
+    assert "full caches take 47.7 GiB" in claim.claim
+    # Of 1.9 GiB for each process eight are more than the machine has.
+    held = recommend(run(trials, target=target(kept_sample_bytes=300_000, **about)))
+    assert held.config == W0
+    assert any("leaves out num_workers=8" in each.claim for each in held.reasons)
+    assert any("A first epoch" not in each.claim for each in held.reasons)
+
+
+@pytest.mark.parametrize("step_s", [None, 0.04])
+def test_workers_that_gain_a_first_epoch_alone_are_left(step_s: float | None) -> None:
+    """Four of them load 3.8 of ten epochs; where a step sets the pace all epochs take as long."""
+    kept, wait = config(4, persistent_workers=True), None if step_s is None else 0.0
+    about = {"first_sample_s": 0.01, "kept_sample_s": 1e-9, "sampler": "RandomSampler"}
+    slow = trial(W0, 100, wait_fraction=None if step_s is None else 0.9, usage=WAITING)
+    fast = trial(kept, 300 if step_s is None else 780, wait_fraction=wait, usage=WAITING)
+    trials = [slow, fast] * 3
+    found = run(trials, target=target(**about), settings={"step_s": step_s} if step_s else {})
+    answer = recommend(found)
+    assert answer.config == (W0 if step_s is None else kept)
+    if step_s is None:
+        claim = next(each for each in answer.reasons if "keeps samples" in each.claim)
+        assert "A first epoch alone is faster with num_workers=4" in claim.claim
+    else:
+        assert answer.expected.samples_per_s.value == pytest.approx(780, rel=0.01)
+    plain = recommend(run(blocks({W0: [100] * 3, kept: [390] * 3}, usage=WAITING)))
+    assert "epoch" not in plain.confidence_reason + plain.expected.gain_if

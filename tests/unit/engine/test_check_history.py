@@ -22,7 +22,7 @@ from dlprof.engine.checking.history import (
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Target
 from dlprof.records.gate import BaselineEntry
-from dlprof.trial.in_worker import DelayedCollate, add_delay
+from dlprof.targets.workers import DelayedCollate, add_delay
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ class FakeProcess:
     lucky: int = 0  # of the processes begun, the one that is as fast as it should be
     fast_s: float = 0.01
     build_s: float = 0.0
+    keeps: bool = False
 
     def begin(self) -> None:
         self.begun += 1
@@ -97,9 +98,10 @@ class FakeProcess:
         )
         return Built(target=target, versions={"torch": "2", "python": "3"}, stray=self.stray)
 
-    def open(self, config: Config, patience_s: float) -> None:
+    def open(self, config: Config, patience_s: float) -> bool:
         if self.opening_error is not None:
             raise self.opening_error
+        return self.keeps
 
     def order(self, request: BlockRequest) -> None:
         self.asked.append(request)
@@ -283,6 +285,18 @@ def test_the_same_code_passes_at_the_first_look() -> None:
     assert listener.done[-1] == {"load": 10, "start": 10}
     assert {quad.order for quad in found.quads} == {"ABBA", "BAAB", "AB", "BA"}
     assert found.unavailable == {}
+
+
+@pytest.mark.parametrize(
+    ("keeping", "whose"),
+    [((), ""), (("base", "change"), "the dataset keeps"), (("change",), "the change keeps")],
+)
+def test_what_hides_how_long_loading_takes_is_said(keeping: tuple[str, ...], whose: str) -> None:
+    """Blocks of what a side keeps in memory are warm, however slow it is to load."""
+    made, listener = bench(*({"keeps": side in keeping} for side in ("base", "change"))), Listener()
+    measured(made, listener)
+    said = [each for each in listener.messages if "keeps samples in memory" in each]
+    assert [each.startswith(whose) for each in said] == [True] * bool(whose)
 
 
 def test_a_slower_change_fails_at_the_first_look_in_each_of_two_pairs_of_processes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from builders import config, trial
 from finding_cases import Loader, explanation
 
-from dlprof.engine.preparation import explanation_of, sensible, sent
+from dlprof.engine.trials import explanation_of, sensible, sent
 from dlprof.records import Calibration, Timeline, Usage
 from dlprof.records.codec import to_json
 

@@ -27,10 +27,11 @@ from led_sweeps import (
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import MOST_WORKERS
 from dlprof.errors import FileError, NothingMeasuredError, TargetError
-from dlprof.records import Config, Failure, Plan, Run
+from dlprof.records import Config, Failure, Plan, Run, TrialCost
 from dlprof.report.sweep import sweep_report
 from dlprof.stats.belief import NEAR
 from dlprof.store import RunWriter, read_run
+from dlprof.trial.protocol import TrialRequest
 
 FOUR, KEPT = config(4), config(4, persistent_workers=True)
 THIRDS = pytest.mark.parametrize(
@@ -64,6 +65,30 @@ def test_it_calibrates_predicts_and_measures_few(tmp_path: Path) -> None:
     assert len(measured(run)) < len(run.prediction.cells) / 2
     assert run.recommendation is not None
     assert run.recommendation.config == run.prediction.pick == FOUR
+
+
+class _Beginning(PretendedBench):
+    """Notes which trials begin twice, to time a restart."""
+
+    def explain(self, request: TrialRequest, **about: Any) -> Told:
+        twice.append(request.turnover)
+        return super().explain(request, **about)
+
+
+twice = list[bool]()
+
+
+def test_no_trial_is_begun_whose_first_batch_comes_too_late(tmp_path: Path) -> None:
+    """Nor one that begins twice where it has time for once."""
+    twice.clear()
+    bench = _Beginning(lasts_s=25.6)
+    slow = target(kind="iterable", first_batch_s=25.0, length=None, batches_per_epoch=None)
+    few = plan(GRID, cost=TrialCost(overhead_s=25.3))
+    run = swept(tmp_path / "run", bench, budget_s=70.0, about=led_header(target=slow, plan=few))
+    assert twice == [True, False]  # the second trial would have ended at 76 s
+    assert bench.now_s == pytest.approx(51.2)
+    assert run.recommendation is not None
+    assert len(run.trials) == 2
 
 
 @pytest.mark.slow

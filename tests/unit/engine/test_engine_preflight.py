@@ -11,9 +11,9 @@ from builders import config, machine, target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preparation import (
+from dlprof.engine.preflight import Preflight
+from dlprof.engine.trials import (
     Outlook,
-    Preflight,
     _named_shards,
     _refuse_small,
     _within_shards,
@@ -23,7 +23,7 @@ from dlprof.engine.preparation import (
 )
 from dlprof.errors import TargetError
 from dlprof.records import Config, Failure, LeftOut
-from dlprof.search.space import Space
+from dlprof.search.space import DEFAULT_OVERHEAD_S, Space
 from dlprof.settings import SweepSettings
 
 MIB = 1 << 20
@@ -256,6 +256,15 @@ def test_trials_cost_what_batches_of_the_size_that_is_asked_for_take() -> None:
     )
     assert (own.batch_s, own.batch_cpu_s) == (0.8, 0.4)
     assert (half.batch_s, half.batch_cpu_s) == (0.4, 0.2)
+
+
+@pytest.mark.parametrize(("kind", "begins_s"), [("iterable", 25.0), ("map", 0.0)])
+def test_trials_of_an_iterable_cost_what_comes_before_its_first_batch(
+    kind: str, begins_s: float
+) -> None:
+    known = target(kind=kind, batch_s=0.5, first_batch_s=25.5)
+    cost = trial_cost(SweepSettings(), machine(), known, FORKS)
+    assert cost.overhead_s == pytest.approx(DEFAULT_OVERHEAD_S + begins_s)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from builders import config, header, machine, target
 from finding_cases import Loader, evidence, stage
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.preparation import Outlook, look_at, trial_cost
 from dlprof.engine.profile import _Profile, for_one, refuse_spent
-from dlprof.engine.trials import Deadline
+from dlprof.engine.trials import Deadline, Outlook, look_at, trial_cost
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Failure, Run, Target, Trial, TrialCost
 from dlprof.records.codec import to_json

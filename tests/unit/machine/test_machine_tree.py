@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.portable import PortableTree
-from dlprof.machine.tree import ProcessTree, TreeUsage
+from dlprof.machine.tree import PortableTree, ProcessTree, TreeUsage
 
 
 def _read(proc: FakeProc, tree: ProcessTree) -> TreeUsage:

@@ -19,7 +19,7 @@ from dlprof.model.bounds import bounds, cell_of
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import predict_all
 from dlprof.model.work import Conditions
-from dlprof.records import Calibration, Config
+from dlprof.records import Calibration, Config, Target
 
 MS = 0.001
 Rate = Callable[..., float]
@@ -492,3 +492,29 @@ def test_figures_are_finite_where_loading_costs_nothing() -> None:
     samples = prediction(some, fed(2)).samples_per_s
     assert samples is not None
     assert samples.value == pytest.approx(32_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("config", "sampler", "loaded", "first_ms", "kept_ms"),
+    [
+        (Config(), "RandomSampler", 1, 100, 10),
+        (fed(2, persistent_workers=True), "RandomSampler", 2 * (1 - 2**-10), 50.5, 5.5),
+        (fed(2, persistent_workers=True), "SequentialSampler", 1, 50.5, 5.5),
+        (fed(40, persistent_workers=True), "SequentialSampler", 1, 2.525, 0.5),  # main takes it in
+        (fed(2), "RandomSampler", 10, 50.5, 5.5),  # its workers end, and with them what they keep
+    ],
+)
+def test_ten_epochs_of_what_each_process_keeps(
+    config: Config, sampler: str, loaded: float, first_ms: float, kept_ms: float
+) -> None:
+    """Each of so many batches takes as long as one of a first epoch, the others what is left."""
+    target = Target(spec="d.py:d", kind="map", dataset="d.D", sampler=sampler)
+    target = dataclasses.replace(target, first_sample_s=0.01, kept_sample_s=0.001)
+    where = Conditions(cores=64.0, keeping=target)
+    calibration = constant(io=100 * MS, put=1 * MS, receive=0.5 * MS)
+    (found,) = predict_all(calibration, [config], where)
+    assert found.batches_per_s.value == pytest.approx(1 / (first_ms * MS), rel=0.02)
+    ten_s = (loaded * first_ms + (10 - loaded) * kept_ms) * MS
+    assert found.epoch_batches_per_s == pytest.approx(10 / ten_s, rel=0.02)
+    (plain,) = predict_all(calibration, [config], Conditions(cores=64.0))
+    assert plain.epoch_batches_per_s is None

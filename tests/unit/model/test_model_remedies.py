@@ -32,7 +32,8 @@ def _view(loader: Loader) -> Evidence:
 
 
 def _simulated(costs: Costs, view: Evidence) -> float:
-    calibration = Calibration(in_main=costs.shaped(ROWS, 0), in_workers=costs.shaped(ROWS, 1))
+    own = costs.shaped(ROWS, 2)
+    calibration = Calibration(in_main=own, in_workers=own)
     return simulated(calibration, view.config, cores=8.0, step_s=view.step_s)
 
 
@@ -66,8 +67,8 @@ def test_halved_blocked_time_is_worth_what_workers_make_of_it() -> None:
 def test_costs_have_their_means_however_batches_differ() -> None:
     costs = _view(Loader(fetch_io=0.017, put_cpu=0.002)).costs
     assert costs is not None
-    own = costs.shaped(ROWS, 1)
+    own = costs.shaped(ROWS, 2)
     assert sum(own.io_s) / len(own.io_s) == pytest.approx(costs.making.io_s)
     assert max(own.io_s) > 10 * min(own.io_s)
     assert set(own.put_cpu_s) == {costs.put_cpu_s}  # nobody saw how that differs
-    assert costs.shaped(BatchCosts(), 1) == BatchCosts()
+    assert costs.shaped(BatchCosts(), 2) == BatchCosts()

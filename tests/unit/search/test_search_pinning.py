@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.engine.preparation import copy_settings
+from dlprof.engine.trials import copy_settings
 from dlprof.errors import UsageError
 from dlprof.records import Machine, Target
 from dlprof.search.space import Space, build_space

@@ -53,6 +53,15 @@ def test_three_blocks_are_expected_to_fit() -> None:
     assert plan.planned_repeats == 3
 
 
+def test_a_late_first_batch_is_named_where_it_leaves_little_room() -> None:
+    slow = TrialCost(overhead_s=25.3)
+    _, (left,) = planned(100, cost=slow)
+    assert "as 25 s pass before a first batch" in left.reason
+    with pytest.raises(UsageError, match=r"about 46 s.*, as 25 s pass before a first batch"):
+        planned(45, cost=slow, spent_s=20.0)
+    assert "first batch" not in planned(3.7)[1][0].reason
+
+
 def test_a_short_budget_thins_the_grid_and_says_so() -> None:
     plan, (left,) = planned(3.7)
     assert set(plan.configs) == {config(0), *(config(w) for w in WORKERS)}

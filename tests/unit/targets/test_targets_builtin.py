@@ -220,7 +220,6 @@ def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> N
     assert shown == [("JPEG files", n, 3) for n in range(4)]
     shown.clear()
     prepare(spec, lambda *step: shown.append(step))
-    prepare(parse_target("data:make"), lambda *step: shown.append(step))
     prepare(parse_target("synthetic"), lambda *step: shown.append(step))
     assert shown == []
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.engine.preparation import as_stated
 from dlprof.engine.sweep import resumed_settings
+from dlprof.engine.trials import as_stated
 from dlprof.errors import DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
 from dlprof.targets.build import build_target

@@ -110,7 +110,7 @@ def test_any_text_is_a_target_or_a_usage_error(text: str) -> None:
 
 def test_reading_a_target_and_its_parameters_needs_no_torch() -> None:
     code = (
-        "import sys; from dlprof.targets import grammar, importing, files, counting, builtin; "
+        "import sys; from dlprof.targets import grammar, files, counting, builtin; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import TargetError
-from dlprof.targets.build import build_target
+from dlprof.targets.build import build_target, import_object, module_name, place_of
 from dlprof.targets.grammar import parse_target
-from dlprof.targets.importing import import_object, module_name, place_of
 from dlprof.trial.consumer import make_consumer
 
 

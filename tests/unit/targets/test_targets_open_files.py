@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.targets.open_files import (
+from dlprof.targets.files import (
     OpenFile,
     have_own_positions,
     holders,
@@ -118,7 +118,7 @@ def test_positions_that_are_known_to_differ_are_not_tried_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As several workers would move them at once to see which are one."""
-    monkeypatch.setattr("dlprof.targets.open_files._is_one", lambda *_: True)
+    monkeypatch.setattr("dlprof.targets.files._is_one", lambda *_: True)
     with path.open("rb", buffering=0) as file, path.open("rb", buffering=0) as another:
         have_own_positions(of(path), [[0], [1]])
         file.read(3)

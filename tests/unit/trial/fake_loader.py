@@ -37,6 +37,7 @@ class FakeLoader:
         lost: Batches at the end of an epoch that never come.
         handed_out: Index batches of this epoch.
         epochs: Those that have begun.
+        kept_s: One batch in later epochs, if not as in the first.
     """
 
     clock: VirtualClock
@@ -49,9 +50,12 @@ class FakeLoader:
     lost: int = 0
     handed_out: int = 0
     epochs: int = 0
+    kept_s: float | None = None
 
     def __iter__(self) -> Iterator[int]:
         self.epochs += 1
+        if self.epochs > 1 and self.kept_s is not None:
+            self.batch_s = self.kept_s
         self.clock.pass_by(self.startup_s)
         began_s = self.clock()
         self.handed_out = 0

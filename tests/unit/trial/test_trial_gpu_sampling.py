@@ -12,8 +12,8 @@ import pytest
 
 from dlprof.machine.gpus import GpuNeighbours, Gpus
 from dlprof.records import GpuInfo, GpuUsage
-from dlprof.trial import gpu_sampling
-from dlprof.trial.gpu_sampling import GpuSampler
+from dlprof.trial import observer
+from dlprof.trial.observer import GpuSampler
 
 
 class _Cards(Gpus):
@@ -147,7 +147,7 @@ def test_a_driver_that_takes_long_to_load_takes_no_trial_for_others() -> None:
 
 
 def test_a_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_sampling, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(observer, "_PATIENCE_S", 0.02)
     now_s = [100.0]
     never, hanging = threading.Event(), threading.Event()
 

@@ -15,15 +15,15 @@ import psutil
 import pytest
 
 from dlprof.trial.hangs import (
-    OpenFiles,
+    Frame,
     Standstill,
     all_wait,
     find_hang,
     judge,
+    parse_stacks,
     without_room,
 )
 from dlprof.trial.runtime import TrialLog, open_log
-from dlprof.trial.stacks import Frame, parse_stacks
 from dlprof.trial.state import TrialState
 
 PYTHON = "/usr/lib/python3.11"
@@ -144,7 +144,7 @@ def test_workers_that_gave_no_answer_are_soon_asked_again(
 ) -> None:
     """Else a busy machine, on which they start and answer late, has a trial wait for its limit."""
     answers: list[dict[int, list[list[Frame]]]] = [{}, {}, {1: parse_stacks(WAITING)}]
-    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: answers.pop(0))
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda *_: answers.pop(0))
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:
         file.write(DROPPED.encode())
@@ -165,8 +165,8 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, free: int, kind: str | None
 ) -> None:
     """Where nobody is at work who may close a file."""
-    full = [] if free else [OpenFiles(count=64, limit=64)]
-    monkeypatch.setattr("dlprof.trial.stacks.collect", lambda *_: {1: parse_stacks(stack)})
+    full = [] if free else [(64, 64)]
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda *_: {1: parse_stacks(stack)})
     monkeypatch.setattr("dlprof.trial.hangs.without_room", lambda _: full)
     state = TrialState(heard_s=0.0, began_s=0.0, deadline_s=1e3, workers=1)
     with open_log(tmp_path / "log") as file:
@@ -179,7 +179,7 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
 
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
-    failure = judge(stuck(MAIN, full=[OpenFiles(count=1024, limit=1024)]))
+    failure = judge(stuck(MAIN, full=[(1024, 1024)]))
 
     assert failure.kind == "file_descriptors"
     assert "1,024" in failure.message
@@ -215,7 +215,7 @@ def test_a_stopped_process_is_named_soon(tmp_path: Path, *, alone: bool) -> None
 
 
 def test_a_stopped_process_explains_a_hang_better() -> None:
-    full = [OpenFiles(count=64, limit=64)]
+    full = [(64, 64)]
 
     assert judge(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
 
@@ -233,7 +233,7 @@ def test_room_for_descriptors_is_counted(monkeypatch: pytest.MonkeyPatch, limit:
     monkeypatch.setattr(psutil.Process, "rlimit", lambda *_: (limit, 4096))
 
     found = without_room([os.getpid(), 2**22 + 1])  # there is no such process
-    assert found == ([OpenFiles(count=count, limit=limit)] if limit == count + 2 else [])
+    assert found == ([(count, limit)] if limit == count + 2 else [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there limits of others are known")

@@ -239,7 +239,7 @@ def test_samples_are_asked_for_again_where_that_can_say_something(
     """Not of an epoch of one batch, nor where there is time for a few samples alone."""
     limits, clock = list[float](), itertools.count(0.0, 0.2)
     monkeypatch.setattr(probing, "_clock", lambda: next(clock))  # each look at it takes 0.2 s
-    monkeypatch.setattr(weighing, "by_memory", lambda _, limit_s: limits.append(limit_s))
+    monkeypatch.setattr(weighing, "by_memory", lambda _, limit_s, **_kw: limits.append(limit_s))
     built = build_from_object(DataLoader(_Raises(0), batch_size=size))
     found = probing.probe(built, TrialRequest(config=Config(), limit_s=limit_s))
     assert found["kept"] is None

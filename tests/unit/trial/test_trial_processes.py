@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlprof.trial import in_worker, runtime
+from dlprof.trial import processes, runtime
 from dlprof.trial.processes import end_group, group_exists
 from dlprof.trial.runtime import Inbox, ModuleProcess
 
@@ -166,10 +166,10 @@ def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     ended: list[int] = []
     parent = types.SimpleNamespace(is_alive=lambda: lives)
     monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
-    monkeypatch.setattr(in_worker, "die_with_parent", lambda: None)
-    monkeypatch.setattr(in_worker, "answer_with_stacks", lambda: None)
+    monkeypatch.setattr(processes, "die_with_parent", lambda: None)
+    monkeypatch.setattr(processes, "answer_with_stacks", lambda: None)
     monkeypatch.setattr("os._exit", ended.append)
-    in_worker.guard_worker()
+    processes.guard_worker()
 
     assert ended == ([] if lives else [1])
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from dlprof.trial.hangs import collect
+from dlprof.trial.processes import STACKS_SIGNAL
 from dlprof.trial.runtime import TrialLog
-from dlprof.trial.stacks import STACKS_SIGNAL, collect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -86,7 +87,7 @@ def test_one_that_pauses_is_heard_to_its_end(tmp_path: Path) -> None:
 _REQUEUES = (
     "import os, signal, time\n"
     "signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'into the queue again'))\n"
-    "from dlprof.trial.stacks import answer_with_stacks\n"
+    "from dlprof.trial.processes import answer_with_stacks\n"
     "answer_with_stacks()\n"
     "signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'into the queue again'))\n"
     "print('ready', flush=True)\n"

@@ -18,10 +18,10 @@ import pytest
 from dlprof.trial.temporary import (
     ManagerWatch,
     Parting,
-    RememberedNames,
     SharedMemoryWatch,
     keep_sockets_in,
     remember_names,
+    remove_empty,
 )
 
 
@@ -52,9 +52,9 @@ def test_a_file_is_removed_in_whose_making_an_error_burst(
         with pytest.raises(RuntimeError):
             tempfile.NamedTemporaryFile()  # it is never made
 
-    assert names is not None
+    assert names
     assert len(list(folder.iterdir())) == 1
-    names.remove_empty(folder)
+    remove_empty(names, folder)
     assert not list(folder.iterdir())
 
 
@@ -64,9 +64,9 @@ def test_a_file_is_removed_whose_removal_an_error_cut_short(folder: Path) -> Non
     file = tempfile.NamedTemporaryFile(delete=False)  # it stays
     file.close()
 
-    assert names is not None
+    assert names
     assert Path(file.name).exists()
-    names.remove_empty(folder)
+    remove_empty(names, folder)
     assert not Path(file.name).exists()
 
 
@@ -78,8 +78,8 @@ def test_what_was_written_to_or_is_not_a_file_stays(folder: Path) -> None:
     others = folder / "tmp-of-others"
     others.touch()
 
-    assert names is not None
-    names.remove_empty(folder)
+    assert names
+    remove_empty(names, folder)
     assert {str(path) for path in folder.iterdir()} == {
         written,
         made,
@@ -87,10 +87,11 @@ def test_what_was_written_to_or_is_not_a_file_stays(folder: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("folder")
 def test_only_the_last_names_are_remembered() -> None:
-    names = RememberedNames(f"{number:08}" for number in itertools.count())
+    names, given = remember_names(), tempfile._get_candidate_names()  # type: ignore[attr-defined]
 
-    assert list(itertools.islice(names, 1000))[-64:] == list(names.given)
+    assert list(itertools.islice(given, 1000))[-64:] == list(names)
 
 
 def test_sockets_go_where_they_are_sent(folder: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_trials_process_and_those_that_it_starts_leave_their_numbers(
     place.mkdir()
     code = (
         "import multiprocessing, os, sys\n"
-        "from dlprof.trial.in_worker import guard_worker\n"
+        "from dlprof.trial.processes import guard_worker\n"
         "from dlprof.trial.temporary import keep_sockets_in, mark_processes\n"
         "keep_sockets_in(sys.argv[1])\n"
         "mark_processes(sys.argv[1])\n"
@@ -222,7 +223,7 @@ def test_a_trials_process_and_those_that_it_starts_leave_their_numbers(
 def test_a_worker_that_is_started_imports_nothing_of_the_machine() -> None:
     """That would be part of its start, which is measured; nor does a check's side before torch."""
     code = (
-        "import sys, dlprof.trial.in_worker, dlprof.trial.warm\n"
+        "import sys, dlprof.targets.workers, dlprof.trial.processes, dlprof.trial.warm\n"
         "print([name for name in ('psutil', 'dlprof.machine') if name in sys.modules])\n"
     )
     command = [sys.executable, "-c", code]

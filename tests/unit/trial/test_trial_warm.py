@@ -16,9 +16,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from dlprof import trial
 from dlprof.records import Config
+from dlprof.targets.build import build_from_object
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
 from dlprof.trial import warm
@@ -321,3 +323,37 @@ def test_the_core_of_a_process(own: set[int]) -> None:
     (core,) = cores_of([os.getpid()])
     assert core in own
     assert cores_of([2**22 + 1]) == []
+
+
+class _Slow(Dataset[int]):
+    """Waits for each sample, or for those that it doesn't have."""
+
+    def __init__(self, seconds: float, *, keeps: bool) -> None:
+        self.seconds = seconds
+        self.cache: dict[int, int] | None = {} if keeps else None
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        if self.cache is None or index not in self.cache:
+            time.sleep(self.seconds)
+        if self.cache is not None:
+            self.cache[index] = index
+        return index
+
+
+@pytest.mark.parametrize(
+    ("seconds", "keeps", "limit_s"), [(0.005, True, 5.0), (0.005, False, 5.0), (3600.0, True, 0.2)]
+)
+def test_a_side_is_asked_whether_it_keeps_samples_by_another_process(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, limit_s: float, *, keeps: bool
+) -> None:
+    """Its own memory stays as it was, and what hangs holds it up for a moment."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # pytest's own threads stay out
+    data = _Slow(seconds, keeps=keeps)
+    began_s = time.monotonic()
+    found = warm._keeps(build_from_object(DataLoader(data)), limit_s)
+    assert found is (keeps and seconds < 1)
+    assert not data.cache
+    assert time.monotonic() - began_s < 60.0
