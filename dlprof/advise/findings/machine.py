@@ -403,11 +403,13 @@ def growth_of_containers(view: Evidence) -> float | None:
     """
     explained, epoch = view.explained, view.epoch_batches
     caches = (FREED, *_CACHES)
-    sizes = (size for name, size in growing(view).items() if not name.endswith(caches))
-    slope, processes = max(sizes, default=0.0), max(1, view.workers)
+    grown, processes = growing(view), max(1, view.workers)
+    filled = {name: size for name, size in grown.items() if name.endswith(caches)}
+    slope = max((size for name, size in grown.items() if name not in filled), default=0.0)
     if explained is None or explained.batches < at.LEAST_BATCHES or view.target.keeps_samples:
         return None
-    if slope * explained.batches < at.LEAST_SEEN * processes:
+    # What caches took of the memory may be all that there was, whatever this one refers to.
+    if (slope - sum(filled.values())) * explained.batches < at.LEAST_SEEN * processes:
         return None
     ends = epoch if epoch and view.workers and not view.config.persistent_workers else math.inf
     whole = [(batches, held) for batches, held in _memory(view) if batches <= ends]
