@@ -135,6 +135,14 @@ def test_present_settings_that_tie_are_as_good_as_any_and_the_cheapest_still_win
     assert relations(answer)["w8-p2"] == "present"
 
 
+def test_that_a_comparison_is_too_uncertain_is_said_once() -> None:
+    """Not of the one with the other, and then of the other with the one."""
+    noisy = blocks({W2: [100, 180], W4: [700, 1500]}, noisy=True, spread=0.3)
+    said = claims(recommend(run(noisy, target=owned(W2))))
+    assert "num_workers=4 is faster than num_workers=2, but by how much is too uncertain" in said
+    assert said.count("too uncertain") == 1
+
+
 def test_present_settings_stay_where_nothing_is_likely_faster_and_that_is_said() -> None:
     """Both trials of each were disturbed: a gain of 7 %, give or take 60."""
     noisy = blocks({W0: [100, 120], W4: [95, 145]}, noisy=True, spread=0.3)
