@@ -354,7 +354,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        of = functools.partial(ExpectedRates.of, by=run.calibration)
+        of = functools.partial(ExpectedRates.of, run=run)
         expected = None if stored is None else of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
@@ -650,8 +650,8 @@ def _expected(
     from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    cells, by = (*beside, *cells_of(models)), situation.calibration
-    return ExpectedRates.of(cells, log_sd, calibrated, by=by)
+    cells = (*beside, *cells_of(models))
+    return ExpectedRates.of(cells, log_sd, calibrated, run=situation.run)
 
 
 def _calibrating(situation: Situation) -> set[Config]:
