@@ -371,7 +371,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        of = functools.partial(ExpectedRates.of, by=run.calibration)
+        of = functools.partial(ExpectedRates.of, run=run)
         expected = None if stored is None else of(stored.cells, stored.log_sd)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
@@ -675,8 +675,8 @@ def _expected(
     from dlprof.model.predict import cells_of
 
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
-    cells, by = (*beside, *cells_of(models)), situation.calibration
-    return ExpectedRates.of(cells, log_sd, calibrated, by=by)
+    cells = (*beside, *cells_of(models))
+    return ExpectedRates.of(cells, log_sd, calibrated, run=situation.run)
 
 
 def _calibrating(situation: Situation) -> set[Config]:
@@ -1133,8 +1133,7 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
         return []
-    faults = (t for t in run.trials if t.failure is not None and t.numa_binding is None)
-    found, failed = Integrity.of(run), {trial.config for trial in faults}
+    found = Integrity.of(run)
     limits = situation.constraints
     most = math.inf if limits.max_workers is None else limits.max_workers
     if run.header.target.kind == "iterable":
@@ -1142,7 +1141,7 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     known = {trial.config for trial in run.completed}
     new = (config for config in among if config not in known and config.num_workers <= most)
     fine = (config for config in new if not found.is_useless(config))
-    cells = [c for c in fine if not any(c.asks_as_much_as(each) for each in failed)]
+    cells = [config for config in fine if not may_fail(run, config)]
     memory = limits.max_ram_bytes, limits.max_shm_bytes
     if memory == (None, None) or not cells or not situation.is_calibrated:
         return cells
@@ -1151,6 +1150,12 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     except UsageError:  # its batches cost nothing
         return cells
     return [each.config for each in needy if breach(each, situation) is None]
+
+
+def may_fail(run: Run, config: Config) -> bool:
+    """Whether a trial of it failed on this machine, or of what asks for no more than it does."""
+    faults = (t for t in run.trials if t.failure is not None and t.numa_binding is None)
+    return any(config.asks_as_much_as(trial.config) for trial in faults)
 
 
 def perhaps_faster(
@@ -1166,14 +1171,12 @@ def perhaps_faster(
     wait = speeds.wait_fraction(pick)
     if not pick.measured or (wait is not None and wait <= at.FED_WAIT_FRACTION):
         return None
-    faults = (t for t in situation.run.trials if t.failure is not None and t.numa_binding is None)
-    failed = {trial.config for trial in faults} if situation.as_measured else set()
     rates = {
         each.key: speeds.rate(each.key).value
         for each in others
         if not each.measured
         and breach(each, situation) is None
-        and not any(each.config.asks_as_much_as(config) for config in failed)
+        and not (situation.as_measured and may_fail(situation.run, each.config))
     }
     now = speeds.rate(pick.key).value
     faster = [each for each in others if NEAR * rates.get(each.key, 0.0) > now]

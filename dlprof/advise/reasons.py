@@ -371,6 +371,8 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
         cost = f"would not {'surely ' if rival.measured else ''}keep the step fed"
     elif near and (not rival.measured or rival not in choice.pool):
         return
+    elif rival is choice.present or rival is choice.default:
+        return  # which is said of these already
     both, why = rival.measured and pick.measured, f"Fewer workers {cost}"
     if both and not near and _gave(choice, rival) >= _gave(choice, pick):
         why = "The model has fewer workers slower, and their trials don't show it"

@@ -17,8 +17,10 @@ from dlprof.advise.choice import (
     decide,
     gain_if,
     gather,
+    may_fail,
     perhaps_faster,
 )
+from dlprof.advise.findings.diagnosis import growth_in
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
@@ -78,7 +80,8 @@ def recommend(
         and choice.pick.config.batch_size == situation.calibration.batch_size
     )
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
-    wrong, found = data_findings(run), () if situation.extrapolated else run.findings
+    found = () if situation.extrapolated else run.findings or growth_in(run)
+    wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate, faster = certify(choice), tuple(_perhaps_faster(choice))
     confidence, reason = judge(choice, certificate, faster=bool(faster))
@@ -134,7 +137,9 @@ def _rates(choice: Choice, limits: Sequence[Reason]) -> tuple[ConfigRate, ...]:
     for reason in limits:
         beyond |= reason.evidence.get("beyond", {})
     cells = run.prediction.cells if run.prediction is not None else ()
-    known = {cell.config: False for cell in cells}
+    # What failed has no rate, whatever was predicted of it before.
+    works = (each for each in cells if not (as_measured and may_fail(run, each.config)))
+    known = {cell.config: False for cell in works}
     known |= {trial.config: as_measured for trial in run.completed}
     known |= {each.config: each.measured and as_measured for each in choice.allowed}
     # Without trials, only what the model was asked for.

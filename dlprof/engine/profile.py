@@ -231,17 +231,19 @@ class _Profile(Measuring):
             explain=experiment.explain,
             any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
+        limit_s = max(cut_s, least_s)
         found = self.measured(
             request,
             repetition=experiment.repetition,
-            wall_s=max(cut_s, least_s),
+            wall_s=limit_s,
             total_s=max(self.deadline.budget_s, self.deadline.elapsed_s),
         )
         if found is None:
             return False
         trial, message = found
         cut = not self.raw.trials and trial.outcome == "timed_out"
-        if cut and max(cut_s, least_s) < self.settings.timeout_s:
+        # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
+        if cut and trial.wall_s >= limit_s and limit_s < self.settings.timeout_s:
             trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
         purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
         trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)

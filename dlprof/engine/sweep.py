@@ -7,6 +7,7 @@ was cut off goes on as it was begun.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 import statistics
@@ -301,9 +302,8 @@ class Sweep(Measuring):
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
     def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
-        expected, by = None, self.so_far.calibration
-        if led is not None:
-            expected = ExpectedRates.of(led.cells, led.log_sd, by=by)
+        of = functools.partial(ExpectedRates.of, run=self.so_far)
+        expected = None if led is None else of(led.cells, led.log_sd)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
             cells = () if led is None else tuple(cell.config for cell in led.cells)
             found = Integrity.of(self._history)

@@ -124,13 +124,16 @@ def _explanation(
     for gate in gates:
         if gate.state == state and (gate.blocking or state != "inconclusive"):
             in_stages = gate.name in {"service", "receive", "wall"}
-            blame = _blame(stages) if state != "pass" and in_stages else ""
+            blame = _blame(stages, gate.name) if state != "pass" and in_stages else ""
             return gate.explanation + blame
     return "Nothing was judged."
 
 
-def _blame(stages: Sequence[StageShift]) -> str:
-    """Which stage got slower the most, and which part of it; empty where none surely did."""
+def _blame(stages: Sequence[StageShift], metric: str) -> str:
+    """Which stage got slower the most, and which part of it; empty where none surely did.
+
+    That receiving is slower in ``receive`` says nothing.
+    """
     whole = (stage for stage in stages if stage.stage != "startup" and PART not in stage.stage)
     worst = next(whole, None)
     if worst is None or (worst.low_s or 0.0) <= 0:
@@ -140,7 +143,7 @@ def _blame(stages: Sequence[StageShift]) -> str:
     parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
     part = next(parts, None)
     if part is None or (part.low_s or 0.0) <= 0:
-        return f"{text}."
+        return "" if worst.stage == metric else f"{text}."
     return f"{text}, {amount(part.shift_s, 's')} of which in {part.stage.partition(PART)[2]}."
 
 

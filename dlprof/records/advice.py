@@ -239,8 +239,8 @@ class Recommendation(Shown):
     # The limits that were kept.
     constraints: Constraints = dataclasses.field(default_factory=Constraints)
     rules_of_thumb: tuple[RuleOfThumb, ...] = ()  # what common rules would give
-    # Causes that the run's profile found, on the machine that was measured; empty for a sweep, and
-    # for another machine.
+    # Causes that the run's profile found, on the machine that was measured, of a sweep only that
+    # memory grows; empty for another machine.
     findings: tuple[Finding, ...] = ()
     extrapolated: bool = False  # whether it is for a machine other than the one that was measured
     # ``measured``, as the trials show it or as it is computed from them (``measured`` in

@@ -48,9 +48,9 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 
 def profile_report(run: Run) -> doc.Document:
     """What a profile found."""
-    diagnosis, wrong = run.diagnosis, any(each.code.startswith("data.") for each in run.findings)
-    # Findings need figures: that there are none must not read as "nothing is wrong".
-    if diagnosis is None or not (run.completed or run.explanations or wrong):
+    diagnosis = run.diagnosis
+    # That no figure shows a cause must not read as "nothing is wrong".
+    if diagnosis is None or not (run.completed or run.explanations or run.findings):
         why = "the run holds no diagnosis" if diagnosis is None else "nothing could be measured"
         rows: list[doc.Row] = [("Bottleneck", f"not known: {why}"), *what_failed(run)]
         if run.end is None:

@@ -97,7 +97,8 @@ def recommendation_report(
     else:
         asked = asked_accelerators(run, advice)
         rows, chart = tuple(_answer(run, advice, asked)), _chart(run, advice)
-        if not is_alone(run, advice.config, advice.rates):
+        alone = is_alone(run, advice.config, advice.rates)
+        if not alone or _only_works(run, advice.config):
             call = run.header.target.call.checked()
             code = doc.Code(difference(advice.config, run.present, call))
     return doc.Document(
@@ -115,14 +116,19 @@ def is_alone(run: Run, pick: Config, rated: Sized) -> bool:
 
 def nothing_yet(run: Run, pick: Config) -> str:
     """That the only settings which have a rate were compared with none, and what to do."""
-    others = [trial for trial in run.trials if trial.config != pick]
-    faults = [t.failure for t in others if t.outcome == "skipped" and t.failure is not None]
-    if faults and len(faults) == len(others):  # no budget would change that
-        why = faults[0].hint if any(present_failure(run)) else _with_hint(faults[0])
-        return f"nothing: only {pick.text} can work here. {why}"
+    if (fault := _only_works(run, pick)) is not None:  # no budget would change that
+        why = fault.hint if any(present_failure(run)) else _with_hint(fault)
+        return f"{pick.text}: no other settings can work here. {why}"
     if any(what_failed(run)):
         return f"nothing yet: only {pick.text} worked; fix what failed (below), then sweep again"
     return f"nothing yet: only {pick.text} was measured; {_more(run)}"
+
+
+def _only_works(run: Run, pick: Config) -> Failure | None:
+    """What keeps all other settings from being tried here; ``None`` where it doesn't."""
+    others = [trial for trial in run.trials if trial.config != pick]
+    faults = [t.failure for t in others if t.outcome == "skipped" and t.failure is not None]
+    return faults[0] if faults and len(faults) == len(others) else None
 
 
 def title_of(run: Run) -> str:
@@ -197,9 +203,22 @@ def _answer(
     if (least := _least_loss(advice)) is not None and least.config != pick:
         yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
     yield certainty(advice)
+    yield from _grows(advice)
     if asked and not how:
         yield "Asked for", asked
     yield from what_failed(run)
+
+
+def _grows(advice: Recommendation) -> Iterator[doc.Row]:
+    """That memory grows, which workers that persist keep."""
+    keeps = ", and persistent_workers=True keeps it from epoch to epoch"
+    for each in advice.findings:
+        if each.code == "memory.growth":
+            what = each.title.partition(": ")[2] or "what the workers hold"
+            grown = format_bytes(each.evidence.get("growth_bytes_per_batch"))
+            said = f"{what} grows by {grown} a batch"
+            said += keeps if advice.config.persistent_workers else ""
+            yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
 
 
 def perhaps_faster(
@@ -337,7 +356,13 @@ def _wait(advice: Recommendation, wait: float) -> str:
 
 
 def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
-    """What failed and what to do, unless that is said; what gives wrong data is said first."""
+    """What failed and what to do, unless that is said; what gives wrong data is said first.
+
+    Of a profile also why its settings were not tried, which a sweep says before all else.
+    """
+    for trial in run.trials if run.diagnosis is not None else ():
+        if trial.outcome == "skipped" and trial.failure and trial.failure.kind not in DATA_FAULTS:
+            yield "Skipped", f"{trial.config.text}: {_with_hint(trial.failure)}"
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
     for config, failure in itertools.islice(failed.items(), 1):

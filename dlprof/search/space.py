@@ -415,8 +415,8 @@ def _excluded(
     if batches is None:
         return None
     held = "1 batch" if batches == 1 else f"{batches} batches"
-    # What the user named is measured.
-    if settings.num_workers is None and workers > max(1, batches):
+    # What the user named is measured, and what he has: every gain is over that.
+    if settings.num_workers is None and config != present and workers > max(1, batches):
         return f"an epoch has {held}, and workers beyond that have nothing to load"
     shallower = (config.prefetch_factor or 0) // 2  # each depth that is tried unasked is twice one
     as_it_is = settings.prefetch_factor is not None or "prefetch_factor" in target.fixed

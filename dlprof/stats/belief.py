@@ -32,7 +32,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Calibration, Config, Estimate, PredictedCell, Trial
+from dlprof.records import Config, Estimate, PredictedCell, Run, Trial
 from dlprof.records.record import record
 from dlprof.stats.intervals import t_quantile, t_tail
 
@@ -278,6 +278,7 @@ class ExpectedRates:
     beside_limit: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     # Coefficient of variation of what a batch costs: a window of few may have had none of the dear.
     batch_cv: float = 0.0
+    epoch_batches: float = math.inf  # of an epoch, if that is known: more differ in nothing
 
     @classmethod
     def of(
@@ -286,12 +287,14 @@ class ExpectedRates:
         log_sd: float,
         calibrated: frozenset[int] | None = None,
         *,
-        by: Calibration | None = None,
+        run: Run | None = None,
     ) -> ExpectedRates:
         """What a model predicted, that was ``calibrated`` with the fewest where it isn't known.
 
-        ``by`` is what it went by, if that is known.
+        ``run`` holds what it went by, if that is known.
         """
+        by = None if run is None else run.calibration
+        epoch = None if run is None else run.header.target.batches_per_epoch
         counts = sorted({c.config.num_workers for c in cells} - {0})
         found = frozenset(CALIBRATED.intersection(counts) or counts[:1])
         rates = {c.config.key: (c.samples_per_s.value, c.epoch_samples_per_s) for c in cells}
@@ -303,6 +306,7 @@ class ExpectedRates:
             families={c.config.key: c.config.num_workers for c in cells},
             calibrated=found if calibrated is None else calibrated,
             batch_cv=(by.cpu_cv if by is not None else None) or 0.0,
+            epoch_batches=epoch or math.inf,
         )
 
 
@@ -698,7 +702,7 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 
 @functools.lru_cache(maxsize=8)  # views of one run ask alike, and thousands of trials take seconds
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
-    observations = _as_uneven(_as_others_are(observations), expected.batch_cv)
+    observations = _as_uneven(_as_others_are(observations), expected)
     groups = _groups(observations, expected)
     found = _likeliest(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
@@ -745,7 +749,8 @@ class _Fit:
             found = _Predicted(log_rate, expected.families.get(key), beside**2)
             self._predicted.setdefault(groups[key], found)
         most = max((o.batches for o in observations), default=0)
-        self._sampled_sd = expected.batch_cv / math.sqrt(most) if most else 0.0
+        open_ = max(0.0, 1 / most - 1 / expected.epoch_batches) if most else 0.0
+        self._sampled_sd = expected.batch_cv * math.sqrt(open_)
         self._claimed = expected.log_sd
         # Of how far off predictions may be, in the first round: from a narrow one the
         # rounds may end where a few trials that agree are all taken for disturbed.
@@ -1181,16 +1186,19 @@ def _as_others_are(observations: Sequence[ObservedRate]) -> Sequence[ObservedRat
     ]
 
 
-def _as_uneven(observations: Sequence[ObservedRate], batch_cv: float) -> Sequence[ObservedRate]:
+def _as_uneven(
+    observations: Sequence[ObservedRate], expected: ExpectedRates
+) -> Sequence[ObservedRate]:
     """Those of few batches as unsure as these are unlike the batches of the longest window.
 
     All trials load the same samples in the same order, so that repeats don't average that out.
     """
-    most = max((o.batches for o in observations), default=0)
+    longest = max((o.batches for o in observations), default=0)
+    most = min(longest, expected.epoch_batches)
 
     def unlike(o: ObservedRate) -> float:
-        cv = batch_cv * o.waited
-        return cv * math.sqrt(1 / o.batches - 1 / most) if o.batches else 0.0
+        open_ = max(0.0, 1 / o.batches - 1 / most) if o.batches else 0.0
+        return expected.batch_cv * o.waited * math.sqrt(open_)
 
     pairs = ((o, min(unlike(o), _MOST_LOG_SD)) for o in observations)
     return [dataclasses.replace(o, log_sd=max(o.log_sd, sd), unlike_sd=sd) for o, sd in pairs]

@@ -376,8 +376,11 @@ def _growth(made: Sequence[Made]) -> float | None:
 
 
 def _growing(made: Sequence[Made]) -> dict[str, float]:
-    """Bytes a batch of the containers that grow, of the worker's last process."""
-    points: dict[str, list[tuple[int, int]]] = {}
+    """Bytes a batch of the containers that grow, of the worker's last process.
+
+    No more than its private memory grew by: entries may be of one object that all of them share.
+    """
+    points: dict[str, list[tuple[int, int, int]]] = {}
     sizes: dict[str, int] = {}
     last = -1
     for each in made:
@@ -385,10 +388,17 @@ def _growing(made: Sequence[Made]) -> dict[str, float]:
             points.clear()
         last = each.ordinal
         for name, entries, entry_bytes in () if each.facts is None else each.facts.kept:
-            points.setdefault(name, []).append((each.ordinal, entries))
+            private = MISSING if each.facts is None else each.facts.private_bytes
+            points.setdefault(name, []).append((each.ordinal, entries, private))
             sizes[name] = entry_bytes
+
+    def held(name: str) -> int:
+        (_, few, had), (_, many, has) = points[name][0], points[name][-1]
+        size = sizes[name] * (many - few)
+        return size if MISSING in (had, has) else min(size, has - had)
+
     grown = {
-        name: sizes[name] * (ys[-1][1] - ys[0][1]) / (ys[-1][0] - ys[0][0])
+        name: held(name) / (ys[-1][0] - ys[0][0])
         for name, ys in points.items()
         if ys[-1][0] - ys[0][0] >= 4 and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
     }

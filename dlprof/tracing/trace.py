@@ -161,7 +161,9 @@ _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 class Kept(NamedTuple):
     """One container."""
 
-    name: str  # the way to it from the dataset; of globals with the module's name before it
+    # The way to it from the dataset, of globals with the module's name before it; where it may be
+    # a cache, which ends to grow with the last sample, of which kind it is as well.
+    name: str
     entries: int  # how many it has
     entry_bytes: int  # size of the last one, and of what that one holds itself
 
@@ -180,7 +182,8 @@ def kept(dataset: object) -> tuple[Kept, ...]:
         looks += 1
         if isinstance(value, _CONTAINERS):
             if name:
-                found.append(_measured(name, value))
+                kind = next((k.__name__ for k in (dict, set) if isinstance(value, k)), "")
+                found.append(_measured(f"{name} ({kind})" if kind else name, value))
         elif type(value).__name__ == "_lru_cache_wrapper" and depth < 4:
             found.append(Kept(f"{name} {CACHE}", value.cache_info().currsize, 64))
             continue

@@ -147,6 +147,15 @@ def test_a_fix_that_is_hardly_known_stays_where_fewer_workers_were_slower() -> N
     assert best_of_measured(seen, claim).config == config(8)
 
 
+def test_fewer_workers_than_now_are_no_fix_of_too_few() -> None:
+    """However unsure more are: "More workers would pay" had "Tried num_workers=0" below it."""
+    loader = Loader(config=config(1), fetch_io=0.02, rate=50)
+    seen = evidence(loader, variants={config(0): 1.3, config(14): 1.2})
+    unsure = Gain(estimate=Estimate(value=1.2, low=0.6, high=2.4), source="measured")
+    claim = Claim(title="", explanation="", cost=0.3, config=config(14), gain=unsure)
+    assert best_of_measured(seen, claim).config == config(14)
+
+
 def test_without_workers_only_a_calibration_tells_of_workers() -> None:
     alone = Loader(config=config(0), fetch_cpu=0.02, rate=50)
     assert gain_of(evidence(alone), config(2)) is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import around, config
-from finding_cases import Loader, codes, evidence, modeled
+from finding_cases import QUIET, Loader, codes, evidence, modeled
 
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
@@ -232,6 +232,36 @@ def test_the_container_that_grows_is_named() -> None:
     assert "kept" in found.fix.text
     unknown = _finding(evidence(loader), "memory.growth")
     assert "No attribute of the dataset" in unknown.explanation
+
+
+def test_a_container_that_grows_shows_in_few_batches_unless_it_may_be_a_cache() -> None:
+    """480 KB a sample in 18 traced batches: memory as a whole showed nothing yet."""
+    loader = Loader(fetch_cpu=0.019, rate=100.0)
+    leak = _growing(loader, {"ld._keep": 15e6}, batches=18)
+    assert _finding(leak, "memory.growth").title == "Memory of the workers grows: ld._keep"
+    for name in ("cache (dict)", "Rows.seen (set)", "load (lru_cache)", FREED):
+        assert "memory.growth" not in codes(find(_growing(loader, {name: 15e6}, batches=18)))
+    assert "memory.growth" not in codes(find(_growing(loader, {"ld._keep": 15e4}, batches=18)))
+    beside = _growing(loader, {"log": 15e6, "cache (dict)": 14e6}, batches=18)
+    assert "memory.growth" not in codes(find(beside))  # it may hold what the cache does
+    cached = dataclasses.replace(leak.target, first_sample_s=0.01, kept_sample_s=0.0001)
+    assert "memory.growth" not in codes(find(dataclasses.replace(leak, target=cached)))
+
+
+@pytest.mark.parametrize(("held", "grows"), [(300 << 20, False), (3000 << 20, True)])
+def test_a_container_that_is_full_in_a_longer_trial_does_not_grow(
+    held: int, *, grows: bool
+) -> None:
+    leak = _growing(Loader(fetch_cpu=0.019, rate=100.0), {"ld._keep": 15e6}, batches=18)
+    usage = dataclasses.replace(QUIET, pss_peak_bytes=held)
+    longer = tuple(
+        dataclasses.replace(
+            each, trial=dataclasses.replace(each.trial, usage=usage, window_batches=200)
+        )
+        for each in leak.observations
+    )
+    view = dataclasses.replace(leak, observations=longer)
+    assert ("memory.growth" in codes(find(view))) is grows
 
 
 def test_freed_memory_that_malloc_keeps_is_no_fault_of_the_dataset() -> None:

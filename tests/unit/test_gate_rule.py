@@ -406,6 +406,7 @@ def test_receiving_is_judged_beside_neighbours_too() -> None:
     )
     verdict = judge(lone_plan(gates=("receive",)), quads)
     assert (verdict.state, gate(verdict, "receive").state) == ("fail", "fail")
+    assert "Most of it is in receive" not in verdict.explanation  # which it is about
 
 
 def test_a_receive_that_nobody_waits_for_may_double() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from golden import drawn
 from sample_run import PLAIN, RUN, TRIALS
 
-from dlprof.records import Diagnosis, Timeline
+from dlprof.records import Diagnosis, Failure, Finding, Timeline
 from dlprof.report.export.formats import run_report
 from dlprof.report.index import index_row
 from dlprof.report.profile import profile_report
@@ -27,6 +27,25 @@ def test_a_profile_without_figures_does_not_say_that_all_is_well() -> None:
     assert "perfetto" not in screen
     plain = dataclasses.replace(run, recommendation=None)
     assert "not known: nothing could be measured" in index_row(plain)
+
+
+def test_a_profile_whose_settings_can_not_work_here_says_why() -> None:
+    """Shared memory was short, and the screen had "nothing could be measured" without a reason."""
+    short = Failure(kind="shared_memory", message="5 batches need 320 MiB.", hint="Give more.")
+    skipped = dataclasses.replace(
+        TRIALS[0], outcome="skipped", samples_per_s=None, batches_per_s=None, failure=short
+    )
+    found = Finding(
+        code="memory.shm", severity="high", title="Shared memory is too small", explanation=""
+    )
+    for findings in ((found,), ()):
+        run = dataclasses.replace(
+            RUN, trials=(skipped,), diagnosis=Diagnosis(config=PLAIN, findings=findings)
+        )
+        screen = drawn(profile_report(run), 80)
+        assert "5 batches need 320 MiB. Give more." in screen
+        assert ("Shared memory is too small" in screen) is bool(findings)
+        assert ("nothing could be measured" in screen) is not bool(findings)
 
 
 def test_a_picture_is_offered_only_where_batches_were_followed() -> None:

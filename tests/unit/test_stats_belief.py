@@ -1067,6 +1067,9 @@ def test_repeats_of_a_short_window_know_its_few_samples_only() -> None:
     low, high = ends(unsure.ratio(fast.key, slow.key))
     assert low < truth < high
     assert ends(even.ratio(fast.key, slow.key))[0] > 1.5 * truth
+    # Where an epoch has no more batches, the longest window has seen all that there are.
+    whole = believe(seen_, dataclasses.replace(uneven, epoch_batches=24.0))
+    assert width(whole.rate(fast.key)) < 0.6 * width(unsure.rate(fast.key))
     # What all windows lack says nothing of their ratios, and something of each rate.
     assert width(unsure.rate(fast.key)) > math.sqrt(2) * 1.1 / math.sqrt(24)
     same = believe([dataclasses.replace(each, batches=24) for each in seen_], uneven)

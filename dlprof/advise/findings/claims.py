@@ -355,7 +355,8 @@ def _left_out(view: Evidence, config: Config) -> str:
 def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     """The claim, with fewer workers as its fix where these were measured to be as good as its own.
 
-    It is the cheapest that is likely within 3% of the best, as everywhere.
+    It is the cheapest that is likely within 3% of the best, as everywhere. Where more workers pay,
+    it has more than now as well, however little is known of what they bring.
     """
     own, config = claim.gain, claim.config
     if own is None or config is None:
@@ -363,10 +364,11 @@ def best_of_measured(view: Evidence, claim: Claim) -> Claim:
     tried = {config: own, **{trial.config: None for trial in view.plain("variant")}}
     found = {each: gain_of(view, each) or gain for each, gain in tried.items()}
     gains = {each: gain for each, gain in found.items() if gain is not None and gain.value > 0}
+    least = view.workers + 1 if config.num_workers > view.workers else 0
     less = [
         each
         for each in gains
-        if each.num_workers < config.num_workers
+        if least <= each.num_workers < config.num_workers
         if each == view.having(num_workers=each.num_workers)
     ]
     fit = _measured(view)

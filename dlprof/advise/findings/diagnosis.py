@@ -26,7 +26,7 @@ from dlprof.advise.findings.claims import (
     starts_s,
     tried_in_vain,
 )
-from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
+from dlprof.advise.findings.evidence import Costs, Evidence, Observation, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.wording import (
     EVEN_SHARDS,
@@ -48,6 +48,7 @@ from dlprof.records import (
     Finding,
     FindingCode,
     Fix,
+    Run,
     Stalls,
     WithoutPart,
 )
@@ -268,6 +269,32 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         if (graded := _graded(placed._replace(finding=own), view)) is not None:
             listed.append(_doubted(graded, view))
     return tuple(listed)
+
+
+def growth_in(run: Run) -> tuple[Finding, ...]:
+    """That a container of the dataset grows, as traced trials show of any run."""
+    row = next(each for each in TABLE if each.code == "memory.growth")
+    traced = {each.config: each for each in run.explanations}
+    for config in sorted(traced, key=lambda each: -each.num_workers):
+        own = (trial for trial in run.trials if trial.config == config)
+        seen = (
+            Observation(
+                role="present",
+                trial=trial,
+                explanation=traced[config] if trial.id == traced[config].trial_id else None,
+            )
+            for trial in own
+        )
+        view = Evidence(
+            machine=run.header.machine,
+            target=run.header.target,
+            config=config,
+            observations=tuple(seen),
+            ranks=run.header.launched,
+        )
+        if machine.growth_of_containers(view) is not None and (claim := row.rule(view)):
+            return (_stated(view, row, claim).finding,)
+    return ()
 
 
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:

@@ -516,7 +516,9 @@ def kept_workers(view: Evidence) -> Config | None:
 def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     """Whole epochs are compared as measured; else the turn is left out of the epoch's time.
 
-    What is left of it is the start of forked workers, or a batch of running ones.
+    What is left of it is the start of forked workers, or a batch of running ones. Where an epoch
+    has no more batches than workers, all its batches come from workers that have just started, one
+    after the other: running ones make them at once, and only what main does with each is left.
     """
     both = (t for t in view.plain("present", "variant") if t.config in (view.config, kept))
     whole = all(trial.whole_epochs for trial in both)
@@ -527,7 +529,12 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     left = share * min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
     if script is not None and not forked:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
-    return bound(1 / max(0.02, 1 - share + left))
+    rest, costs, batches = 1 - share, view.costs, view.epoch_batches or 0
+    if costs is not None and not forked and 1 <= batches <= view.workers:
+        crowded_s = max(0.0, batches * costs.making.cpu_s / view.cores - costs.making.own_s)
+        each_s = costs.main_s + costs.copy_s + costs.step_s
+        rest = min(rest, share / max(1e-12, turn_s) * (crowded_s + (batches - 1) * each_s))
+    return bound(1 / max(0.02, rest + left))
 
 
 def _left_s(view: Evidence, kept: Config) -> float:

@@ -352,6 +352,9 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     )
 
 
+_CACHES = ("(dict)", "(set)", "(lru_cache)")  # as the tracer names what may be a cache
+
+
 def growing(view: Evidence) -> dict[str, float]:
     """Bytes a batch by which containers of the dataset grow: medians over workers, most first."""
     workers = () if view.explained is None else view.explained.workers
@@ -379,17 +382,39 @@ def growth_per_batch(view: Evidence) -> float | None:
     """Bytes that a batch leaves behind, all processes together; ``None`` where nothing is sure.
 
     By what longer trials had in the end more than shorter ones, or else by the slope of the
-    workers' private memory.
+    workers' private memory, or by what a container of the dataset took of it.
     """
     points, explained = _memory(view), view.explained
     if len(points) > 1:
-        return _slope(points) if _grows(view, points) else None
+        return _slope(points) if _grows(view, points) else growth_of_containers(view)
     slopes = [w.pss_growth_bytes_per_batch for w in (explained.workers if explained else ())]
     known = [slope for slope in slopes if slope is not None]
     if not known or explained is None or explained.batches < at.LEAST_BATCHES:
-        return None
+        return growth_of_containers(view)
     slope = statistics.median(known)
     return slope if slope * explained.batches >= at.LEAST_SEEN else None
+
+
+def growth_of_containers(view: Evidence) -> float | None:
+    """Bytes that a batch adds to a container which no cache is, as traced workers showed it.
+
+    That needs fewer batches than memory as a whole, of which much fills up at first. Where epochs
+    end the workers, no more than an epoch's batches are there at once.
+    """
+    explained, epoch = view.explained, view.epoch_batches
+    caches = (FREED, *_CACHES)
+    grown, processes = growing(view), max(1, view.workers)
+    filled = {name: size for name, size in grown.items() if name.endswith(caches)}
+    slope = max((size for name, size in grown.items() if name not in filled), default=0.0)
+    if explained is None or explained.batches < at.LEAST_BATCHES or view.target.keeps_samples:
+        return None
+    # What caches took of the memory may be all that there was, whatever this one refers to.
+    if (slope - sum(filled.values())) * explained.batches < at.LEAST_SEEN * processes:
+        return None
+    ends = epoch if epoch and view.workers and not view.config.persistent_workers else math.inf
+    whole = [(batches, held) for batches, held in _memory(view) if batches <= ends]
+    # The longest trial had less: it was full by then.
+    return None if whole and whole[-1][1] < slope * whole[-1][0] / 2 else slope
 
 
 def may_grow(view: Evidence, batches: float) -> bool:

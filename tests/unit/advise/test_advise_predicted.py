@@ -328,6 +328,8 @@ def test_what_failed_is_not_predicted_in_its_place() -> None:
     )
     answer = recommend(found, Constraints(max_workers=16))
     assert (answer.basis, answer.config) == ("measured", six)
+    # Nor has it a rate, nor what needs at least as much, unless that was measured.
+    assert {each.config for each in answer.rates} == {NONE, six, most}
 
 
 def test_settings_that_were_only_predicted_are_never_reported_with_high_confidence() -> None:

@@ -109,6 +109,7 @@ def owned(present: Config) -> Target:
 def test_the_gain_over_the_present_settings_is_reported_first() -> None:
     answer = recommend(run(rising(), target=owned(W2)))
     assert answer.config == W4
+    assert "Fewer workers" not in claims(answer)  # which these are: it is said once
     gain = answer.reasons[0]
     assert gain.claim.startswith(
         "num_workers=4 is 1.98x as fast as the present settings, num_workers=2 (95% CI "
@@ -132,6 +133,14 @@ def test_present_settings_that_tie_are_as_good_as_any_and_the_cheapest_still_win
         "is 1.01x as fast (95% CI "
     )
     assert relations(answer)["w8-p2"] == "present"
+
+
+def test_that_a_comparison_is_too_uncertain_is_said_once() -> None:
+    """Not of the one with the other, and then of the other with the one."""
+    noisy = blocks({W2: [100, 180], W4: [700, 1500]}, noisy=True, spread=0.3)
+    said = claims(recommend(run(noisy, target=owned(W2))))
+    assert "num_workers=4 is faster than num_workers=2, but by how much is too uncertain" in said
+    assert said.count("too uncertain") == 1
 
 
 def test_present_settings_stay_where_nothing_is_likely_faster_and_that_is_said() -> None:

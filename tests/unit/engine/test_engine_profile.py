@@ -246,6 +246,23 @@ def test_a_first_trial_that_the_budget_ends_says_which_budget_is_enough(tmp_path
     assert "--start-method fork" in hint
 
 
+class OwnTimeout(CutShort):
+    """One whose loader has a timeout that runs out long before the budget does."""
+
+    def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
+        """A trial that failed by itself."""
+        found, said = super().explain(*request, **about)
+        return dataclasses.replace(found, wall_s=about["wall_s"] / 2), said
+
+
+def test_a_first_trial_that_failed_sooner_keeps_its_own_reason(tmp_path: Path) -> None:
+    """It was said that the budget had ended it, with advice of a smaller one."""
+    (trial,) = profiled(tmp_path / "own", OwnTimeout()).trials
+    assert trial.failure is not None
+    assert trial.failure.message == "It didn't end."
+    assert not trial.failure.hint
+
+
 class OnlyTraced(CutShort):
     """One of which the budget holds the traced trial and none more."""
 

@@ -18,6 +18,7 @@ from example_runs import (
     present_run,
 )
 from golden import check_golden, drawn
+from profiled_runs import made_explanation, profiled_run
 from sample_run import GOLDEN
 
 from dlprof.advise.candidates import stored_limits
@@ -110,8 +111,28 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
         for each in run.trials
     )
     none = " ".join(drawn(run_report(dataclasses.replace(run, trials=skipped)), 80).split())
-    assert "nothing: only num_workers=0 can work here. " in none  # no budget changes that
+    assert "num_workers=0: no other settings can work here. " in none  # no budget changes that
+    assert "DataLoader(" in none
     assert "--budget" not in none
+
+
+def test_a_sweep_says_what_grows_and_that_workers_which_persist_keep_it() -> None:
+    """Its traced trials had a leak of 15 MB a batch, and it recommended workers that persist."""
+    shown = made_explanation()
+    worker = dataclasses.replace(shown.workers[0], growing={"ld.kept": 15e6})
+    plain = dataclasses.replace(profiled_run(), diagnosis=None, recommendation=None)
+    leaks = dataclasses.replace(
+        plain, explanations=(dataclasses.replace(shown, workers=(worker,)),)
+    )
+    for each, grows in ((plain, False), (leaks, True)):
+        found = recommend(each)
+        text = " ".join(drawn(recommendation_report(each, found), 80).split())
+        assert ("ld.kept grows by 14.3 MiB a batch" in text) is grows
+        assert ("persistent_workers=True keeps it" in text) is False
+        pick = dataclasses.replace(found.config, persistent_workers=True)
+        kept = dataclasses.replace(found, config=pick)
+        text = " ".join(drawn(recommendation_report(each, kept), 80).split())
+        assert ("persistent_workers=True keeps it" in text) is grows
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:

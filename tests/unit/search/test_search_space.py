@@ -130,6 +130,8 @@ def test_few_batches_cap_the_automatic_range_only() -> None:
     assert workers(space(of=short)) == [0, 1, 2]
     assert "3 batches" in reason(space(of=short), "num_workers=4, 8").reason
     assert workers(space(of=short, num_workers=(0, 8))) == [0, 8]
+    own = target(length=96, batches_per_epoch=3, own_config=config(4))  # every gain is over that
+    assert workers(space(of=own)) == [0, 1, 2, 4]
 
 
 def test_batches_are_counted_at_the_batch_size_that_is_swept() -> None:
