@@ -392,7 +392,7 @@ def startup(view: Evidence) -> Claim | None:
         advice += f" persistent_workers=True is not advised, as {why}."
     return Claim(
         "Starting workers costs more than it saves",
-        f"Starting {view.workers} workers takes {format_duration(turn_s)} "
+        f"Starting {counted(view.workers, 'worker')} takes {format_duration(turn_s)} "
         f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",
         share,
