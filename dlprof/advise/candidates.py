@@ -49,11 +49,16 @@ OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_thr
 
 
 def base_config(run: Run) -> Config:
-    """The settings that stay as they are where none is asked for: recommended, explained or own."""
+    """The settings that stay as they are where none is asked for: recommended, explained or own.
+
+    Workers end with each epoch, but where they would lose the samples that the dataset keeps.
+    """
     found = run.recommendation.config if run.recommendation is not None else run.present
     size = run.calibration.batch_size if run.calibration is not None else None
     kept = {} if found is None else {name: getattr(found, name) for name in OWN}
-    return Config(num_workers=1, batch_size=size, **kept).canonical()
+    persist = run.header.target.persisting == (True,)
+    one = Config(num_workers=1, batch_size=size, persistent_workers=persist, **kept)
+    return one.canonical()
 
 
 def wanted_configs(

@@ -1004,6 +1004,11 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
         yield f"The datasets differ in length ({' and '.join(lengths)})."
     if a.settings.batch_size != b.settings.batch_size:
         yield "The batch sizes differ; samples per second are compared."
+    if data.keeps_samples or other.keeps_samples:
+        yield (
+            "A dataset keeps samples: its rate is over 10 epochs, and the parts are those of the "
+            "first, so what kept samples bring is in the unexplained rest."
+        )
 
 
 def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:

@@ -227,7 +227,7 @@ class _Profile(Measuring):
             experiment.config,
             experiment.trial_s,
             cold_cache=experiment.role == "cold" or self.settings.cold_cache,
-            turnover=experiment.turnover,
+            turnover=experiment.turnover and self._restarts_in_time(experiment),
             explain=experiment.explain,
             any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
@@ -254,6 +254,19 @@ class _Profile(Measuring):
         self.keep(trial, explanation_of(message, trial), timeline)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
+
+    def _restarts_in_time(self, experiment: Experiment) -> bool:
+        """Whether there is room to time an epoch's end, for which an iterable begins once more.
+
+        A batch that is traced says more. What takes longer than a window is timed once.
+        """
+        target, own = self.header.target, experiment.config
+        if target.kind != "iterable":
+            return True
+        known = (t.epoch_turnover_s or 0.0 for t in self.raw.trials if t.config == own)
+        trials = 1 if self.raw.trials else 2  # as it is, and traced
+        needed_s = trials * self.cost.of(own, experiment.trial_s) + (target.first_batch_s or 0.0)
+        return needed_s <= self.deadline.left_s and max(known, default=0.0) <= experiment.trial_s
 
     def _with_rate(self, evidence: Evidence) -> Evidence:
         """With the rate of the traced trial where the budget held no other of slow batches."""

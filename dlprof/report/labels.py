@@ -133,18 +133,25 @@ IN_TRIALS = "in trials, whose rates may differ from the estimate."
 
 
 def wait_text(
-    wait: float, restarts: float | None = None, *, in_trials: bool = False, step: str = ""
+    wait: float,
+    restarts: float | None = None,
+    *,
+    in_trials: bool = False,
+    step: str = "",
+    kept: bool = False,
 ) -> str:
     """A share of the time within epochs that the step waits, and whether trials say so.
 
-    ``restarts`` is what restarting epochs takes of all time, ``step`` the step's length.
+    ``restarts`` is what restarting epochs takes of all time, ``step`` the step's length; ``kept``
+    says that later epochs come from kept samples, for which less is waited.
     """
     about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
     (within, restarting), said = wait_parts(wait, restarts), f" ({about})" if about else ""
+    time = "the first epoch" if kept else "the time"
     if not restarting:
-        return f"{percent_text(wait)} of the time{said}"
+        return f"{percent_text(wait)} of {time}{said}"
     first = f"{within}%" if within or not wait else "<1%"
-    whole = f"{within + restarting}% of the time: {first} in epochs"
+    whole = f"{within + restarting}% of {time}: {first} in epochs"
     return f"{whole}, {restarting}% in epoch restarts{said}"
 
 

@@ -112,7 +112,9 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
         yield "Speed-up", _speed_up(forecast, picked)
         if (wait := _wait(picked)) is not None:
             restarts, seen = _restarts(picked.prediction), picked.measured is not None
-            yield "Data wait", wait_text(wait, restarts, in_trials=seen, step=_step(forecast))
+            step, kept = _step(forecast), run.header.target.keeps_samples
+            text = wait_text(wait, restarts, in_trials=seen, step=step, kept=kept)
+            yield "Data wait", text
         if limit := _limit(forecast, picked):
             yield "Bottleneck", limit
     if forecast.resources and _shares(forecast):

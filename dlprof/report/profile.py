@@ -83,6 +83,9 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
         said += f"; measured: {'-'.join(dict.fromkeys(map(format_rate, (given[0], given[-1]))))}"
     if said and measured is not None and measured.purpose == "explain":
         said += " (traced)"  # the budget held no trial without
+    keeps = row is not None and run.header.target.keeps_samples
+    if rate is not None and keeps:
+        said += ", over 10 epochs: trials show the first"
     yield "Profiled", f"{diagnosis.config.text}{said}"
     yield from ranks_facts(run, diagnosis.config, None if row is None else row.rate)
     wait = None if measured is None else measured.wait_fraction
@@ -92,15 +95,17 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     step_s = asked if isinstance(asked, float) and asked > 0 else step.mean_s if step else 0.0
     if step_s <= 0 and not run.header.settings.get("step_callable"):
         wait = None  # what does nothing only waits
+    period_s = None
+    if rate is not None and rate.value > 0 and measured is not None:
+        size = measured.samples_per_batch if unit == "samples/s" else 1.0
+        period_s = None if size is None else size / rate.value
+    if wait is not None and period_s is not None and keeps:  # the trial's is of the first epoch
+        wait = max(0.0, 1.0 - step_s / period_s)
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings, wait, workers=diagnosis.config.num_workers)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
     if wait is not None:
-        period_s = None
-        if rate is not None and rate.value > 0 and measured is not None:
-            size = measured.samples_per_batch if unit == "samples/s" else 1.0
-            period_s = None if size is None else size / rate.value
         yield "Data wait", _wait(wait, step_s, period_s, traced)
     yield from what_failed(run)
 

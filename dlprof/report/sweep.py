@@ -351,7 +351,8 @@ def _wait(advice: Recommendation, wait: float) -> str:
     elif wait > FED_WAIT_FRACTION:
         fed = fed and "the loader almost keeps up"
     step = step_text(limits.step_s, limits.step_spread) if limits.step_s else ""
-    text = wait_text(wait, restarts, in_trials=advice.in_trials, step=step)
+    kept = advice.expected.gain_if == TEN_EPOCHS
+    text = wait_text(wait, restarts, in_trials=advice.in_trials, step=step, kept=kept)
     return ": ".join(filter(None, (text, fed)))
 
 
@@ -524,11 +525,12 @@ def _relative(row: ConfigSummary) -> str:
 def expected_of(advice: Recommendation) -> Iterator[doc.Row]:
     """What the recommended settings give and take."""
     expected = advice.expected
-    over = ", over 10 epochs" if expected.gain_if == TEN_EPOCHS else ""
+    kept = expected.gain_if == TEN_EPOCHS
+    over = ", over 10 epochs" if kept else ""
     yield "throughput", f"{rate_text(expected.samples_per_s)}{over}"
     if expected.wait_fraction is not None:
         wait, restarts = expected.wait_fraction, expected.turnover_fraction
-        yield "data wait", wait_text(wait, restarts, in_trials=advice.in_trials)
+        yield "data wait", wait_text(wait, restarts, in_trials=advice.in_trials, kept=kept)
     yield "memory", format_bytes(expected.pss_bytes)
     yield "shared memory", format_bytes(expected.shm_bytes)
     yield "time to first batch", format_duration(expected.startup_s)
@@ -576,7 +578,8 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
         text = f"{_case_text(case.name)}{others if case.neighbours else ''}: "
         text += rate_text(case.expected.samples_per_s)
         if (wait := case.expected.wait_fraction) is not None:
-            text += f", data wait {wait_text(wait, case.expected.turnover_fraction)}"
+            kept = case.expected.gain_if == TEN_EPOCHS
+            text += f", data wait {wait_text(wait, case.expected.turnover_fraction, kept=kept)}"
         text += f"; {case.bound}"
         if case.best != advice.config:
             text += f"; best there: {case.best.text}, {rate_text(case.best_samples_per_s)}"

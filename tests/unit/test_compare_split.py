@@ -177,6 +177,14 @@ def test_different_data_is_refused_and_a_different_batch_size_is_doubted() -> No
     assert any("batch sizes differ" in doubt for doubt in found.doubts)
 
 
+def test_rates_over_ten_epochs_are_said_beside_parts_of_the_first() -> None:
+    """Of two profiles that differ in their step "unexplained 0.79x: profile both" said nothing."""
+    about = {"first_sample_s": 0.02, "kept_sample_s": 1e-9, "sampler": "RandomSampler"}
+    for kept, said in ((target(**about), True), (target(), False)):
+        found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.02), target=kept))
+        assert any("rate is over 10 epochs" in doubt for doubt in found.doubts) is said
+
+
 def test_a_script_and_a_sweep_are_refused_for_what_they_are() -> None:
     """And not for loading different data, which nobody knows."""
     script = WatchedScript(wall_s=1.0, ending="returned")

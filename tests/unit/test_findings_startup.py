@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from builders import config
-from finding_cases import Loader, evidence
+from builders import around, config
+from finding_cases import Loader, evidence, modeled
 
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence
@@ -255,6 +255,28 @@ def test_workers_that_lose_what_they_keep_are_to_persist(sampler: str, loaded: f
     assert more.fix is not None
     assert more.fix.dataloader_kwargs == {"num_workers": 16, "persistent_workers": True}
     assert "as in a first epoch" in more.evidence["gain_if"]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_more_workers_on_a_quiet_machine_load_more_of_ten_epochs(*, keeps: bool) -> None:
+    """Four times the workers have four times the caches: of 10 epochs they load twice as much."""
+    own, more = (config(count, persistent_workers=True) for count in (4, 16))
+    fields = {"first_sample_s": 0.02, "kept_sample_s": 1e-9} if keeps else {}
+    seen = evidence(
+        Loader(config=own, fetch_io=0.1, rate=40, busy=0.95),
+        trial_fields={"epoch_turnover_s": 0.01},
+        target_fields={"batches_per_epoch": 1000, "sampler": "RandomSampler", **fields},
+        noisy=True,
+        variants={more: 1.02},
+        predict=modeled(lambda chosen, _cores: around(10.0 * chosen.num_workers)),
+    )
+    seen = dataclasses.replace(seen, gain=lambda _config: around(1.02, 0.3))
+    found = next(each for each in find(seen) if each.code == "too_few_workers")
+    assert found.predicted_gain is not None
+    assert str(found.evidence["gain_at"]).endswith("on a quiet machine")
+    loaded = [count * (1 - (1 - 1 / count) ** 10) if keeps else 10 for count in (4, 16)]
+    assert found.predicted_gain.value == pytest.approx(4 * loaded[0] / loaded[1], rel=0.01)
+    assert ("a training has 10 epochs" in found.evidence.get("gain_if", "")) is keeps
 
 
 def test_those_that_persist_or_are_not_to_lose_nothing_by_that() -> None:

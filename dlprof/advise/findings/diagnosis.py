@@ -352,6 +352,7 @@ def _kept(view: Evidence, claim: Claim) -> str:
         return ""
     ten = claim.config == view.having(persistent_workers=True)
     ten = ten or (view.gain is not None and view.gain(claim.config) is not None)
+    ten = ten or (claim.gain is not None and claim.gain.is_alone)
     return TEN_EPOCHS if ten else FIRST_EPOCH
 
 

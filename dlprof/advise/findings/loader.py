@@ -392,7 +392,7 @@ def startup(view: Evidence) -> Claim | None:
         advice += f" persistent_workers=True is not advised, as {why}."
     return Claim(
         "Starting workers costs more than it saves",
-        f"Starting {view.workers} workers takes {format_duration(turn_s)} "
+        f"Starting {counted(view.workers, 'worker')} takes {format_duration(turn_s)} "
         f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",
         share,
@@ -1004,7 +1004,11 @@ def too_few_workers(view: Evidence) -> Claim | None:
         # A trial beside others was too unsteady to say.
         may_pay = (gain.estimate.high or gain.value) >= at.PAYS
         alone = predicted_gain(view, more, now=view.cores) if may_pay else None
-        gain = gain if alone is None else dataclasses.replace(alone, is_alone=True)
+        if alone is not None and more is not None:  # the model's is of a first epoch
+            own, then = (view.target.ten_epochs(each, view.ranks) for each in (view.config, more))
+            ten = alone.estimate.times(own / then)
+            alone = dataclasses.replace(alone, estimate=ten, is_alone=True)
+            gain = alone.at_most(most_by_step(view, quiet=True))
     if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"

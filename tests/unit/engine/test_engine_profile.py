@@ -291,3 +291,42 @@ def test_slow_batches_are_traced_first_and_so_have_a_cause_of_low_certainty(tmp_
     roomy = profiled(tmp_path / "quick", PretendedBench())
     assert roomy.trials[0].purpose == "measure"
     assert not any("Certainty" in each.doubtful for each in roomy.findings)
+
+
+class LateFirstBatch(PretendedBench):
+    """One whose batches come late after each beginning; trials show how often each begins."""
+
+    def __init__(self, begin_s: float) -> None:
+        super().__init__()
+        self.begin_s, self.asked = begin_s, list[tuple[bool, bool]]()
+
+    def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
+        """A trial, with the time of a restart where that is asked for."""
+        asked = request[0]
+        self.asked.append((asked.explain, asked.turnover))
+        self.lasts_s = asked.trial_s + self.begin_s * (2 if asked.turnover else 1)
+        found, said = super().explain(*request, **about)
+        turnover_s = self.begin_s if asked.turnover else None
+        return dataclasses.replace(found, epoch_turnover_s=turnover_s), said
+
+
+@pytest.mark.parametrize(("budget_s", "timed"), [(60.0, 1), (16.0, 0)])
+def test_an_iterables_late_beginning_is_timed_once_and_a_batch_traced_first(
+    tmp_path: Path, budget_s: float, timed: int
+) -> None:
+    """Timed with each trial, 5 s before a first batch left a budget of 30 s nothing to trace."""
+    bench = LateFirstBatch(5.0)
+    about = header(target=dataclasses.replace(target(), kind="iterable", first_batch_s=5.0))
+    with RunWriter.create(tmp_path / "run", about) as writer:
+        run = _Profile(
+            header=about,
+            settings=SweepSettings(budget_s=budget_s),
+            config=Config(),
+            cost=TrialCost(overhead_s=5.4),
+            runner=cast(TrialRunner, bench),
+            writer=writer,
+            listener=Quiet(),
+            deadline=Deadline(budget_s=budget_s, began_s=0.0, clock=lambda: bench.now_s),
+        ).run(cast(Outlook, SimpleNamespace(faults={})))
+    assert "explain" in [trial.purpose for trial in run.trials]
+    assert [turnover for _, turnover in bench.asked[:3]].count(True) == timed

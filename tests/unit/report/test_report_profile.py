@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from builders import config, failed, run, trial
+from builders import config, failed, run, target, trial
 from finding_cases import Loader, evidence, explanation
 from golden import check_golden, drawn
 from profiled_runs import profiled_run
@@ -355,3 +355,24 @@ def test_trials_that_failed_are_said(*, with_rates: bool) -> None:
     made = dataclasses.replace(made, diagnosis=Diagnosis(config=PRESENT))
     text = " ".join(drawn(profile_report(made), 100).split())
     assert "Failed num_workers=0 (and 1 more): ValueError: broken record 911" in text
+
+
+def test_of_a_dataset_that_keeps_samples_rate_wait_and_bound_are_of_ten_epochs() -> None:
+    """Beside 369 samples/s the 97 % of a first epoch promised 31x, where a step allows 4.3x."""
+    kept = target(first_sample_s=0.02, kept_sample_s=1e-9, sampler="RandomSampler")
+    plain = trial(config(0), 47.0, wait_fraction=0.97, samples_per_batch=8.0)
+    finding = Finding(
+        code="fetch.io",
+        severity="medium",
+        title="Blocking I/O",
+        explanation="",
+        fix=Fix(text="Read less often."),
+    )
+    made = run([plain], target=kept, settings={"step_s": 0.005})
+    found = Diagnosis(config=config(0), findings=(finding,))
+    text = drawn(profile_report(dataclasses.replace(made, diagnosis=found)), 100)
+    assert "over 10 epochs: trials show the first" in text
+    rate = float(text.partition("num_workers=0: ")[2].partition(" ")[0])
+    share, most = 0.005 * rate / 8, 8 / 0.005 / rate
+    assert f"Data wait   {100 * (1 - share):.0f}% of the time (step 5.0 ms" in text
+    assert f"at most {most:.3g}x, without any wait" in text

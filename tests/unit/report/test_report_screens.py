@@ -390,3 +390,15 @@ def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
     target = dataclasses.replace(run.header.target, notes=(note,))
     shown = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
     assert note in drawn(sweep_report(shown), 200, verbose=True)
+
+
+def test_what_is_waited_in_a_first_epoch_is_not_called_that_of_the_ten_that_rates_are_of() -> None:
+    kept = target(first_sample_s=0.02, kept_sample_s=1e-9, sampler="RandomSampler")
+    one = config(1, persistent_workers=True)
+    trials = blocks({config(0): [47.0] * 3, one: [10.0] * 3}, wait_fraction=0.97)
+    for keeping, share in ((kept, "97% of the first epoch"), (target(), "97% of the time")):
+        made = run(trials, target=keeping, settings={"step_s": 0.005})
+        advised = recommendation_report(made, recommend(made))
+        text = " ".join(drawn(advised, 100, verbose=True).split())
+        assert f"Data wait {share} (measured, step 5.0 ms" in text
+        assert f"data wait {share} (measured)" in text
