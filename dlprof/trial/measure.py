@@ -323,6 +323,8 @@ class Measurement:
         del loop.logs[:-1]
         warning = self._pass_warm_up()
         if self.ranks is not None:
+            if self._ended:  # in its warm-up: what others are waited for in is another epoch
+                self._take_sizes()
             self._meet(self.ranks)
             if self._ended:
                 late = "the epoch ended before all ranks were ready: its rate is of all of it"

@@ -78,8 +78,10 @@ class FakeLoader:
 class FakeGate(EpochGate):
     """Ends the fake loader's epoch."""
 
-    def __init__(self, loader: FakeLoader, *, attached: bool = True) -> None:
-        self._loader = loader
+    def __init__(
+        self, loader: FakeLoader, *, attached: bool = True, each: int | None = None
+    ) -> None:
+        self._loader, self._each = loader, each  # samples of a batch, where indices say it
         super().__init__()
         self.attached, self.exact = attached, True
 
@@ -91,8 +93,8 @@ class FakeGate(EpochGate):
     def batches(self, _count: int) -> None: ...
 
     @property
-    def sizes(self) -> None:
-        return None
+    def sizes(self) -> list[int] | None:
+        return None if self._each is None else [self._each] * self._loader.handed_out
 
     def reopen(self, *, limit: float = math.inf) -> None:
         self._loader.limit = limit

@@ -171,6 +171,18 @@ def test_ranks_that_wait_for_others_measure_nothing_that_is_kept(
     assert late is (looks > 41)
 
 
+@pytest.mark.parametrize("looks", [0, 3])
+def test_an_epoch_that_ranks_end_in_their_warm_up_has_its_samples_counted(looks: int) -> None:
+    """Of 2 ranks with 7 workers and 13 batches each had no rate, and so counted as failed."""
+    config = Config(num_workers=4, persistent_workers=True).canonical()
+    loader = FakeLoader(VirtualClock(), length=7, workers=4, kept_s=0.001)
+    gate = FakeGate(loader, each=8)
+    measured, _ = run(loader, config, gate=gate, one_epoch=True, ranks=_Late(looks))
+    assert measured.rate is not None
+    assert measured.rate.samples_per_s is not None
+    assert measured.epoch_samples == 7 * 8
+
+
 def test_an_epoch_of_one_batch_is_measured() -> None:
     measured, _ = run(FakeLoader(VirtualClock(), length=1), Config())
 
