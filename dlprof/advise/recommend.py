@@ -20,7 +20,6 @@ from dlprof.advise.choice import (
     may_fail,
     perhaps_faster,
 )
-from dlprof.advise.findings.diagnosis import growth_in
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
@@ -80,7 +79,12 @@ def recommend(
         and choice.pick.config.batch_size == situation.calibration.batch_size
     )
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
-    found = () if situation.extrapolated else run.findings or growth_in(run)
+    found = run.findings
+    if not found and run.explanations:
+        from dlprof.advise.findings.diagnosis import growth_in  # which needs the model
+
+        found = growth_in(run)
+    found = () if situation.extrapolated else found
     wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate, faster = certify(choice), tuple(_perhaps_faster(choice))
