@@ -242,7 +242,7 @@ def test_no_process_for_the_observer(few_processes: Path) -> None:
     unseen, seen = run_narrowed(
         "loader",
         ("room_for_2", config(0), 0.1),
-        ("none", config(0), 0.1),
+        ("none", config(0), 3.0),  # it may take a while to start
         cgroup=str(few_processes),
     )
 

@@ -376,8 +376,8 @@ def test_bad_sides_have_their_own_sentence(repository: Path, case: str) -> None:
 
 @pytest.mark.slow
 def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
-    died = tmp_path / "died"
-    once = f"os.path.exists({str(died)!r}) or open({str(died)!r}, 'w').close() or os._exit(3)"
+    fatal = tmp_path / "fatal"
+    once = f"os.path.exists({str(fatal)!r}) and (os.remove({str(fatal)!r}), os._exit(3))"
     (tmp_path / "data.py").write_text(data(before=once))
     library = Path(trial.__file__).parents[2]
     place, request = (
@@ -388,6 +388,7 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
     with contextlib.closing(side):
         side.build(60.0)
         side.open(Config(), 60.0)
+        fatal.touch()  # after another process has asked the dataset whether it keeps samples
         side.order(BlockRequest(batches=4))
         block, failure = side.collect(60.0)
         assert failure is not None
