@@ -23,8 +23,8 @@ posix = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no proce
 
 STUBBORN = (
     "import os, signal, time\n"
-    "os.fork()\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "os.fork()\n"  # now, as either of them may be the first to say that it is ready
     "print('ready', flush=True)\n"
     "time.sleep(60)\n"
 )
