@@ -144,7 +144,8 @@ class ObservedRate:
     noisy: bool = False  # whether others disturbed it
     # ``log_sd`` of one that others disturb alike all the time.
     steady_log_sd: float = COMPUTING_LOG_SD
-    # Natural logarithm of the share of the cores that others left it; ``None`` where unknown.
+    # Natural logarithm of the share of the cores that others left it, or where groups share them,
+    # of cores in cores and threads of others that wanted one; ``None`` where unknown.
     log_left: float | None = None
     log_wanted: float = 0.0  # the same of those that it would use if others left it all
     # Configurations of one group have the same rate by construction; empty for one that stands

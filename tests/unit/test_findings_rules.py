@@ -753,8 +753,7 @@ def test_that_a_batch_is_copied_to_be_sent_is_said_where_it_costs_more_than_coll
     assert find(evidence(own, usage=FULL))[0].title == "Collating costs the most"
 
 
-def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
-    """As seen of a read of gzipped chunks: it has a core for an eighth of the time."""
+def _computing_in_a_crowd() -> Evidence:
     crowd = dataclasses.replace(
         QUIET,
         own_cpu_cores=0.3,
@@ -763,22 +762,19 @@ def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
         other_runnable=8.0,
         run_queue_wait_fraction=0.87,
     )
-    found = find(evidence(Loader(fetch_cpu=0.048, starved=0.325, rate=5.0), usage=crowd))
+    return evidence(Loader(fetch_cpu=0.048, starved=0.325, rate=5.0), usage=crowd)
+
+
+def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
+    """As seen of a read of gzipped chunks: it has a core for an eighth of the time."""
+    found = find(_computing_in_a_crowd())
     assert codes(found)[:2] == ["cpu.neighbours", "fetch.cpu"]
     assert "of the time to make a batch with a core at hand" in found[1].explanation
 
 
 def test_quiet_is_no_faster_than_its_cores_would_be_over_the_rate_that_is_shown() -> None:
     """As seen of 249 samples/s that a quiet machine would make 8.27 times, by a trial's 158."""
-    crowd = dataclasses.replace(
-        QUIET,
-        own_cpu_cores=0.3,
-        available_cpu_cores=0.3,
-        other_cpu_cores=1.7,
-        other_runnable=8.0,
-        run_queue_wait_fraction=0.87,
-    )
-    seen = evidence(Loader(fetch_cpu=0.048, starved=0.325, rate=5.0), usage=crowd)
+    seen = _computing_in_a_crowd()
     for shown in (5.0, 7.8, 60.0):
         found = find(dataclasses.replace(seen, shown_rate=shown))
         (gain,) = (each.predicted_gain for each in found if each.code == "cpu.neighbours")

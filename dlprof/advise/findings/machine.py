@@ -24,7 +24,7 @@ from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
-from dlprof.records.stages import FREED
+from dlprof.records.stages import CACHE, FREED
 from dlprof.units import format_bytes, format_duration
 
 
@@ -352,7 +352,7 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     )
 
 
-_CACHES = ("(dict)", "(set)", "(lru_cache)")  # as the tracer names what may be a cache
+_CACHES = ("(dict)", "(set)", CACHE)  # as the tracer names what may be a cache
 
 
 def growing(view: Evidence) -> dict[str, float]:
