@@ -21,6 +21,7 @@ from dlprof.records import (
     COPIED_SIGN,
     PARTIAL_SIGN,
     SCHEMA_VERSION,
+    SPREAD_SIGN,
     Calibration,
     Config,
     Cost,
@@ -62,7 +63,7 @@ from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
-from dlprof.units import counted, parse_step, spread_of
+from dlprof.units import counted, format_duration, parse_step, spread_of
 from dlprof.version import __version__
 
 
@@ -240,6 +241,12 @@ def _probed(
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"
         notes.append(f"{start}, so each of them gets the dataset pickled.")
+    if (along := probe.get("along_epoch")) is not None:
+        begin, all_over = (format_duration(mean_s) for mean_s in along)
+        notes.append(
+            f"A sample at the beginning of an epoch takes {begin}, and {all_over} on average over "
+            f"all of it: {SPREAD_SIGN}, not in the dataset's order."
+        )
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -583,6 +590,7 @@ class Measuring:
             "cold_cache": settings.cold_cache,
             "step_barrier": settings.step_barrier,
             "one_epoch": self.header.target.keeps_samples,
+            "spread": self.header.target.is_spread,
             **copy_settings(settings, self.header.accelerator),
             **details,
         }

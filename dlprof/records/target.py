@@ -26,6 +26,9 @@ NO_DATA_SIGN, PARTIAL_SIGN = "Each batch is None", "less than a full batch"
 """In notes that any screen begins with: batches without anything in them, and an epoch of one that
 is not full."""
 
+SPREAD_SIGN = "trials took batches from all over an epoch"
+"""In the note on a target in the dataset's order whose samples differ along it."""
+
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""
 
@@ -189,6 +192,11 @@ class Target:
         if self.own_config is not None and self.own_config.persistent_workers:
             return None
         return next((note for note in self.notes if EPOCH_SIGN in note), None)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether trials load batches from all over an epoch, as its beginning is unlike it."""
+        return any(SPREAD_SIGN in note for note in self.notes)
 
     @property
     def keeps_samples(self) -> bool:

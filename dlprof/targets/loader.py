@@ -12,7 +12,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError, UsageError
 from dlprof.internals import index_source
@@ -161,9 +162,13 @@ class EpochGate:
     that are in flight and then ends its epoch by torch's own path. One gate serves one loader:
     ``attached`` is whether that asks it for its indices, and ``reason`` why not, one sentence, and
     ``batches`` are the index batches handed out in this epoch.
+
+    With ``spread`` the same index batches come in an order whose every part is spread over the
+    whole epoch, where the loader's own order is that of the dataset (:func:`in_order`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, spread: bool = False) -> None:
+        self.spread = spread
         # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
         self.detach("no loader has been made with this gate")
@@ -263,6 +268,30 @@ class EpochGate:
         self.attached, self.reason = False, reason
 
 
+def in_order(source: Any) -> bool:
+    """Whether what a loader takes its indices from goes through the dataset from 0 on."""
+    sampler = source.sampler if source.__class__ is BatchSampler else source
+    shared_out = sampler.__class__ is DistributedSampler and not sampler.shuffle
+    return shared_out or sampler.__class__ is SequentialSampler
+
+
+def _spread(source: Any) -> Iterator[Any]:
+    """The indices of one in order, each step further by a golden section of the epoch.
+
+    Steps of that length leave no part of it out for long, and return to none before all have come.
+    """
+    batched, count = type(source) is BatchSampler, len(source)
+    sampler = source.sampler if batched else source
+    indices = list(sampler) if type(sampler) is DistributedSampler else range(len(sampler))
+    step = max(1, round(0.618 * count))
+    while math.gcd(step, count) > 1:
+        step += 1
+    for number in (step * each % count for each in range(count)):
+        begin, size = (number * source.batch_size, source.batch_size) if batched else (number, 1)
+        found = list(indices[begin : begin + size])
+        yield found if batched else found[0]
+
+
 class GatedIndices:
     """The user's sampler behind a gate; everything but iterating goes to the sampler itself.
 
@@ -280,7 +309,8 @@ class GatedIndices:
     def __iter__(self) -> Iterator[Any]:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
         # it draws the base seed: the order of random draws must stay.
-        return self._passed(iter(self._source))
+        source, spread = self._source, self._gate.spread and in_order(self._source)
+        return self._passed(_spread(source) if spread else iter(source))
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
         gate, kinds = self._gate, self._kinds

@@ -234,8 +234,8 @@ def _measure(
     consume = copies or make_consumer(
         request.step_s, request.step_callable, request.step_spread, built.directory
     )
-    gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
-    size = request.any_size
+    gate, size = EpochGate(spread=request.spread), request.any_size
+    count = SampleCounter(request.config.batch_size or built.target.batch_size)
     loader = make_loader(built, request.config, gate=gate, in_worker=guard_worker, any_size=size)
     seen = BatchChecks(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None

@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
-from dlprof.internals import iterator_maker, set_iterator_maker
+from dlprof.internals import index_source, iterator_maker, set_iterator_maker
 from dlprof.records import (
     BY_COPY,
     NO_DATA_SIGN,
@@ -64,6 +64,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
         dataset seems to keep samples, else ``None``);
+        ``along_epoch`` (see ``weighing.along_epoch``; ``None`` where order is not the dataset's);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -74,7 +75,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     from dlprof.targets.counting import count_bytes, count_tensors
     from dlprof.targets.files import dataset_files, moved, open_files, positions
-    from dlprof.targets.loader import EpochGate
+    from dlprof.targets.loader import EpochGate, in_order
     from dlprof.targets.parts import core_of
 
     files, began_s = open_files(), _clock()
@@ -88,12 +89,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
-    shards = None
+    shards = kept = along = None
     data_files = 0  # as far as it takes to know that the dataset reads some
-    kept = None
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import by_memory, is_bounded, split_by
+        from dlprof.targets.weighing import along_epoch, by_memory, is_bounded, split_by
 
         shards = split_by(built.parts.dataset)
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
@@ -109,6 +109,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
                     collate=getattr(core_of(loader), "collate_fn", None),
                     own_bytes=functools.partial(_own_bytes, psutil.Process()),
                 )
+        if alone is None and kept is None and in_order(index_source(core_of(loader))):
+            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
+            limit_s = min(2.0, left_s / 3)
+            along = along_epoch(built.parts.dataset, math.ceil(2 * (samples or 1)), limit_s=limit_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -147,6 +151,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "shards": shards,
         "moved_files": len(moving),
         "kept": kept,
+        "along_epoch": along,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),

@@ -59,6 +59,7 @@ class TrialRequest:
     turnover: bool = True  # time the end of an epoch, if none comes by itself
     # Measure no more than one epoch: samples that come again come from the dataset's own memory.
     one_epoch: bool = False
+    spread: bool = False  # load batches from all over an epoch that is in the dataset's order
     limit_s: float | None = None  # for how long a probe is waited for, if that is known
     # Instead of measuring, load a batch or two in the main process and describe them; with workers,
     # try whether they can be started.

@@ -404,3 +404,30 @@ def test_what_is_kept_for_all_or_for_a_few_samples_is_no_matter(
     )
     assert done.returncode == 0, done.stderr
     assert not read_run(tmp_path / "run.jsonl").header.target.keeps_samples
+
+
+ALONG = """
+import time
+from torch.utils.data import DataLoader
+
+class Slower:
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(1e-5 * index)  # 20 ms on average, and less than 2 ms in the first 200
+        return float(index)
+"""
+
+
+@pytest.mark.slow
+def test_an_epoch_that_becomes_slower_is_not_judged_by_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "along.py").write_text(ALONG)
+    options = ["--num-workers", "0", "--batch-size", "4", "--repeats", "1", "-o", "run.jsonl"]
+    done = dlprof(tmp_path, "sweep", "along.py:Slower", *options)
+    assert done.returncode == 0, done.stderr
+    found = read_run(tmp_path / "run.jsonl")
+    assert found.header.target.is_spread
+    for trial in found.completed:
+        assert trial.samples_per_s is not None
+        assert trial.samples_per_s.value < 100  # the first 200 samples would give 500 and more
+    assert "not in the dataset's order" in " ".join(done.stdout.split())

@@ -7,7 +7,7 @@ import functools
 import importlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +334,54 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
     assert weighing.by_order(Endless(), limit_s=0.2) is None
     assert weighing.by_order(Endless(), limit_s=-1.0) is None  # weighing took all of the time
     assert weighing.by_order(Ending(), limit_s=60.0) is None
+    assert weighing.along_epoch(Blocks(191), 0, limit_s=60.0) is None
+    for one in (Named(), iter(()), Ending()):
+        assert weighing.along_epoch(one, 0, limit_s=60.0) is None
+    assert weighing.along_epoch(Endless(), 0, limit_s=0.2) is None
+
+
+class Along(Blocks):
+    """Samples take what ``took_s`` says by where in the epoch they are, 0 to 1."""
+
+    def __init__(self, took_s: Callable[[float], float], length: int = 10_000) -> None:
+        super().__init__(length)
+        self.took_s = took_s
+
+    def __getitem__(self, index: int) -> int:
+        self.now_s += self.took_s(index / self.length)
+        self.asked.append(index)
+        return index
+
+
+@pytest.mark.parametrize(
+    ("took_s", "expected"),
+    [
+        (lambda _at: 0.01, None),
+        (lambda at: 0.01 + 0.002 * at, None),  # 10% in the mean
+        (lambda at: 0.001 if at < 0.9 else 0.1, (0.001, 0.00925)),  # 2 of 24 places
+        (lambda at: 0.01 + 0.1 * at, (0.0107, 0.0579)),
+        (lambda at: 0.1 if at < 0.1 else 0.01, (0.1, 0.02125)),
+    ],
+)
+def test_an_epoch_s_beginning_is_compared_with_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+    took_s: Callable[[float], float],
+    expected: tuple[float, float] | None,
+) -> None:
+    data = Along(took_s)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    found = weighing.along_epoch(data, 64, limit_s=60.0)
+    assert found == (None if expected is None else pytest.approx(expected, rel=0.02))
+    assert len(data.asked) == 96
+
+
+def test_blocks_that_are_read_once_are_no_other_part_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three samples in a row the first pays for what they lie in."""
+    data = Blocks(10_000)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.along_epoch(data, 64, limit_s=60.0) is None
 
 
 class Keeping(Blocks):

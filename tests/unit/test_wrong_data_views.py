@@ -21,6 +21,7 @@ from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
     NO_DATA_SIGN,
     PARTIAL_SIGN,
+    SPREAD_SIGN,
     UNEVEN_SIGN,
     UNSHARED_SIGN,
     Constraints,
@@ -419,6 +420,7 @@ def test_idle_workers_that_nobody_asked_for_are_not_said_first() -> None:
     [
         f"{NO_DATA_SIGN}: does collate_fn return it?",
         f"An epoch is one batch of 5 samples, {PARTIAL_SIGN} of 8.",
+        f"A sample at the beginning of an epoch takes 1 ms: {SPREAD_SIGN}.",
     ],
 )
 def test_what_batches_lack_is_said_first_on_every_screen(note: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object, describe_loader
@@ -17,11 +18,19 @@ from dlprof.targets.loader import EpochGate, GatedIndices, make_loader
 
 
 class Squares(Dataset[int]):
+    def __init__(self, length: int = 20) -> None:
+        self.length = length
+
     def __len__(self) -> int:
-        return 20
+        return self.length
 
     def __getitem__(self, index: int) -> int:
         return index * index
+
+
+class Numbers(Squares):
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 class Endless(IterableDataset[int]):
@@ -83,6 +92,37 @@ def test_an_open_gate_passes_the_user_s_batches_in_the_user_s_order() -> None:
     assert gate.batches == 7
     assert list(gate.sizes or ()) == [3, 3, 3, 3, 3, 3, 2]
     assert gate.exact
+
+
+@pytest.mark.parametrize("sampler", [None, DistributedSampler(Squares(), 2, 1, shuffle=False)])
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 10])
+def test_a_spread_epoch_has_the_same_batches_from_all_over_it(
+    sampler: Sampler[int] | None, batch_size: int | None
+) -> None:
+    plain: DataLoader[Any] = DataLoader(Numbers(), batch_size=batch_size, sampler=sampler)
+    expected = [torch.as_tensor(batch).tolist() for batch in plain]
+    gate = EpochGate(spread=True)
+    loader = make_loader(build_from_object(plain), Config(), gate=gate)
+    found = [torch.as_tensor(batch).tolist() for batch in loader]
+    assert sorted(found) == sorted(expected)
+    assert gate.batches == len(expected)
+
+
+def test_every_few_batches_are_spread_over_the_epoch() -> None:
+    plain = DataLoader(Numbers(4000), batch_size=8)
+    loader = make_loader(build_from_object(plain), Config(), gate=EpochGate(spread=True))
+    quarters = [int(batch[0]) // 1000 for batch in loader]
+    assert all(set(quarters[at : at + 8]) == {0, 1, 2, 3} for at in range(len(quarters) - 8))
+
+
+def test_an_order_of_the_user_s_own_is_not_spread() -> None:
+    torch.manual_seed(3)
+    plain = DataLoader(Squares(), batch_size=3, sampler=EagerSampler())
+    expected = [batch.tolist() for batch in plain]
+    gate = EpochGate(spread=True)
+    torch.manual_seed(3)
+    loader = make_loader(build_from_object(plain), Config(), gate=gate)
+    assert [batch.tolist() for batch in loader] == expected
 
 
 class AskingLoader(DataLoader[int]):
