@@ -236,11 +236,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     default = Config(batch_size=pick.batch_size)
     own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
     compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
-    cores = run.header.machine.usable_cores
     seen = [trial for trial in run.completed if trial.config == pick]
-    crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
-    # More of what others disturb is no surer.
-    again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
+    crowded = 2 * run.crowded(seen) > len(seen)  # more of what others disturb is no surer
+    again = "sweep again on a quieter machine" if crowded else _more(run)
     if compared:
         sure = advice.certificate if advice.basis == "measured" else None
         gains = gains_text(compared, sure, run.completed)
