@@ -18,6 +18,7 @@ from dlprof.report.labels import (
     IN_TRIALS,
     MOST_BARS,
     Rated,
+    certainty,
     cores_text,
     count_text,
     default_named,
@@ -55,8 +56,8 @@ def forecast_report(forecast: Forecast) -> doc.Document:
     rated, whole = [], len(forecast.rows)
     some = "all" if len(rows) == whole else f"{len(rows):,} of"
     for row in forecast.rows:
-        notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
-        notes += sweep.alike(row.config, forecast.pick, row.ratio)
+        known = "measured" if row.measured else ""
+        notes = sweep.bar_notes(row.config, forecast.pick, row.ratio, row.beyond, known)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     # Each that was named is an answer, which no screen leaves out; of a long range some will do.
     asked = "num_workers" in forecast.named
@@ -121,7 +122,7 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
         yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
         yield "Utilization", accelerators_text(forecast.accelerators)
-    yield sweep.certainty(forecast)
+    yield certainty(forecast.confidence, forecast.confidence_reason)
     if alone:
         yield from sweep.what_failed(run)
 
@@ -394,7 +395,7 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
         size = feed.batch_bytes_per_s
         moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
         yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
-    yield sweep.certainty(feed)
+    yield certainty(feed.confidence, feed.confidence_reason)
 
 
 def _is_fed(feed: Feed) -> bool:

@@ -23,7 +23,7 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, listed, more_findings
-from dlprof.report.labels import about_file, gain_text, percent_text, ratio_text
+from dlprof.report.labels import about_file, certainty, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -148,8 +148,7 @@ def _certainty(first: Finding | None = None) -> doc.Row:
         why = "the gain has no interval" if bare else shares or "the CI leaves out how runs vary"
         low = bare or bool(first.doubtful)
         more = "the cause is in doubt" if first.doubtful else why
-    level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
-    return "Certainty", (level, f": the script ran once; {more}")
+    return certainty("low" if low else "medium", f"the script ran once; {more}")
 
 
 def _data_wait(run: Run) -> str:
