@@ -275,16 +275,10 @@ def growth_in(run: Run) -> tuple[Finding, ...]:
     """That a container of the dataset grows, as traced trials show of any run."""
     row = next(each for each in TABLE if each.code == "memory.growth")
     traced = {each.config: each for each in run.explanations}
-    for config in sorted(traced, key=lambda each: -each.num_workers):
+    for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
         own = (trial for trial in run.trials if trial.config == config)
-        seen = (
-            Observation(
-                role="present",
-                trial=trial,
-                explanation=traced[config] if trial.id == traced[config].trial_id else None,
-            )
-            for trial in own
-        )
+        known = ((each, shown if each.id == shown.trial_id else None) for each in own)
+        seen = (Observation(role="present", trial=one, explanation=found) for one, found in known)
         view = Evidence(
             machine=run.header.machine,
             target=run.header.target,
@@ -448,21 +442,16 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowded)
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
-    if watched and config is not None and gain is not None:
-        evidence = {**finding.evidence, **_outlook(view, config)}
-        finding = dataclasses.replace(finding, evidence=evidence)
+    if watched and config is not None and gain is not None and view.predict is not None:
+        # What the loop waits with other workers; how they start changes none of that.
+        then = view.predict(config, cores=view.available)
+        wait = None if then is None else then.wait_fraction
+        if wait is not None and config.num_workers != view.workers:
+            shown = {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
+            finding = dataclasses.replace(finding, evidence={**finding.evidence, **shown})
     return dataclasses.replace(
         finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
-
-
-def _outlook(view: Evidence, config: Config) -> dict[str, float]:
-    """What a script's loop waits with other workers, by the model; how they start changes none."""
-    if view.predict is None or config.num_workers == view.workers:
-        return {}
-    found = view.predict(config, cores=view.available)
-    wait = None if found is None else found.wait_fraction
-    return {} if wait is None else {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
 
 
 def _pays_later(view: Evidence, config: Config) -> bool:
