@@ -11,7 +11,7 @@ from typing import Any
 from dlprof.records import UNEVEN_SIGN, Copies, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
-from dlprof.trial.estimate import Throughput
+from dlprof.trial.measure import Throughput
 from dlprof.trial.protocol import Message, TrialRequest, error_of, record_of
 from dlprof.units import format_duration
 

@@ -159,20 +159,21 @@ def test_a_pure_room_touches_neither_clock_nor_files_nor_processes(room: str) ->
 
 
 # Whoever follows a value opens these files in this order: TARGET from the command line to the
-# trial's loop, and a rate from the clock to the screen.
+# trial's loop, and a rate from the clock to the screen. The run file is no part of that one: it is
+# written beside it, and read by later commands.
 WALKS = {
     "TARGET": "cli/sweep cli/options settings/resolve settings/options engine/sweep "
     "engine/trials targets/grammar trial/protocol trial/runner trial/launch trial/runtime "
     "trial/fork_server trial/child targets/build targets/parts trial/supervisor targets/loader "
     "trial/measure",
-    "samples_per_s": "trial/measure trial/estimate stats/intervals trial/child trial/protocol "
-    "trial/supervisor trial/state trial/runner engine/trials store records/codec engine/sweep "
-    "advise/recommend advise/situation advise/choice stats/belief report/sweep report/labels "
-    "units cli/sweep cli/streams report/terminal",
+    "samples_per_s": "trial/measure stats/intervals trial/child trial/protocol trial/supervisor "
+    "trial/state records/codec trial/runner engine/trials engine/sweep advise/recommend "
+    "advise/situation advise/choice stats/belief report/sweep report/labels units cli/sweep "
+    "cli/options report/terminal",
 }
 
 
-@pytest.mark.parametrize(("value", "most"), [("TARGET", 18), ("samples_per_s", 22)])
+@pytest.mark.parametrize(("value", "most"), [("TARGET", 18), ("samples_per_s", 20)])
 def test_a_value_goes_through_no_more_files_than_these(value: str, most: int) -> None:
     files = WALKS[value].split()
     assert len(files) == most
