@@ -181,7 +181,7 @@ def _self_starved(view: Evidence) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
     demand = view.demand
     if view.costs is None:  # no batch was followed: by its threads that ran or could run
-        demand = (view.usage.own_cpu_cores or 0.0) / max(0.01, 1 - view.starved)
+        demand = view.runnable
     return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
@@ -197,7 +197,7 @@ def neighbours(view: Evidence) -> Claim | None:
     share, runnable = percent(view.starved), view.usage.other_runnable
     waited = f"run-queue delay was {share} of the time to make a batch"
     if view.costs is None:  # no batch was followed
-        waited = f"run-queue delay was {share} of the time that the loader's processes could run"
+        waited = f"run-queue delay was {share} of the loader's time"
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
     # one busy neighbor may take as much of two cores as six.
