@@ -190,7 +190,9 @@ def neighbours(view: Evidence) -> Claim | None:
     if view.limit == "consumer":
         return _neighbours_of_step(view)
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
-    if view.others < at.OTHERS * view.cores or lost < at.STARVED:
+    # Where no batch was followed, whatever else takes its time can't be seen beside a small part.
+    least = at.STARVED if view.costs is not None else at.LARGE_SHARE
+    if view.others < at.OTHERS * view.cores or lost < least:
         return None
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
