@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
@@ -397,6 +397,14 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
     yield sweep.certainty(feed)
 
 
+_LEAST_BOUNDS: Mapping[str, str] = {
+    "workers": "more workers give no more: they may share a limit, such as the rate of a server, "
+    "or an epoch has no more batches",
+    "lock": "workers wait for each other",
+    "storage": "storage gives no more",
+}
+
+
 def _is_fed(feed: Feed) -> bool:
     asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
     return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
@@ -416,4 +424,5 @@ def _fed(feed: Feed) -> str:
     takes = f"receiving batches alone takes {least}"
     if (work := feed.calibrated.main_work) != RECEIVING:
         takes = f"{work} and receiving batches take {least}"
+    takes = _LEAST_BOUNDS.get(feed.least_bound, takes)
     return f"{wait} {loaders} it below {asked} (--max-wait), as {takes}"

@@ -284,6 +284,25 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
 
 
+def test_that_others_took_less_than_predicted_makes_no_loader_faster_without_them() -> None:
+    """Beside six busy threads workers gave twice what the model has there, and no more than alone."""
+    costs = calibration(io=0.04, cpu=0.002, receive=0.0001)
+    many, few = [config(8), config(12)], [config(1)]
+    crowd = dataclasses.replace(
+        WAITING, other_cpu_cores=7.8, other_runnable=40.0, available_cpu_cores=0.2, own_cpu_cores=0.2
+    )
+    bare = blocks({each: [700.0] for each in few}, usage=crowd, noisy=True)
+    beside = asked(calibrated(costs, trials=bare))
+    quiet = {row.config: row.rate for row in forecast(asked(calibrated(costs)), many).rows}
+    there = {row.config: row.rate for row in forecast(beside, many).rows}
+    assert all(there[each] < 0.7 * quiet[each] for each in many)
+    gave = {config(1): [700.0] * 2, **{each: [32 * quiet[each]] * 2 for each in many}}
+    made = calibrated(costs, trials=blocks(gave, usage=crowd, noisy=True))
+    for limits in ({"neighbours": 0.0}, {"cores": 32.0}):
+        for row in forecast(asked(made, **limits), many).rows:
+            assert row.rate == pytest.approx(quiet[row.config], rel=0.12)
+
+
 @pytest.mark.parametrize("share", [0.8, pytest.param(0.3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step_s", [pytest.param(0.002, marks=pytest.mark.slow), 0.01])
 def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share: float) -> None:
