@@ -176,6 +176,7 @@ def test_a_step_that_no_loader_feeds_is_reported_as_such() -> None:
     best = 1 / 0.002
     assert found.prediction.batches_per_s.value == pytest.approx(best, rel=0.05)
 
+
 @pytest.mark.parametrize(
     ("least", "said"),
     [("storage", "as storage gives no more"), ("workers", "as more workers give no more")],
