@@ -265,7 +265,7 @@ def _epochs(trials: Sequence[Trial], ranks: Sequence[RankFigures]) -> tuple[list
 def _share(usage: Usage, ranks: int) -> Usage:
     """What each rank had of what all of them used together."""
     shares: dict[str, Any] = {}
-    for name in ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s"):
+    for name in ("own_cpu_cores", "available_cpu_cores", "main_runnable", "read_bytes_per_s"):
         if (value := getattr(usage, name)) is not None:
             shares[name] = value / ranks
     for name in ("pss_peak_bytes", "shm_peak_bytes"):
