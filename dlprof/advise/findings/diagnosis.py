@@ -259,6 +259,14 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each.finding.code != "consumer"]
+    if not view.workers and "cpu.threads" in codes:  # workers, which compute in one, are without it
+        first = min(each.place for each in found if each.finding.code == "cpu.threads")
+        found = [
+            each._replace(place=min(each.place, first))
+            if each.finding.code == "too_few_workers"
+            else each
+            for each in found
+        ]
     ordered = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):

@@ -25,6 +25,7 @@ from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
 from dlprof.records.stages import CACHE, FREED
+from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
 
 
@@ -194,13 +195,15 @@ def neighbours(view: Evidence) -> Claim | None:
         return None
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
-    share, runnable = percent(view.starved), view.usage.other_runnable
+    share = percent(view.starved)
     waited = f"run-queue delay was {share} of the time to make a batch"
     if view.costs is None:  # no batch was followed
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
-    # one busy neighbor may take as much of two cores as six.
+    # one busy neighbor may take as much of two cores as six. Who else is there has nothing to do
+    # with the settings, and a trial's few looks have luck: one neighbor may be 1.6.
+    runnable = typical(trial.usage.other_runnable for trial in view.trials())
     crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus * view.ranks
     if (costs := view.costs) is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
