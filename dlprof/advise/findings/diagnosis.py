@@ -259,15 +259,7 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each.finding.code != "consumer"]
-    if not view.workers and "cpu.threads" in codes:  # workers, which compute in one, are without it
-        first = min(each.place for each in found if each.finding.code == "cpu.threads")
-        found = [
-            each._replace(place=min(each.place, first))
-            if each.finding.code == "too_few_workers"
-            else each
-            for each in found
-        ]
-    ordered = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
+    ordered = sorted(_agreeing(found, view), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):
         finding = placed.finding
@@ -385,14 +377,24 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     return "" if even else "all workers get as many batches"
 
 
-def _agreeing(found: Sequence[Placed]) -> list[Placed]:
-    """Without the lesser of two that exclude each other: more workers, and fewer."""
+def _agreeing(found: Sequence[Placed], view: Evidence) -> list[Placed]:
+    """Without the lesser of two that exclude each other: more workers, and fewer.
+
+    More of them come where a pool of main's threads does: each computes in one, so is without it.
+    """
     gains = {
         each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each, _ in found
     }
+    pool = [each.place for each in found if each.finding.code == "cpu.threads" and not view.workers]
+    found = [
+        each._replace(place=min(each.place, *pool))
+        if pool and each.finding.code == "too_few_workers"
+        else each
+        for each in found
+    ]
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
-        return list(found)
+        return found
     wrong = "too_few_workers" if fewer > at.PAYS * more else "too_many_workers"
     return [each for each in found if each.finding.code != wrong]
 
