@@ -12,7 +12,7 @@ from typing import Any
 from common import Report, Table, parser, publish, spread, surroundings
 
 from dlprof.records import Config
-from dlprof.trial.estimate import Epoch, throughput, warm_up_batches
+from dlprof.trial.measure import Epoch, throughput, warm_up_batches
 
 TARGET = "synthetic:wait_ms=1,shape=4"
 """Workers that wait, so that eight of them need no eight cores."""

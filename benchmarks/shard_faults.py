@@ -93,7 +93,7 @@ def web(shards: int, folder: Path) -> Any:
     return made.map(lambda _: torch.zeros(8))
 
 
-def cases(  # noqa: C901 - a loop for each kind
+def cases(
     folder: Path,
 ) -> Iterator[tuple[str, bool, Callable[[], Any], int]]:
     """What it is, whether workers are starved, the dataset, and how many workers."""

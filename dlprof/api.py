@@ -503,9 +503,9 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
     Raises:
         DlprofError: As for :func:`predict`.
     """
-    from dlprof.advise.candidates import base_config, configs_of, wanted_configs
+    from dlprof.advise.candidates import configs_of, wanted_configs
     from dlprof.advise.forecast import feed as fewest
-    from dlprof.advise.forecast import forecast
+    from dlprof.advise.forecast import feed_config, forecast
     from dlprof.advise.situation import Situation
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
     from dlprof.settings.options import PREDICTED, fields_of
@@ -538,7 +538,7 @@ def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: st
             raise UsageError(
                 f"{named('feed')} finds {key} by itself", hint=f"Leave {named(key)} out."
             )
-    base, *more = configs_of(base_config(run), axes)
+    base, *more = configs_of(feed_config(situation), axes)
     if more:
         raise UsageError(
             f"{named('feed')} takes one value of each setting",

@@ -704,7 +704,7 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     run, calibration = situation.run, situation.calibration
     log_sd = relative_error(calibration)
     own, asked = Situation.of(run), _expected(situation, log_sd, models)
-    prior = asked
+    prior = beside = asked
     before, seen = models, list[ObservedRate]()
     if calibration.samples_per_batch is not None:
         usable = run.header.machine.usable_cores
@@ -714,11 +714,16 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
         before = predictions(own, {*models, *ours, *_calibrating(own)})
-        prior = _expected(own, log_sd, before)
+        prior = beside = _expected(own, log_sd, before)
+        if situation.neighbours < own.neighbours:
+            fewer = own.supposing(neighbours=situation.neighbours)
+            beside = _expected(fewer, log_sd, predictions(fewer, before))
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
-    over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
-    expected = {**prior.log_rates, **over}
+    expected, alone = (
+        {**e.log_rates, **{key: e.epoch_log_rates[key] for key in whole & {*e.epoch_log_rates}}}
+        for e in (prior, beside)
+    )
     # More cores for each rank may be what it lacked. Threads of others may be more than the cores.
     there_free, free = (
         max(0.0, each.cores - each.neighbours) / each.constraints.ranks for each in (situation, own)
@@ -735,6 +740,8 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         if group not in moved:
             rate = learned.log_rate(key)
             off, error = rate.value - expected[key] + level, max(rate.error, 1e-6)
+            # That others took less than predicted is no figure of where they are gone.
+            off -= min(max(off, 0.0), max(0.0, alone[key] - expected[key]))
             offs = (off, off - error, off + error)
             found = _moved(config, situation, offs)
             if seen and crowded and bound == model.bound:

@@ -34,7 +34,6 @@ from dlprof.records import (
     FindingCode,
     Fix,
     Run,
-    RunHeader,
     StageName,
     Trial,
     WatchedLoader,
@@ -950,48 +949,16 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     ranks = [each.run.header.launched for each in (a, b)]
     if ranks[0] != ranks[1]:
         yield f"Rates are of one loader each: A loaded {ranks[0]} of them at once, B {ranks[1]}."
-    yield from _of_scripts(a, b)
-    yield from _of_data(a, b)
-    yield from _of_machines(a.run.header, b.run.header)
-    yield from _of_windows(a, b)
-    if a.run.watched:  # the wait holds what the settings make
-        yield "Each script ran once: run-to-run variation is unknown."
-        return
-    if a.settings != b.settings and not bridges(a, b):
-        estimate = "Neither run measured both settings, so their part is an estimate."
-        yield f"{estimate} More workers may also take a larger share of busy cores."
-    for name, own in (("A", a.own), ("B", b.own)):
-        if len(own) == 1:
-            yield f"{name} was measured only once, so its spread is unknown."
-        if any(trial.whole_epochs for trial in own):
-            yield f"The epochs of {name} were too short: its rate includes epoch restarts."
-
-
-def _of_scripts(a: Chosen, b: Chosen) -> Iterator[str]:
-    if not a.run.watched:
-        return
-    loops = [side.own[0].id for side in (a, b)]
-    if loops[0] != loops[1]:
-        yield f"The loops have different names ({' and '.join(loops)}): they may do different work."
-    for name, script in (("A", a.run.script), ("B", b.run.script)):
-        if script is None or script.ending in {"running", "interrupted"}:
-            yield f"The script of {name} was cut off: its figures are of a part of it."
-        elif script.ending == "exception" or script.exit_code:
-            yield f"The script of {name} failed: its figures are of what ran before."
-
-
-def _of_windows(a: Chosen, b: Chosen) -> Iterator[str]:
-    """What a side's own diagnosis doubts of all that it saw, as its report says it."""
-    for name, side in (("A", a), ("B", b)):
-        found = side.run.diagnosis
-        if found is None or not {trial.id for trial in side.own} & {*found.trials}:
-            continue
-        said = (text for each in found.findings for text in each.doubtful.split(". "))
-        for text in dict.fromkeys(each.rstrip(".") for each in said if WHILE_MEASURED in each):
-            yield f"{name}: {text}."
-
-
-def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
+    if a.run.watched:
+        loops = [side.own[0].id for side in (a, b)]
+        if loops[0] != loops[1]:
+            names = " and ".join(loops)
+            yield f"The loops have different names ({names}): they may do different work."
+        for name, script in (("A", a.run.script), ("B", b.run.script)):
+            if script is None or script.ending in {"running", "interrupted"}:
+                yield f"The script of {name} was cut off: its figures are of a part of it."
+            elif script.ending == "exception" or script.exit_code:
+                yield f"The script of {name} failed: its figures are of what ran before."
     data, other = a.run.header.target, b.run.header.target
     if data.spec != other.spec:
         yield f"The targets have different names ({data.spec} and {other.spec})."
@@ -1009,9 +976,7 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
             "A dataset keeps samples: its rate is over 10 epochs, and the parts are those of the "
             "first, so what kept samples bring is in the unexplained rest."
         )
-
-
-def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
+    one, two = a.run.header, b.run.header
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]
     if abs(step_s[0] - step_s[1]) > at.SAME_STEP * max(step_s):
@@ -1024,6 +989,23 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
         yield f"The versions of Python differ ({one.python_version} and {two.python_version})."
     if (one.accelerator is None) != (two.accelerator is None):
         yield "Only one of the runs had an accelerator."
+    for name, side in (("A", a), ("B", b)):  # what its own diagnosis doubts of all that it saw
+        found = side.run.diagnosis
+        if found is not None and {trial.id for trial in side.own} & {*found.trials}:
+            said = (text for each in found.findings for text in each.doubtful.split(". "))
+            texts = (each.rstrip(".") for each in said if WHILE_MEASURED in each)
+            yield from (f"{name}: {text}." for text in dict.fromkeys(texts))
+    if a.run.watched:  # the wait holds what the settings make
+        yield "Each script ran once: run-to-run variation is unknown."
+        return
+    if a.settings != b.settings and not bridges(a, b):
+        estimate = "Neither run measured both settings, so their part is an estimate."
+        yield f"{estimate} More workers may also take a larger share of busy cores."
+    for name, own in (("A", a.own), ("B", b.own)):
+        if len(own) == 1:
+            yield f"{name} was measured only once, so its spread is unknown."
+        if any(trial.whole_epochs for trial in own):
+            yield f"The epochs of {name} were too short: its rate includes epoch restarts."
 
 
 _USAGE = (

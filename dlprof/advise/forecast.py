@@ -39,7 +39,7 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.wording import percent
 from dlprof.errors import DlprofError, NothingMeasuredError, UsageError
 from dlprof.late import Shown
-from dlprof.model.bounds import binding, bounds, cell_of, describe, own_cores
+from dlprof.model.bounds import Bound, binding, bounds, cell_of, describe, own_cores
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import needs
 from dlprof.model.work import Cell, Conditions, work_of
@@ -457,7 +457,10 @@ class Feed(Answer):
     step_s: float  # the step of each
     asked_wait_fraction: float  # share of time that the step may wait, as asked for
     max_wait_fraction: float  # the same as searched with: more where no loader could keep it
-    least_wait_fraction: float  # what remains with workers and cores without end: taking batches in
+    least_wait_fraction: float  # what remains with workers and cores without end
+    # What takes that: taking batches in ("main", "step" or "pin"), "storage", a "lock"; or
+    # "workers", of which more give no more, by their trials or as an epoch has few batches.
+    least_bound: Bound
     config: Config  # the fewest workers on the fewest cores
     dataloader_kwargs: Mapping[str, Any]  # what to pass to DataLoader
     workers: Estimate  # of one rank
@@ -492,8 +495,10 @@ def feed(
     run.
     """
     run, calibration = situation.run, situation.calibration
-    step_s, found = _step_of(situation), _Search(situation, None, base)
-    least = found.least_wait()
+    mine = feed_config(situation) if base is None else base
+    step_s, found = _step_of(situation), _Search(situation, None, mine)
+    least, by_model = found.least_wait(), _Search(situation, 1.0, mine)
+    bound = "workers" if by_model.least_wait() < least / 2 else by_model.least_bound()
     enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
     allowed = max_wait if enough else least + max_wait * (1 - least)
     workers, prefetch, cores = found.fewest(allowed)
@@ -532,6 +537,7 @@ def feed(
         asked_wait_fraction=max_wait,
         max_wait_fraction=allowed,
         least_wait_fraction=least,
+        least_bound=bound,
         config=config,
         dataloader_kwargs=config.dataloader_kwargs(),
         workers=_around(workers, own_rate),
@@ -550,6 +556,16 @@ def feed(
         notes=situation.notes,
         unavailable=missing,
     )
+
+
+def feed_config(situation: Situation) -> Config:
+    """The settings that stay as they are where a step is fed: its workers are kept if they may be.
+
+    Starting them again at every epoch feeds nothing.
+    """
+    best, one = _best_of_all(situation), base_config(situation.run)
+    keeps = best is not None and best.persistent_workers
+    return dataclasses.replace(one, persistent_workers=one.persistent_workers or keeps)
 
 
 def _step_of(situation: Situation) -> float:
@@ -865,7 +881,9 @@ class _Search:
         saturating = saturating_workers(self._calibration, self._base, ample)
         plenty = max(8, math.ceil(3 * saturating))
         most = Integrity.of(run).most_workers(self._base)
-        self._most = min(tried, plenty, tried if most is None else most)
+        # Nor of more workers than an epoch has batches.
+        batches = situation.epoch_batches(self._base) or tried
+        self._most = min(tried, plenty, batches, tried if most is None else most)
 
     def config(self, workers: int, prefetch: int | None = None) -> Config:
         """The configuration of so many workers, with queues as deep as are worth it."""
@@ -904,6 +922,11 @@ class _Search:
         """
         fed = (self._least(depth)[0] for depth in self._depths)
         return min(*fed, self.wait(0, 0, self._ample(0)))
+
+    def least_bound(self) -> Bound:
+        """What that wait is of, by the model."""
+        most = self.config(self._most)
+        return binding(self.cell(most, self._ample(self._most), self._conditions.ranks))[0]
 
     def _least(self, depth: int) -> tuple[float, int]:
         """The least wait with queues so deep, and workers that have it: of too many it is more."""

@@ -601,11 +601,10 @@ def judge(
         return "low", "nothing else that may be chosen has a rate to compare with"
     pick = choice.pick
     disturbed = disturbed_text(pick.noisy, len(pick.trials))
-    usable = choice.situation.run.header.machine.usable_cores
-    taken = sum(each.noisy and each.node_usage.is_crowded(usable) for each in pick.trials)
     # The certificate holds for the machine as it was, which others may have made another one.
     crowded = 2 * pick.noisy > len(pick.trials)
-    by = "other processes" if 2 * taken > pick.noisy else "a CPU quota or drift"
+    taken = 2 * choice.situation.run.crowded(pick.trials) > pick.noisy
+    by = "other processes" if taken else "a CPU quota or drift"
     near = certificate.text_of(which) + (f"; its trials: {disturbed} by {by}" if crowded else "")
     if certificate.shown > at.MEDIUM:
         return "low", near + untried
@@ -769,9 +768,7 @@ def _doubts_of_prediction(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     poor = agreed is not None and 2 * agreed.outside >= agreed.configs
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
     unseen = there.as_measured and run.prediction is not None and not run.completed
-    usable = mine.usable_cores
-    crowd = [each.noisy and each.node_usage.is_crowded(usable) for each in run.completed]
-    crowded = 2 * sum(crowd) > len(crowd)
+    crowded = 2 * run.crowded(run.completed) > len(run.completed)
     better = "on a quieter machine" if crowded else "for longer"
     tried, shown = workers_shown(run)
     beyond = tried > 0 and pick.config.num_workers > max(tried, 2 * shown)

@@ -733,8 +733,10 @@ def _without_workers(seen: Seen, shares: _Shares, config: Config, machine: Machi
     notes = (
         "No worker loads data: what the main process does by itself can't be seen from outside.",
     )
+    doubt = "How much of that is loading can't be seen from outside."
+    busy, blocked = main.share("running"), main.share("disk", "network")
     if (gil := main.share("gil")) >= LARGE_SHARE:
-        locked = _finding(
+        found = _finding(
             "lock",
             "The main thread waits for the GIL",
             f"No worker loads data, and the main thread waits {percent(gil)} of the time for the "
@@ -747,30 +749,24 @@ def _without_workers(seen: Seen, shares: _Shares, config: Config, machine: Machi
                 dataloader_kwargs={"num_workers": 1},
             ),
         )
-        doubt = "How much of that is loading can't be seen from outside."
-        locked = dataclasses.replace(locked, severity="low", doubtful=doubt)
-        return Diagnosis(config=config, findings=(locked,), notes=notes)
-    busy, blocked = main.share("running"), main.share("disk", "network")
-    if machine.gpus or max(busy, blocked) < 0.5:
+    elif machine.gpus or max(busy, blocked) < 0.5:
         return Diagnosis(config=config, notes=notes)
-    count = max(1, math.floor(machine.usable_cores))
-    doing = "runs" if busy >= blocked else "is blocked on files or network"
-    doubt = "How much of that is loading can't be seen from outside."
-    if main.others_cpu_s >= 0.5 * main.run_s:
-        doubt += " The step, or the transforms, compute in several threads."
-    finding = Finding(
-        code="too_few_workers",
-        severity="low",
-        title="More workers would pay",
-        explanation=f"No worker loads data, and the main thread {doing} "
-        f"{percent(max(busy, blocked))} of the time: whatever part of that is loading could go on "
-        "beside the step.",
-        evidence={"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
-        fix=Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
-        cost=max(busy, blocked),
-        doubtful=doubt,
-    )
-    return Diagnosis(config=config, findings=(finding,), notes=notes)
+    else:
+        count = max(1, math.floor(machine.usable_cores))
+        doing = "runs" if busy >= blocked else "is blocked on files or network"
+        if main.others_cpu_s >= 0.5 * main.run_s:
+            doubt += " The step, or the transforms, compute in several threads."
+        found = _finding(
+            "too_few_workers",
+            "More workers would pay",
+            f"No worker loads data, and the main thread {doing} {percent(max(busy, blocked))} of "
+            "the time: whatever part of that is loading could go on beside the step.",
+            max(busy, blocked),
+            {"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
+            Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
+        )
+    found = dataclasses.replace(found, severity="low", doubtful=doubt)
+    return Diagnosis(config=config, findings=(found,), notes=notes)
 
 
 def _broken(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
 from dlprof.errors import FileError, UsageError, read_fault
@@ -69,10 +69,10 @@ def update(
     count = record_entry(file, entry)
     if asked.as_json:
         added = [{"entry": entry, "comparable_runs": count}]
-        streams.write_result(json_document(file=str(file), added=added))
+        options.write_result(json_document(file=str(file), added=added))
     elif not asked.quiet:
         kept = counted(count, "run")
-        streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
+        options.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
 
 
 @options.command(short="--json", examples=("dlprof baseline show loading.jsonl",))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.cli.entry import show
 from dlprof.errors import DlprofError, ExitCode, FileError, UsageError
 from dlprof.settings.options import CHECKED, SWEPT, parse_option
@@ -179,7 +179,7 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     for written_as, path in files.items():
         try:
             if path is not None:
-                streams.write_file(path, RENDERERS[written_as](check), quiet=True)
+                options.write_file(path, RENDERERS[written_as](check), quiet=True)
         except FileError as fault:
             unwritten.append(fault)
     return unwritten

@@ -1,7 +1,13 @@
-"""How commands parse and explain themselves: Click's own, with a short help and a whole one."""
+"""How commands parse and explain themselves: Click's own, with a short help and a whole one.
+
+And stdout, whatever it can show, and whenever its reader stops.
+"""
 
 from __future__ import annotations
 
+import codecs
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -202,3 +208,31 @@ class Group(click.Group):
         if whole:
             with formatter.section("Exit codes"):
                 formatter.write_dl(_EXIT_CODES)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """An error handler: dlprof's own characters in ASCII, any other as its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    forms = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
+    text = "".join(forms.get(each, each) for each in error.object[error.start : error.end])
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+IN_ASCII = "dlprof-in-ascii"
+"""Name of the error handler for streams whose encoding lacks a character."""
+codecs.register_error(IN_ASCII, _in_ascii)
+
+
+def silence_stdout() -> None:
+    """Drop what is still buffered for a reader that is gone.
+
+    Without it the interpreter flushes once more at its end, fails, and exits with 120.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.errors import UsageError
 from dlprof.units import parse_ints, quoted
 
@@ -58,4 +58,4 @@ def compare(
         text = json_document(comparison) + "\n"
     else:
         text = written(comparison_report(comparison), written_as)
-    streams.write_file(output, text, quiet=asked.quiet)
+    options.write_file(output, text, quiet=asked.quiet)

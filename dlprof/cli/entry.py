@@ -21,9 +21,8 @@ from pathlib import Path
 
 import click
 
-from dlprof.cli import streams
 from dlprof.cli.app import COMPLETES, program
-from dlprof.cli.commands import taking_values
+from dlprof.cli.commands import IN_ASCII, silence_stdout, taking_values
 from dlprof.errors import DlprofError, ExitCode, InterruptedSweepError, UsageError
 from dlprof.report.text import clean, clean_lines
 
@@ -38,7 +37,7 @@ def main() -> None:
         # A name that the terminal's encoding lacks must not end the program; but a script that is
         # run finds its streams as Python passes them on.
         if isinstance(stream, io.TextIOWrapper) and not runs_script:
-            stream.reconfigure(errors=streams.IN_ASCII)
+            stream.reconfigure(errors=IN_ASCII)
     code = run(sys.argv[1:], os.environ)
     with contextlib.suppress(OSError):
         sys.stderr.flush()
@@ -66,7 +65,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         sys.stdout.flush()  # now, where a reader that went away can still be dealt with
     except BrokenPipeError:
         # Whoever read stdout has seen enough; that is no fault of the command.
-        streams.silence_stdout()
+        silence_stdout()
     except (Exception, KeyboardInterrupt) as error:  # the one place that maps them all
         with _deaf_to_interrupts():
             flags = _flags(arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 
 
 @options.command(
@@ -24,4 +24,4 @@ def explain(
     if code is None or asked.as_json:
         asked.show(lambda: pages.explain_document(code), pages.codes_report)
     else:
-        streams.write_result(pages.page_of(code))
+        options.write_result(pages.page_of(code))

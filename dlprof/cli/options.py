@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import io
 import os
 import signal
 import sys
@@ -17,13 +18,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TextIO, get_args
 
 import click
 
-from dlprof.cli import BEGAN_S, streams
-from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, CommandOption
-from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
+from dlprof.cli import BEGAN_S
+from dlprof.cli.commands import (
+    IN_ASCII,
+    OPTIONS_PANEL,
+    Argument,
+    Command,
+    CommandOption,
+    silence_stdout,
+)
+from dlprof.errors import ExitCode, FileError, InterruptedSweepError, UsageError
 from dlprof.settings import options as table
 from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_SPACE, option_named
 
@@ -93,6 +101,80 @@ def resolve(
     return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
 
 
+def write_result(text: str) -> None:
+    """Write a result to stdout as it is, with one line end behind it."""
+    try:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+    except OSError as error:
+        silence_stdout()
+        raise FileError(
+            f"The result can't be written to stdout: {error.strerror}",
+            hint="The run file is kept; dlprof recommend shows it again.",
+        ) from None
+
+
+def write_file(path: Path, written: str | bytes, *, quiet: bool, also: str = "") -> None:
+    """Write a result to a file, and say so on stderr, and what else was written."""
+    from dlprof.files import replace_file  # most results go to stdout
+
+    if isinstance(written, str):
+        # Lone surrogates, which a file name may bring, have no bytes of their own.
+        written = written.encode("utf-8", errors="replace")
+    replace_file(path, written)
+    if not quiet:
+        sys.stderr.write(f"Written: {path}{also}\n")
+
+
+def print_result(document: Document, *, verbose: bool = False) -> None:
+    """Print a document to stdout, as wide and as colorful as stdout allows."""
+    write_result(_rendered(document, sys.stdout, verbose=verbose))
+
+
+def print_report(document: Document) -> None:
+    """Print a document to the process's stderr, wherever ``sys.stderr`` leads by now.
+
+    Raises:
+        OSError: It takes no more.
+        ValueError: It is closed.
+    """
+    stream = sys.__stderr__
+    if stream is not None:
+        encoding = _encoding(stream)
+        text = _rendered(document, stream).encode(encoding, IN_ASCII).decode(encoding)
+        stream.write(f"\n{text}\n")
+        stream.flush()
+
+
+def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
+    from rich.console import Console  # --help and --json answer without it
+
+    from dlprof.report.terminal import rendered  # as above
+
+    there = Console(file=stream, markup=False, highlight=False, emoji=False)
+    # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
+    # full: it renders for the stream, but not to it.
+    console = Console(
+        # By whose encoding Rich and dlprof choose blocks or ASCII.
+        file=io.TextIOWrapper(io.BytesIO(), encoding=_encoding(stream)),
+        width=there.width,
+        color_system="auto" if there.color_system else None,
+        force_terminal=there.is_terminal,
+        no_color=there.no_color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    return rendered(document, console, verbose=verbose)
+
+
+def _encoding(stream: TextIO) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What every command is asked."""
@@ -107,13 +189,13 @@ class Asked:
     def show(self, document: Callable[[], str], report: Callable[[], Document]) -> None:
         """Show a result as it is wanted."""
         if not self.as_json:
-            streams.print_result(report(), verbose=self.verbose)
+            print_result(report(), verbose=self.verbose)
         elif self.brief:
             from dlprof.report.documents import brief_document  # rarely wanted
 
-            streams.write_result(brief_document(document()))
+            write_result(brief_document(document()))
         else:
-            streams.write_result(document())
+            write_result(document())
 
 
 def command(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.errors import UsageError
 from dlprof.report.export.formats import format_for
 from dlprof.settings.options import ELSEWHERE_PANEL, LIMITED, PLACE
@@ -78,7 +78,7 @@ def recommend(
             sys.stderr.write(f"{saved}\n")
     if written_as not in {None, "text", "json"}:
         render = getattr(snippets, f"render_{written_as}")
-        streams.write_result(render(measured, answer))
+        options.write_result(render(measured, answer))
         return
     again = " ".join(  # the options as they were given, to be put into another command
         f"--{key.replace('_', '-')} {shlex.quote(str(value))}"

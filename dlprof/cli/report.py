@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.errors import UsageError
 from dlprof.report.export import formats
 from dlprof.report.export.formats import FORMATS, READ, format_for, refuse_existing
@@ -50,11 +50,11 @@ def report(
     measured = read_run(runs[0])
     if output is not None:
         written = formats.render_as(measured, written_as)
-        streams.write_file(output, written, quiet=asked.quiet)
+        options.write_file(output, written, quiet=asked.quiet)
     elif written_as == "text":
-        streams.print_result(formats.run_report(measured), verbose=asked.verbose)
+        options.print_result(formats.run_report(measured), verbose=asked.verbose)
     else:
-        streams.write_result(formats.render_as(measured, written_as).decode())
+        options.write_result(formats.render_as(measured, written_as).decode())
 
 
 def _index(
@@ -77,12 +77,12 @@ def _index(
         measured = read_run(run)
         rows.append(index_row(measured))
         if pages:  # written as they are read: many runs need not be in memory at once
-            streams.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
+            options.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
     index = index_report(rows, names)
     if output is not None:
         also = f", and a page for each of {len(pages)} runs beside it" if pages else ""
-        streams.write_file(output, formats.written(index, written_as), quiet=quiet, also=also)
+        options.write_file(output, formats.written(index, written_as), quiet=quiet, also=also)
     elif written_as == "text":
-        streams.print_result(index)
+        options.print_result(index)
     else:
-        streams.write_result(formats.written(index, written_as))
+        options.write_result(formats.written(index, written_as))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.cli.commands import Command, taking_values
 from dlprof.errors import FileError, UsageError
 
@@ -177,4 +177,4 @@ def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
                 click.echo(warning, file=sys.__stderr__)
     if on_screen:
         with contextlib.suppress(OSError, ValueError):
-            streams.print_report(script_report(run))
+            options.print_report(script_report(run))

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from dlprof.cli import options, streams
+from dlprof.cli import options
 from dlprof.errors import UsageError
 from dlprof.settings.options import SWEPT
 
@@ -54,7 +54,7 @@ def sweep(
     if print_config:
         from dlprof.settings.resolve import print_config as settings_as_toml
 
-        streams.write_result(settings_as_toml(settings, origins))
+        options.write_result(settings_as_toml(settings, origins))
         return
     path = options.run_path(output, settings.target, resume=resume)
     from dlprof.engine import run_sweep

@@ -20,18 +20,17 @@ from dlprof.engine.trials import (
     Outlook,
     SweepListener,
     as_stated,
+    calibrated,
     explanation_of,
     look_at,
     new_header,
     opened_runner,
-    sensible,
     sent,
     trial_cost,
 )
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.model.calibrate import fit
 from dlprof.records import (
     BY_COPY,
     Calibration,
@@ -377,9 +376,5 @@ class _Profile(Measuring):
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial shows it."""
-        found = fit(
-            evidence.explanations(),
-            evidence.trials("present", "calibration", "variant"),  # whose starts tell of more
-            batch_tensors=self.header.target.batch_tensors,
-        )
-        return sensible(found) if found.is_usable else None
+        tried = evidence.trials("present", "calibration", "variant")  # whose starts tell of more
+        return calibrated(evidence.explanations(), tried, self.header.target)

@@ -150,10 +150,8 @@ def gather_ranks(
         yield Ranks()
         return
     alike = {"words": [*words], "dlprof": __version__, **settings_to_json(settings)}
-    here = {
-        "directory": str(Path.cwd()),
-        "python": sys.prefix,
-    }  # of a machine, whose first runs all
+    # Of a machine, whose first runs all.
+    here = {"directory": str(Path.cwd()), "python": sys.prefix}
     said = {**here, **json.loads(json.dumps(alike))}
     # Two nodes may be on one machine, where somebody tries it.
     node = environ.get("GROUP_RANK", environ.get("SLURM_NODEID", ""))

@@ -26,17 +26,16 @@ from dlprof.engine.trials import (
     Measuring,
     SweepListener,
     as_stated,
+    calibrated,
     explanation_of,
     look_at,
     new_header,
     opened_runner,
     plan_sweep,
-    sensible,
 )
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
-from dlprof.model.calibrate import fit
 from dlprof.model.predict import Needs, needs
 from dlprof.model.work import Conditions
 from dlprof.records import (
@@ -278,7 +277,8 @@ class Sweep(Measuring):
         """Traced trials until batches are known; false if the budget ended them."""
         try:
             while not self._is_hopeless:
-                found = calibrated(self.so_far)
+                run, target = self.so_far, self.header.target
+                found = calibrated(run.explanations, run.trials, target)
                 self.so_far = dataclasses.replace(self.so_far, calibration=found)
                 proposal = next_calibration(self._useful(self.plan), self._explained(), found)
                 if proposal is None:
@@ -505,12 +505,6 @@ _MANY_PER_CORE, _MANY = (8, 16), 32
 in: on two cores that change their speed 16 gave 7 to 10 % more than 3, 32 a fifth more than 7, as
 whichever core is fast has something to do then. More have to keep within what they need by the
 calibration, as they take enough to harm others; fewer are just tried."""
-
-
-def calibrated(run: Run) -> Calibration | None:
-    """What a run's traced trials show of its batches; ``None`` where they show nothing."""
-    found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
-    return sensible(found) if found.is_usable else None
 
 
 def sweep_prediction(run: Run) -> SweepPrediction | None:

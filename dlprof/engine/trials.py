@@ -17,6 +17,7 @@ from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.machine.cgroups import read_cgroups, threads_left
 from dlprof.machine.launchers import launch_words
+from dlprof.model.calibrate import fit
 from dlprof.records import (
     COPIED_SIGN,
     PARTIAL_SIGN,
@@ -412,9 +413,12 @@ def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation |
     return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
-def sensible(found: Calibration) -> Calibration | None:
-    """A calibration that can be read again; ``None`` for one by a clock that makes no sense."""
-    return None if fault_of(found) else found
+def calibrated(
+    explanations: Sequence[Explanation], trials: Sequence[Trial], target: Target
+) -> Calibration | None:
+    """What traced trials show of batches; ``None`` for nothing, as by a clock without sense."""
+    found = fit(explanations, trials, batch_tensors=target.batch_tensors)
+    return found if found.is_usable and not fault_of(found) else None
 
 
 def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str, Any]:

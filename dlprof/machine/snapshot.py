@@ -195,6 +195,7 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     no_shm = "memory was not looked at, or there is no /dev/shm"
     reasons = {
         "other_runnable": (tree.wait_ns, no_delay),
+        "main_runnable": (tree.first_ns, no_delay),
         "run_queue_wait_fraction": (tree.wait_ns, no_delay),
         "throttled_fraction": (snapshot.throttled_ns, no_quota),
         **{f"{name}_pressure_fraction": (us, NO_PSI) for name, us in snapshot.pressures_us.items()},
@@ -220,7 +221,7 @@ def usage_between(
         return None if then is None or now is None else max(0, now - then)
 
     used, ran, waited = (grown(name) for name in ("cpu_ns", "run_ns", "wait_ns"))
-    asked, fetched = grown("read_chars"), grown("read_bytes")
+    asked, fetched, first_ns = (grown(name) for name in ("read_chars", "read_bytes", "first_ns"))
     own = used / window_ns if used is not None and first.tree.processes else None
     idle = _rate(first.idle_ns, last.idle_ns, window_ns)
     available = other = wait_fraction = other_runnable = None
@@ -246,6 +247,7 @@ def usage_between(
         other_cpu_cores=other,
         stolen_cpu_cores=_rate(first.stolen_ns, last.stolen_ns, window_ns),
         other_runnable=other_runnable,
+        main_runnable=None if first_ns is None else first_ns / window_ns,
         run_queue_wait_fraction=wait_fraction,
         throttled_fraction=_throttled_fraction(first, last, window_ns),
         **pressure_fractions(first.pressures_us, last.pressures_us, window_ns),

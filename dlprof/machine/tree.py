@@ -37,8 +37,9 @@ class TreeUsage:
     """Totals of a process tree since its first process started. ``None``: not reported here.
 
     CPU time is of everything that ever was in the tree; ``run_ns`` of the threads that were seen,
-    and ``wait_ns`` the time that these were runnable but waited for a core. ``read_chars`` are
-    bytes asked for by ``read``, ``read_bytes`` those fetched from storage.
+    and ``wait_ns`` the time that these were runnable but waited for a core; ``first_ns`` both of
+    these of the first processes alone. ``read_chars`` are bytes asked for by ``read``,
+    ``read_bytes`` those fetched from storage.
     """
 
     processes: int
@@ -47,6 +48,7 @@ class TreeUsage:
     wait_ns: int | None
     read_chars: int | None
     read_bytes: int | None
+    first_ns: int | None = None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class ProcessTree:
         self._members = members
         alive = members.values()
         known = any(member.threads for member in alive) or bool(self._gone_run_ns)
+        first = [members[pid] for pid in self._first if pid in members]
         # A reaped child's counters are in its parent's, so a plain sum loses none of them.
         io = [member.io for member in alive if member.io is not None]
         self._read_chars = max(self._read_chars, sum(each.read_chars for each in io))
@@ -145,6 +148,7 @@ class ProcessTree:
             cpu_ns=self._unsettled_ns + sum(m.cpu_ns + m.reaped_ns for m in alive),
             run_ns=self._gone_run_ns + sum(m.run_ns for m in alive) if known else None,
             wait_ns=self._gone_wait_ns + sum(m.wait_ns for m in alive) if known else None,
+            first_ns=sum(m.run_ns + m.wait_ns for m in first) if known and first else None,
             read_chars=self._read_chars if has_io else None,
             read_bytes=self._read_bytes if has_io else None,
         )

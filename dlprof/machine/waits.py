@@ -88,7 +88,9 @@ def parse_wait(
     """
     call, arguments = _call(syscall, machine)
     if call in _BY_CHANNEL:
-        known = _by_channel(channel or "")
+        inside = (channel or "").strip()
+        begun = (wait for wait, names in _CHANNELS.items() if inside.startswith(names))
+        known: Wait = "running" if inside in {"", "0"} else next(begun, "other")
         # A call that waits shows no function for the moment in which it wakes up. And what is
         # printed into a pipe waits for whoever reads that.
         prints = call == "write" and known == "handover" and arguments[:1] in ([1], [2])
@@ -154,15 +156,6 @@ def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
     if not words or words[0] == "running":
         return "".join(words[:1]), []
     return _CALLS.get(machine, {}).get(_number(words[0]), ""), [_number(w) for w in words[1:]]
-
-
-def _by_channel(channel: str) -> Wait:
-    if channel.strip() in {"", "0"}:
-        return "running"
-    for wait, beginnings in _CHANNELS.items():
-        if channel.startswith(beginnings):
-            return wait
-    return "other"
 
 
 def _number(word: str) -> int:

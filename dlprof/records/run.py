@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from dlprof import late
@@ -148,6 +148,11 @@ class Run(Shown):
             for trial in self.trials
             if trial.outcome == "completed" and trial.purpose == "measure"
         )
+
+    def crowded(self, trials: Iterable[Trial]) -> int:
+        """How many of its trials are doubtful, and were beside others that took the cores."""
+        usable = self.header.machine.usable_cores
+        return sum(trial.noisy and trial.node_usage.is_crowded(usable) for trial in trials)
 
     @property
     def resume_command(self) -> str:

@@ -98,6 +98,9 @@ class Usage:
     # Threads of other processes that ran or were runnable, on the whole machine, mean over looks
     # five times a second: how many cores others would use. Of a script, by the load average.
     other_runnable: float | None = None
+    # Threads of the main process that ran or were runnable, mean: near 1 it is what sets the rate,
+    # however many workers there are.
+    main_runnable: float | None = None
     # Run-queue delay over that plus CPU time. Above about 0.3 the trial is short of cores.
     run_queue_wait_fraction: float | None = None
     # Share of the window in which a cgroup quota throttled the trial.

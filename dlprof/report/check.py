@@ -586,11 +586,26 @@ def render_junit(check: CheckReport) -> str:
     """
     suites, name = ET.Element("testsuites", name="dlprof check"), target_name(check)
     suite = ET.SubElement(suites, "testsuite", name=name)
+
+    def case(label: str) -> ET.Element:
+        about = {"classname": f"dlprof.check.{name}", "name": short(label), "time": "0"}
+        return ET.SubElement(suite, "testcase", about)
+
+    allowed = f"allowed: {short(check.override)}" if check.override else "only a warning"
     for gate in check.target.verdict.gates:
-        _judged(_case(suite, name, gate.label), check, gate)
+        found, message = case(gate.label), sentence(gate.explanation)
+        text = message
+        for metric, view, base, change, shift, limit, _ in rows([gate] if gate.views else []):
+            text += f"\n{metric}{view}: {base} -> {change}, {shift}; limit {limit}"
+        if gate.state == "fail" and not (check.override or check.warn_only):
+            ET.SubElement(found, "failure", message=message, type=gate.reason).text = text
+        elif gate.state != "pass":
+            message += f" ({allowed})" if gate.state == "fail" else ""
+            ET.SubElement(found, "skipped", message=message)
+        ET.SubElement(found, "system-out").text = text
     for label, why in not_judged(check).items():
         message = sentence(f"{label} was not judged: {why}.")
-        ET.SubElement(_case(suite, name, label), "skipped", message=message)
+        ET.SubElement(case(label), "skipped", message=message)
     suite.set("time", f"{check.target.measured_s:.3f}")
     if check.started_at:
         suite.set("timestamp", short(check.started_at).removesuffix("Z"))
@@ -602,25 +617,6 @@ def render_junit(check: CheckReport) -> str:
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
-    case = {"classname": f"dlprof.check.{name}", "name": short(label), "time": "0"}
-    return ET.SubElement(suite, "testcase", case)
-
-
-def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
-    message = text = sentence(gate.explanation)
-    for metric, view, base, change, shift, limit, _ in rows([gate] if gate.views else []):
-        text += f"\n{metric}{view}: {base} -> {change}, {shift}; limit {limit}"
-    if gate.state == "fail" and not (check.override or check.warn_only):
-        ET.SubElement(case, "failure", message=message, type=gate.reason).text = text
-    elif gate.state == "fail":
-        reason = f"allowed: {short(check.override)}" if check.override else "only a warning"
-        ET.SubElement(case, "skipped", message=f"{message} ({reason})")
-    elif gate.state != "pass":
-        ET.SubElement(case, "skipped", message=message)
-    ET.SubElement(case, "system-out").text = text
 
 
 MOST_SUMMARY_BYTES = 1024 * 1024 - 4096

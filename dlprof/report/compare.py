@@ -12,7 +12,7 @@ from dlprof.advise.wording import disturbed_text, end_text
 from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
-from dlprof.report.labels import gain_text, interval_text, rate_text
+from dlprof.report.labels import certainty, gain_text, interval_text, rate_text
 from dlprof.report.text import shortened
 from dlprof.units import counted
 
@@ -72,11 +72,9 @@ def _certainty(comparison: Comparison) -> doc.Row:
     said = [*comparison.doubts, *said]
     more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
     low = comparison.ratio.low is None or comparison.ratio.is_wide
-    level: tuple[str, doc.Tone] = ("low", "bad") if low else ("medium", "warn")
-    if not said and not low:
-        level = "high", "good"
     trials = " and ".join(f"{counted(n, 'trial')} of {name}" for name, n in counts.items())
-    return "Certainty", (doc.Styled(*level), f": {said[0] + more if said else trials}")
+    why = said[0] + more if said else trials
+    return certainty("low" if low else "medium" if said else "high", why)
 
 
 def _fix(comparison: Comparison) -> Iterator[doc.Row]:

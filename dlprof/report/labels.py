@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
 from dlprof.advise.wording import end_text, loss_text
-from dlprof.records import USELESS, Config, Estimate, GpuUsage, Run, Trial, Usage
-from dlprof.report.document import Bar, Block, Chart, Column, Tone, chart, hint
+from dlprof.records import USELESS, Confidence, Config, Estimate, GpuUsage, Run, Trial, Usage
+from dlprof.report.document import Bar, Block, Chart, Column, Row, Styled, Tone, chart, hint
 from dlprof.report.text import clean
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -113,6 +113,12 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
     none = gain.low <= 1
     shown = f"{ratio_text(gain.value)}, {interval}" if none else interval
     return f"{'no measurable gain' if none else ratio_text(gain.value)}{behind} ({shown})"
+
+
+def certainty(level: Confidence, why: str) -> Row:
+    """How sure an answer is, and why no surer."""
+    tones: dict[Confidence, Tone] = {"high": "good", "medium": "warn", "low": "bad"}
+    return "Certainty", (Styled(level, tones[level]), f": {why}")
 
 
 def default_named(config: Config) -> str:

@@ -21,12 +21,13 @@ from dlprof.report import document as doc
 from dlprof.report.check import check_report
 from dlprof.report.compare import comparison_report
 from dlprof.report.export.formats import render_html
+from dlprof.report.labels import certainty
 from dlprof.report.machine import machine_report, profile_report
 from dlprof.report.page import to_html
 from dlprof.report.predict import feed_report, forecast_report
 from dlprof.report.script import loader_report
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import certainty, expected_of
+from dlprof.report.sweep import expected_of
 from dlprof.report.transfer import transfer_report
 
 
@@ -48,7 +49,7 @@ def _recommendation(advice: Recommendation) -> doc.Document:
     rows: tuple[doc.Row, ...] = (
         ("Recommended", doc.Styled(advice.config.text, "strong")),
         *((name.capitalize(), words) for name, words in expected_of(advice)),
-        certainty(advice),
+        certainty(advice.confidence, advice.confidence_reason),
     )
     return doc.Document(
         title="recommended settings",

@@ -67,7 +67,16 @@ def _add(parent: Element, block: doc.Block) -> None:
         case doc.Table():
             _add_table(parent, block)
         case doc.Card():
-            _add_card(parent, block)
+            made = SubElement(parent, "article", {"class": "card"})
+            title = SubElement(made, "h3")
+            title.text = clean(block.title)
+            if block.code:
+                SubElement(title, "span", {"class": "soft"}).text = f" {clean(block.code)}"
+            if block.level:
+                kind = {"class": f"level {block.tone}"}
+                SubElement(title, "span", kind).text = clean(block.level)
+            for each in block.blocks:
+                _add(made, each)
         case doc.Code():
             frame = SubElement(SubElement(parent, "div", {"class": "block"}), "pre")
             SubElement(frame, "code").text = clean_lines(block.text)
@@ -91,18 +100,6 @@ def _add_words(parent: Element, words: doc.Words) -> None:
         if span.link:
             made.set("href", span.link)
         made.text = clean_within(span.text)
-
-
-def _add_card(parent: Element, card: doc.Card) -> None:
-    made = SubElement(parent, "article", {"class": "card"})
-    title = SubElement(made, "h3")
-    title.text = clean(card.title)
-    if card.code:
-        SubElement(title, "span", {"class": "soft"}).text = f" {clean(card.code)}"
-    if card.level:
-        SubElement(title, "span", {"class": f"level {card.tone}"}).text = clean(card.level)
-    for block in card.blocks:
-        _add(made, block)
 
 
 def _add_table(parent: Element, table: doc.Table) -> None:

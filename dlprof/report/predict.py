@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.forecast import Calibrated, Feed, Forecast, ForecastRow
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, WITHIN
@@ -18,6 +18,7 @@ from dlprof.report.labels import (
     IN_TRIALS,
     MOST_BARS,
     Rated,
+    certainty,
     cores_text,
     count_text,
     default_named,
@@ -55,8 +56,8 @@ def forecast_report(forecast: Forecast) -> doc.Document:
     rated, whole = [], len(forecast.rows)
     some = "all" if len(rows) == whole else f"{len(rows):,} of"
     for row in forecast.rows:
-        notes = [*sweep.beyond_limit(row.beyond), *(["measured"] if row.measured else [])]
-        notes += sweep.alike(row.config, forecast.pick, row.ratio)
+        known = "measured" if row.measured else ""
+        notes = sweep.bar_notes(row.config, forecast.pick, row.ratio, row.beyond, known)
         rated.append(Rated(row.config, _rate(row), ", ".join(notes)))
     # Each that was named is an answer, which no screen leaves out; of a long range some will do.
     asked = "num_workers" in forecast.named
@@ -121,7 +122,7 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
         yield "Ranks", _runs_out(forecast)
     if forecast.accelerators is not None:
         yield "Utilization", accelerators_text(forecast.accelerators)
-    yield sweep.certainty(forecast)
+    yield certainty(forecast.confidence, forecast.confidence_reason)
     if alone:
         yield from sweep.what_failed(run)
 
@@ -394,7 +395,15 @@ def _feed_rows(feed: Feed, everyone: str) -> Iterator[doc.Row]:
         size = feed.batch_bytes_per_s
         moved = "" if size is None else f"; batches of {format_bytes(size)}/s{everyone}"
         yield "Throughput", f"{rate_text(feed.samples_per_s)}{each}{moved}"
-    yield sweep.certainty(feed)
+    yield certainty(feed.confidence, feed.confidence_reason)
+
+
+_LEAST_BOUNDS: Mapping[str, str] = {
+    "workers": "more workers give no more: they may share a limit, such as the rate of a server, "
+    "or an epoch has no more batches",
+    "lock": "workers wait for each other",
+    "storage": "storage gives no more",
+}
 
 
 def _is_fed(feed: Feed) -> bool:
@@ -416,4 +425,5 @@ def _fed(feed: Feed) -> str:
     takes = f"receiving batches alone takes {least}"
     if (work := feed.calibrated.main_work) != RECEIVING:
         takes = f"{work} and receiving batches take {least}"
+    takes = _LEAST_BOUNDS.get(feed.least_bound, takes)
     return f"{wait} {loaders} it below {asked} (--max-wait), as {takes}"

@@ -11,8 +11,6 @@ from dlprof.advise.scaling import straggler_of, waits_for_late
 from dlprof.advise.thresholds import NOTABLE
 from dlprof.records import (
     SCRIPT_SPEC,
-    Copies,
-    Diagnosis,
     Finding,
     Headroom,
     Run,
@@ -23,7 +21,7 @@ from dlprof.records import (
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards, listed, more_findings
-from dlprof.report.labels import about_file, gain_text, percent_text, ratio_text
+from dlprof.report.labels import about_file, certainty, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -113,7 +111,16 @@ def _answer(run: Run) -> Iterator[doc.Row]:
         if shown[0].fix is not None:
             yield _certainty(shown[0])
     elif diagnosis is not None and run.watched:
-        yield from _without_cause(run, diagnosis)
+        # None was found for the loader that is waited for, or none is known: what others show says
+        # nothing of that one.
+        sign, looked = _slowest(run.watched).unknown_sign, bool(diagnosis.trials)
+        unknown = next((each for each in diagnosis.notes if each.startswith(sign)), "")
+        if looked and not unknown:
+            yield from answer(())
+        elif diagnosis.notes:
+            yield "Bottleneck", unknown or diagnosis.notes[0]
+        if looked:
+            yield from _to_gain(run)
     yield from training_facts(run)
     notes = () if run.script is None else run.script.notes
     tuned = [note.removeprefix(_TUNING) for note in notes if note.startswith(_TUNING)]
@@ -121,21 +128,6 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
         yield "Tuning", f"{len(tuned) - 1} more results: -v"
-
-
-def _without_cause(run: Run, diagnosis: Diagnosis) -> Iterator[doc.Row]:
-    """That none was found for the loader that is waited for, or why none is known.
-
-    What others show says nothing of that one.
-    """
-    sign, looked = _slowest(run.watched).unknown_sign, bool(diagnosis.trials)
-    unknown = next((each for each in diagnosis.notes if each.startswith(sign)), "")
-    if looked and not unknown:
-        yield from answer(())
-    elif diagnosis.notes:
-        yield "Bottleneck", unknown or diagnosis.notes[0]
-    if looked:
-        yield from _to_gain(run)
 
 
 def _certainty(first: Finding | None = None) -> doc.Row:
@@ -148,8 +140,7 @@ def _certainty(first: Finding | None = None) -> doc.Row:
         why = "the gain has no interval" if bare else shares or "the CI leaves out how runs vary"
         low = bare or bool(first.doubtful)
         more = "the cause is in doubt" if first.doubtful else why
-    level = doc.Styled("low", "bad") if low else doc.Styled("medium", "warn")
-    return "Certainty", (level, f": the script ran once; {more}")
+    return certainty("low" if low else "medium", f"the script ran once; {more}")
 
 
 def _data_wait(run: Run) -> str:
@@ -402,7 +393,7 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
     return doc.Card(title=loader.name, code=", ".join(about), blocks=tuple(blocks))
 
 
-def _made(loader: WatchedLoader) -> str:
+def _facts(loader: WatchedLoader) -> Iterator[str]:
     made = f"{counted(loader.batches, 'batch')} in {counted(loader.epochs, 'epoch')}"
     if (left := loader.epochs - loader.epochs_completed) > 0:
         made += f", {left:,} of them left half way"
@@ -411,15 +402,19 @@ def _made(loader: WatchedLoader) -> str:
         rates.append(f"the same samples up to {loader.config.num_workers} times")
     elif loader.samples_per_s is not None:
         rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
-    return "; ".join(filter(None, (made, ", ".join(rates))))
-
-
-def _facts(loader: WatchedLoader) -> Iterator[str]:
-    yield _made(loader)
-    if loader.copies is not None:
-        yield _copies(loader, loader.copies)
-    if loader.headroom is not None:
-        found = loader.headroom
+    yield "; ".join(filter(None, (made, ", ".join(rates))))
+    if (copies := loader.copies) is not None:  # the first batches stand for all
+        text = (
+            f"exposed copies to {copies.device}: {format_duration(copies.exposed_s)} of each step"
+        )
+        if loader.step is not None and copies.exposed_s is not None:
+            rest_s = max(0.0, loader.step.mean_s - copies.exposed_s)
+            text += f", the rest takes {format_duration(rest_s)}"
+        if copies.hidden_s:
+            text += f"; {format_duration(copies.hidden_s)} more overlap with it"
+        pinned = percent_text(copies.pinned_fraction)
+        yield f"{text}; {format_bytes(copies.bytes)} a batch, {pinned} of it pinned"
+    if (found := loader.headroom) is not None:
         yield headroom_text(found)
         live, again = found.live_batches, found.replayed_batches
         waiting = percent_text(max(0.0, found.waiting_fraction.value))
@@ -443,15 +438,3 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         yield f"{format_duration(loader.nested_s)} of its waits are inside another loader's"
     if loader.failures:
         yield f"{counted(loader.failures, 'call')} failed, the last: {loader.failure}"
-
-
-def _copies(loader: WatchedLoader, copies: Copies) -> str:
-    """Copies to the device apart from the rest of the step; the first batches stand for all."""
-    text = f"exposed copies to {copies.device}: {format_duration(copies.exposed_s)} of each step"
-    if loader.step is not None and copies.exposed_s is not None:
-        rest_s = max(0.0, loader.step.mean_s - copies.exposed_s)
-        text += f", the rest takes {format_duration(rest_s)}"
-    if copies.hidden_s:
-        text += f"; {format_duration(copies.hidden_s)} more overlap with it"
-    pinned = percent_text(copies.pinned_fraction)
-    return f"{text}; {format_bytes(copies.bytes)} a batch, {pinned} of it pinned"

@@ -37,6 +37,7 @@ from dlprof.report.labels import (
     IN_TRIALS,
     Rated,
     about_file,
+    certainty,
     cores_text,
     default_named,
     gain_text,
@@ -71,9 +72,9 @@ from dlprof.units import (
 )
 
 if TYPE_CHECKING:  # dlprof recommend answers without predictions
-    from dlprof.advise.forecast import Accelerators, Answer
+    from dlprof.advise.forecast import Accelerators
 
-_CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
+
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)  # a call in a traceback
@@ -136,12 +137,6 @@ def title_of(run: Run) -> str:
     return f"{run.header.target.spec} on {run.header.machine.hostname}"
 
 
-def certainty(found: Recommendation | Answer) -> doc.Row:
-    """How sure an answer is, and why no surer."""
-    level = found.confidence
-    return "Certainty", (doc.Styled(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
-
-
 def first(run: Run, *, found: bool = True) -> Iterator[doc.Block]:
     """What is said before all else: settings whose data is wrong, or that fail.
 
@@ -202,7 +197,7 @@ def _answer(
         yield "Data wait", _wait(advice, wait)
     if (least := _least_loss(advice)) is not None and least.config != pick:
         yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
-    yield certainty(advice)
+    yield certainty(advice.confidence, advice.confidence_reason)
     yield from _grows(advice)
     if asked and not how:
         yield "Asked for", asked
@@ -236,11 +231,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     default = Config(batch_size=pick.batch_size)
     own = {present: YOURS, default: default_named(pick)} | {present: YOURS}
     compared = [(rates[each], name) for each, name in own.items() if each in rates and each != pick]
-    cores = run.header.machine.usable_cores
     seen = [trial for trial in run.completed if trial.config == pick]
-    crowd = [each.noisy and each.node_usage.is_crowded(cores) for each in seen]
-    # More of what others disturb is no surer.
-    again = "sweep again on a quieter machine" if 2 * sum(crowd) > len(crowd) else _more(run)
+    crowded = 2 * run.crowded(seen) > len(seen)  # more of what others disturb is no surer
+    again = "sweep again on a quieter machine" if crowded else _more(run)
     if compared:
         sure = advice.certificate if advice.basis == "measured" else None
         gains = gains_text(compared, sure, run.completed)
@@ -401,9 +394,8 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     shown = []
     for each in advice.rates:
         rate = each.samples_per_s
-        notes = [*beyond_limit(each.beyond)]
-        notes += [] if each.measured or estimated else ["predicted"]
-        notes += alike(each.config, pick, each.ratio)
+        known = "" if each.measured or estimated else "predicted"
+        notes = bar_notes(each.config, pick, each.ratio, each.beyond, known)
         # Beside one that is too wide for a figure, that of what is recommended is, too.
         about = rate.is_wide or (unsure and each.config == pick and rate.low is not None)
         notes += [f"95% CI {interval_text(rate)}"] if about else []
@@ -412,20 +404,20 @@ def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     return rates_chart(shown, pick, present, unit=f"{unit}, estimated" if estimated else unit)
 
 
-def beyond_limit(beyond: str) -> Iterator[str]:
-    """The limit that one doesn't keep, without what it needs."""
-    if beyond:
-        yield f"beyond {beyond.partition(': ')[0]}"
+def bar_notes(
+    config: Config, pick: Config | None, ratio: Estimate | None, beyond: str, known: str
+) -> list[str]:
+    """What is behind a bar: the limit that it breaks, how it is known, that ``pick`` is no faster.
 
-
-def alike(config: Config, pick: Config | None, ratio: Estimate | None) -> Iterator[str]:
-    """That one may be as fast as what is recommended, by the one's rate over the other's."""
-    if config == pick or pick is None or ratio is None or ratio.low is None or ratio.high is None:
-        return
-    if ratio.low <= 1 <= ratio.high:
+    ``ratio`` is its rate over that of ``pick``.
+    """
+    notes = [f"beyond {beyond.partition(': ')[0]}" if beyond else "", known]
+    unclear = ratio is not None and ratio.low is not None and ratio.low <= 1 <= ratio.ends[1]
+    if unclear and pick is not None and pick != config:
         # Of a cheaper one that it is as fast is not likely enough to recommend it.
         cheaper = config.cost_key < pick.cost_key
-        yield "perhaps as fast" if cheaper else "same within noise"
+        notes.append("perhaps as fast" if cheaper else "same within noise")
+    return [*filter(None, notes)]
 
 
 def _details(

@@ -9,7 +9,7 @@ that rest on figures of their own (loading without workers), ``d_i`` how far thi
 changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
 model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
 the speed of the cores in that very window, times the share of them that the loader computes on,
-``y_t`` what others took of the cores, against the usual, times the same. All errors have
+``y_t`` how many others wanted cores, against the usual, times the same. All errors have
 heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is outvoted by the
 others; how far off predictions are is learned from those that were measured, as far as their trials
 show it (MacKay 1992), so that a model which proves wrong, altogether or of some, claims less of the
@@ -32,7 +32,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dlprof.records import Config, Estimate, PredictedCell, Run, Trial
+from dlprof.records import Config, Estimate, PredictedCell, Run, Trial, Usage
 from dlprof.records.record import record
 from dlprof.stats.intervals import t_quantile, t_tail
 
@@ -144,10 +144,11 @@ class ObservedRate:
     noisy: bool = False  # whether others disturbed it
     # ``log_sd`` of one that others disturb alike all the time.
     steady_log_sd: float = COMPUTING_LOG_SD
-    # Natural logarithm of the share of the cores that others left it, or where groups share them,
-    # of cores in cores and threads of others that wanted one; ``None`` where unknown.
+    # Natural logarithm of the share of the cores that others left it; ``None`` where unknown.
     log_left: float | None = None
     log_wanted: float = 0.0  # the same of those that it would use if others left it all
+    # Threads of others that wanted one of these cores, for each; ``None`` where nobody counted.
+    others_wanted: float | None = None
     # Configurations of one group have the same rate by construction; empty for one that stands
     # alone.
     group: str = ""
@@ -188,19 +189,17 @@ def observe(
     wait = trial.wait_fraction if wait is None else wait
     share = _cpu_share(trial, wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
-    node, log_left, log_wanted = trial.node_usage, None, 0.0
+    node, log_left, log_wanted, others_wanted = trial.node_usage, None, 0.0, None
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
         log_left = -math.log1p(others / left)
-        if node.fair_cpu_cores is not None and others:
-            # A group's share grows with its threads at the others' expense, so that what these took
-            # is the configuration's own doing: how many wanted cores is not. Looks may miss them.
-            runnable = node.other_runnable or 0.0
-            wanting = max(others, runnable * others / (node.other_cpu_cores or others))
-            log_left = -math.log1p(wanting / (left + others))
+        if node.other_runnable is not None:
+            here = others / (node.other_cpu_cores or others or 1.0)
+            others_wanted = here * node.other_runnable / (left + others)
         ranks = left / max(usage.available_cpu_cores or 0.0, 0.01)
-        wanted = ranks * max(1, trial.config.num_workers) * max(_cpu_share(trial, None), 0.01)
-        log_wanted = min(0.0, math.log(wanted / (left + others)))
+        if (runnable := _runnable(usage)) is None:
+            runnable = max(1, trial.config.num_workers) * _cpu_share(trial, None)
+        log_wanted = min(0.0, math.log(ranks * max(runnable, 0.01) / (left + others)))
     if trial.noisy:
         # Half of what the cores that others took would have added. Where the kernel shares them
         # between groups, one alone takes half of them: who takes more are many, and so steadier.
@@ -221,6 +220,7 @@ def observe(
         steady_log_sd=min(max(steady, within, _LEAST_LOG_SD), _MOST_LOG_SD),
         log_left=log_left,
         log_wanted=log_wanted,
+        others_wanted=others_wanted,
         group="" if trial.whole_epochs else _steady_group(trial.config),
         whole_epochs=trial.whole_epochs,
         cpu_share=share,
@@ -231,20 +231,33 @@ def observe(
     )
 
 
+def _runnable(usage: Usage) -> float | None:
+    """Threads of the loader that ran or waited for a core; ``None`` where that isn't known."""
+    own, delayed = usage.own_cpu_cores, usage.run_queue_wait_fraction
+    if own is None or delayed is None or usage.throttled_fraction:
+        return None
+    return own / max(0.01, 1 - delayed)
+
+
 def _cpu_share(trial: Trial, wait: float | None) -> float:
     """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown.
 
-    That in which they only waited for a core counts, too. As far as loading sets the rate: not at
+    That in which they only waited for a core counts, too. Of workers, or of main, which takes all
+    their batches in: who is nearer to its limit sets the rate. As far as loading sets it: not at
     all where the step never waits for it. ``wait`` is the share of the time in which the step
     waits; ``None`` is for while it does.
     """
-    own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
-    workers, delayed = trial.config.num_workers, trial.usage.run_queue_wait_fraction
-    cores = math.inf if available is None else available  # 0 where others left it none
-    if delayed is not None and not trial.usage.throttled_fraction:
-        cores = math.inf  # the delay says what it lacked: of what sleeps others may take the rest
-    most = min(max(1, workers), cores) * max(0.0, 1 - (delayed or 0.0))
-    share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
+    usage, workers = trial.usage, trial.config.num_workers
+    own, available, runnable = usage.own_cpu_cores, usage.available_cpu_cores, _runnable(usage)
+    share = 1.0
+    if runnable is not None:
+        main = (usage.main_runnable or 0.0) if workers else 0.0
+        share = max(main, (runnable - main) / max(1, workers))
+    elif own is not None:
+        cores = math.inf if available is None else available  # 0 where others left it none
+        most = min(max(1, workers), cores) * (1 - (usage.run_queue_wait_fraction or 0.0))
+        share = own / most if most > 0 else 1.0
+    share = min(1.0, max(0.0, share))
     if not workers:  # the time of its step, in which nothing is loaded, is a part of the window
         return min(1.0, share / (trial.wait_fraction or 1.0)) * (1.0 if wait is None else wait)
     # Share of waiting of a step beside workers, from which loading sets the rate alone.
@@ -1151,11 +1164,20 @@ def _kept_off(observations: Sequence[ObservedRate]) -> list[float | None]:
     all that it could use is not slower beside others, and that it was not disturbed is no sign that
     they were gone. ``None`` where it isn't known: nobody looked, or what disturbed it doesn't show
     there, as others that use up the same quota don't.
+
+    What a loader gets grows with its threads at the others' expense, so that what these took is its
+    configuration's own doing: how many wanted cores is not, if they were counted.
     """
-    left = [
-        None if o.noisy and o.log_left is not None and o.log_left > -_UNSEEN else o.log_left
-        for o in observations
-    ]
+    counted = any(o.others_wanted is not None for o in observations)
+
+    def left_of(o: ObservedRate) -> float | None:
+        if o.log_left is None or (o.noisy and o.log_left > -_UNSEEN):
+            return None
+        # In a window that no look was in, and beside what looks missed, they took as much.
+        wanted = max(-math.expm1(o.log_left), o.others_wanted or 0.0)
+        return -math.log1p(wanted) if counted else o.log_left
+
+    left = [left_of(o) for o in observations]
     known = [each for each in left if each is not None]
     usual = math.fsum(known) / max(1, len(known))
     return [

@@ -11,7 +11,7 @@ from typing import Any
 from dlprof.records import UNEVEN_SIGN, Copies, Failure, RankFigures, Trial, Usage, UsageSample
 from dlprof.records.codec import from_json
 from dlprof.trial import failures
-from dlprof.trial.estimate import Throughput
+from dlprof.trial.measure import Throughput
 from dlprof.trial.protocol import Message, TrialRequest, error_of, record_of
 from dlprof.units import format_duration
 
@@ -265,7 +265,7 @@ def _epochs(trials: Sequence[Trial], ranks: Sequence[RankFigures]) -> tuple[list
 def _share(usage: Usage, ranks: int) -> Usage:
     """What each rank had of what all of them used together."""
     shares: dict[str, Any] = {}
-    for name in ("own_cpu_cores", "available_cpu_cores", "read_bytes_per_s"):
+    for name in ("own_cpu_cores", "available_cpu_cores", "main_runnable", "read_bytes_per_s"):
         if (value := getattr(usage, name)) is not None:
             shares[name] = value / ranks
     for name in ("pss_peak_bytes", "shm_peak_bytes"):

@@ -303,7 +303,7 @@ class Server:
         serve(
             self._channel,
             {"build": self._build, "open": self._open, "block": self._block},
-            failed=_failed,
+            failed=lambda error: {"event": "failed", "failure": failures.classify(error)},
         )
         if self._warm is not None:
             self._warm.close()
@@ -375,11 +375,6 @@ def _stray(moved: Sequence[Sequence[str]]) -> str:
     files = [each for each in found if isinstance(each, str)]
     pairs = zip(files, relocated(files, moved), strict=True)
     return next((file for file, place in pairs if file != place), "")
-
-
-def _failed(error: BaseException) -> Message:
-    failure = failures.classify(error)
-    return {"event": "failed", "failure": failure}
 
 
 def main() -> None:

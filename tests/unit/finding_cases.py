@@ -43,6 +43,7 @@ class Loader:
     fetch_io: float = 0.0
     starved: float = 0.0
     collate_cpu: float = 0.0002
+    collate_io: float = 0.0
     put_cpu: float = 0.0001
     receive: float = 0.0003
     hand_shake: float = 0.0
@@ -81,7 +82,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
     stages = [
         stage("dispatch", loader.dispatch),
         making,
-        stage("collate", loader.collate_cpu),
+        stage("collate", loader.collate_cpu, loader.collate_io),
         stage("rebuild", loader.receive, loader.hand_shake),
         stage("hold_up", 0.0, loader.hold_up),
         stage("wait", 0.0, wait),
@@ -103,7 +104,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
         workers=tuple(_worker(loader, number) for number in range(count)),
         costs=BatchCosts(
             cpu_s=(loader.fetch_cpu + loader.collate_cpu,) * 4,
-            io_s=(loader.fetch_io,) * 4,
+            io_s=(loader.fetch_io + loader.collate_io,) * 4,
             run_queue_s=(loader.starved,) * 4,
             put_cpu_s=(loader.put_cpu if count else 0.0,) * 4,
             receive_cpu_s=(loader.receive if count else 0.0,) * 4,

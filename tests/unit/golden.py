@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from dlprof.cli.streams import IN_ASCII
+from dlprof.cli.commands import IN_ASCII
 from dlprof.report.document import Document
 from dlprof.report.terminal import Screen
 

@@ -429,6 +429,18 @@ def test_threads_that_wait_for_each_other_are_no_slow_collating(
         assert found[0].code == first or queue_s == 0
 
 
+@pytest.mark.parametrize(("put_s", "first"), [(0.0, "too_few_workers"), (0.1, "cpu.threads")])
+def test_workers_that_bring_more_than_one_thread_does_come_before_it(
+    put_s: float, first: str
+) -> None:
+    """As seen of JPEG files beside others: a worker computes in one thread, too."""
+    loader = Loader(config=config(0), fetch_cpu=0.152, starved=0.7, rate=1.1)
+    worker = Loader(config=config(1), fetch_cpu=0.034, put_cpu=put_s)
+    found = find(_beside_threads(evidence(loader, calibrations=[worker]), 0.153))
+    assert found[0].code == first
+    assert "cpu.threads" in codes(found)
+
+
 @pytest.mark.parametrize(
     ("waits", "code"),
     [

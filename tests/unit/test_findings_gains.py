@@ -334,6 +334,22 @@ def test_what_to_do_about_collating_depends_on_whose_function_it_is() -> None:
     assert [fix is not None and bool(fix.code) for fix in fixes] == [True, True, False]
 
 
+@pytest.mark.parametrize("tried", [False, True])
+def test_collating_that_is_blocked_is_done_by_more_workers(*, tried: bool) -> None:
+    """As a tokenizer on a server: there is nothing to compute in another way."""
+    asks = Loader(config=config(1), rate=24, fetch_cpu=0.0002, collate_io=0.04)
+    more = {config(16): 12.0} if tried else {}
+    first, *rest = find(evidence(asks, variants=more))
+    assert first.code == "collate"
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs["num_workers"] == 16
+    assert "Python" not in first.fix.text
+    assert not first.fix.code
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(12.0 if tried else 16.0, rel=0.2)
+    assert "too_few_workers" not in [each.code for each in rest]
+
+
 def test_collating_in_python_keeps_main_waiting_for_the_workers_answer() -> None:
     """Of the 6 ms that receiving a tensor takes, all but 0.3 are the worker's collating."""
     lists = Loader(config=config(1), rate=45, fetch_cpu=0.0005, collate_cpu=0.02)

@@ -772,6 +772,26 @@ def test_what_costs_the_cpu_time_is_named_beside_the_neighbors() -> None:
     assert "of the time to make a batch with a core at hand" in found[1].explanation
 
 
+def test_how_many_others_there_are_is_known_by_the_looks_of_all_trials() -> None:
+    """One neighbor may be 1.6 threads in five looks, and takes half of two cores by itself."""
+    crowd = Usage(
+        own_cpu_cores=1.0, available_cpu_cores=1.0, other_cpu_cores=1.0,
+        run_queue_wait_fraction=0.5, other_runnable=1.6,
+    )  # fmt: skip
+    loader = Loader(fetch_cpu=0.015, starved=0.025, rate=25.0)
+    for others, first in ((1.0, "fetch.cpu"), (1.9, "cpu.neighbours")):
+        tried = [Loader(config=config(n), fetch_cpu=0.015, starved=0.025) for n in (0, 1, 3, 4)]
+        seen = evidence(loader, usage=crowd, calibrations=tried)
+        later = dataclasses.replace(crowd, other_runnable=others)
+        observed = [
+            each
+            if each.trial.config == seen.config
+            else dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=later))
+            for each in seen.observations
+        ]
+        assert find(dataclasses.replace(seen, observations=tuple(observed)))[0].code == first
+
+
 def test_quiet_is_no_faster_than_its_cores_would_be_over_the_rate_that_is_shown() -> None:
     """As seen of 249 samples/s that a quiet machine would make 8.27 times, by a trial's 158."""
     seen = _computing_in_a_crowd()

@@ -9,8 +9,8 @@ from finding_cases import Loader, evidence
 from dlprof.advise.findings.diagnosis import find
 from dlprof.records import Finding, Usage
 
-CROWD = Usage(
-    own_cpu_cores=0.1,
+CROWD = Usage(  # of 1.7 threads that run or could, 1.5 wait for a core
+    own_cpu_cores=0.2,
     available_cpu_cores=0.2,
     other_cpu_cores=1.8,
     run_queue_wait_fraction=0.88,
@@ -28,8 +28,16 @@ def _crowd(*, followed: bool) -> Finding:
 def test_others_are_reported_without_a_gain_that_nothing_speaks_for() -> None:
     found = _crowd(followed=False)
     assert found.predicted_gain is None
-    assert "88% of the time that the loader's processes could run" in found.explanation
+    assert "run-queue delay was 73% of the loader's time" in found.explanation
     assert "to make a batch" not in found.explanation
+
+
+def test_others_take_nothing_from_a_loader_that_is_blocked_all_the_time() -> None:
+    """What little it runs waits for a core: of 2 workers' time, a tenth."""
+    usage = dataclasses.replace(CROWD, own_cpu_cores=0.02)
+    seen = evidence(Loader(fetch_io=0.03, rate=60), usage=usage)
+    plain = tuple(each for each in seen.observations if each.explanation is None)
+    assert not find(dataclasses.replace(seen, observations=plain))
 
 
 def test_followed_batches_tell_what_their_making_waited() -> None:

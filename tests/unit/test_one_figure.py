@@ -284,6 +284,23 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
 
 
+def test_that_others_took_less_than_predicted_makes_no_loader_faster_without_them() -> None:
+    """Workers that wait gave as much beside others as the model has alone, and more than there."""
+    costs, many = calibration(io=0.04, cpu=0.002, receive=0.0001), [config(8), config(12)]
+    taken = {"other_cpu_cores": 7.8, "available_cpu_cores": 0.2, "own_cpu_cores": 0.2}
+    crowd = dataclasses.replace(WAITING, other_runnable=40.0, fair_cpu_cores=0.3, **taken)
+    some = blocks({config(1): [700.0]}, usage=crowd, noisy=True)
+    beside, alone = (
+        {row.config: row.rate for row in forecast(asked(each), many).rows}
+        for each in (calibrated(costs, trials=some), calibrated(costs))
+    )
+    assert all(beside[each] < 0.7 * alone[each] for each in many)
+    gave = {config(1): [700.0] * 2, **{each: [32 * alone[each]] * 2 for each in many}}
+    made = calibrated(costs, trials=blocks(gave, usage=crowd, noisy=True))
+    for row in forecast(asked(made, neighbours=0.0), many).rows:
+        assert row.rate == pytest.approx(alone[row.config], rel=0.1)
+
+
 @pytest.mark.parametrize("share", [0.8, pytest.param(0.3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step_s", [pytest.param(0.002, marks=pytest.mark.slow), 0.01])
 def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float, share: float) -> None:

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from builders import config
+from builders import WAITING, blocks, config, target
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.forecast import Feed, feed
+from dlprof.advise.forecast import Feed, feed, feed_config
 from dlprof.errors import UsageError
 from dlprof.records import Calibration
 from dlprof.report.predict import feed_report, feed_text, predict_document
@@ -175,3 +175,32 @@ def test_a_step_that_no_loader_feeds_is_reported_as_such() -> None:
     assert "can't be done" in feed_text(found)
     best = 1 / 0.002
     assert found.prediction.batches_per_s.value == pytest.approx(best, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("least", "said"),
+    [("storage", "as storage gives no more"), ("workers", "as more workers give no more")],
+)
+def test_what_keeps_a_step_from_being_fed_is_named(least: str, said: str) -> None:
+    """A disk of 10 batches a second; or a server of as many, that workers share."""
+    if least == "storage":
+        found = fed_by(calibration(cpu=1e-4), step_s=0.01, storage_bytes_per_s=2e7)
+    else:
+        rates = {config(n): [320.0] * 3 for n in (4, 8, 16)}
+        trials = blocks({config(1): [160.0] * 3, **rates}, usage=WAITING)
+        made = calibrated(calibration(io=0.2, cpu=0.001, receive=1e-5), trials=trials)
+        found = feed(asked(made, step_s=0.01))
+    assert found.least_bound == least
+    text = " ".join(drawn(feed_report(found), 200).split())
+    assert said in text
+    assert "receiving" not in text
+
+
+def test_no_more_workers_feed_than_an_epoch_has_batches_and_those_are_kept() -> None:
+    costs = calibration(io=0.64, turnover_s={"default": 0.9, "main": 0.0})
+    where = asked(calibrated(costs, target=target(batches_per_epoch=3)), step_s=0.1)
+    found = feed(where)
+    assert found.config.num_workers == 3
+    assert found.least_bound == "workers"
+    assert found.config.persistent_workers  # as ``recommend`` has them
+    assert feed_config(where).persistent_workers

@@ -1014,6 +1014,39 @@ def test_what_more_workers_take_from_other_sessions_is_their_own_doing() -> None
     assert gain.low > 1
 
 
+def test_what_of_the_cores_is_mains_is_no_share_of_its_workers() -> None:
+    """As of tiny batches beside many others: main takes them in, and is the limit at last."""
+    waits = {"run_queue_wait_fraction": 0.6, "available_cpu_cores": 2.0}
+    few = with_usage(2, own_cpu_cores=0.6, main_runnable=0.5, **waits)
+    many = with_usage(12, own_cpu_cores=0.8, main_runnable=0.95, **waits)
+    assert few.cpu_share == pytest.approx(0.5)
+    assert many.cpu_share == pytest.approx(0.95)
+    assert with_usage(2, own_cpu_cores=0.6, **waits).cpu_share == pytest.approx(0.75)
+    # One worker and main want more than the one core that others left.
+    one = with_usage(1, own_cpu_cores=0.6, other_cpu_cores=1.0, main_runnable=0.5, **waits)
+    assert one.log_wanted == pytest.approx(math.log(1.5 / 3.0))
+
+
+def test_a_gain_up_to_what_main_takes_in_is_as_unsure_as_main_was_disturbed() -> None:
+    """As seen of 12 workers beside 13 others: 9.3x (6.8-13), where a later look had 4.6x."""
+    crowd = {"available_cpu_cores": 0.2, "other_cpu_cores": 1.8, "fair_cpu_cores": 0.4}
+    crowd["other_runnable"] = 13.0
+    few = Usage(own_cpu_cores=0.15, run_queue_wait_fraction=0.88, main_runnable=0.4, **crowd)
+    many = Usage(own_cpu_cores=0.86, run_queue_wait_fraction=0.56, main_runnable=0.95, **crowd)
+
+    def low(few: Usage, many: Usage) -> float:
+        trials = [(2, 460.0, few), (12, 5466.0, many), (2, 590.0, few)]
+        made = [
+            observe(trial(config(n), rate, noisy=True, spread=0.05, usage=usage, repetition=block))
+            for block, (n, rate, usage) in enumerate(trials)
+        ]
+        seen_ = [each for each in made if each is not None]
+        return ends(believe(seen_).ratio(config(12).key, config(2).key))[0]
+
+    blind = [dataclasses.replace(each, main_runnable=None) for each in (few, many)]
+    assert low(few, many) < 0.8 * low(*blind)
+
+
 def test_that_more_others_wanted_cores_is_not() -> None:
     """Three workers were slower only while twice as many threads of others were there."""
     few, many = 6.0, 12.0
@@ -1047,8 +1080,27 @@ def test_batches_that_no_step_waits_for_make_no_rate_unsure() -> None:
 
 def test_looks_that_found_no_thread_of_others_have_the_scale_of_all() -> None:
     """In a window too short for a look, or in which others slept at each, they took as much."""
-    few, none, unseen = among((2, 500.0, 0.8, 1.2), (2, 500.0, 0.8, 0.0), (2, 500.0, 0.8, None))
-    assert none.log_left == unseen.log_left == few.log_left
+    found = [
+        believe(among(*[(2, 500.0, 0.8, others), (2, 400.0, 0.8, 1.2)] * 2)).rate(config(2).key)
+        for others in (1.2, 0.0, None)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_trials_of_one_run_have_one_scale_of_what_others_left() -> None:
+    """Of some windows alone it is known that others were in groups of their own."""
+    crowd = Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8)
+
+    def found(*shares: float | None) -> Estimate:
+        usages = [dataclasses.replace(crowd, other_runnable=6.0, fair_cpu_cores=f) for f in shares]
+        made = [
+            observe(trial(config(n), rate, spread=0.02, usage=usages[block], repetition=block))
+            for block, rate in enumerate((500.0, 300.0, 510.0, 290.0))
+            for n in (2, 4)
+        ]
+        return believe([each for each in made if each is not None]).rate(config(2).key)
+
+    assert found(0.2, None, 0.2, None).value == pytest.approx(found(0.2, 0.2, 0.2, 0.2).value)
 
 
 def test_repeats_of_a_short_window_know_its_few_samples_only() -> None:

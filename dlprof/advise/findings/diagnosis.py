@@ -259,7 +259,7 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each.finding.code != "consumer"]
-    ordered = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
+    ordered = sorted(_agreeing(found, view), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):
         finding = placed.finding
@@ -275,16 +275,10 @@ def growth_in(run: Run) -> tuple[Finding, ...]:
     """That a container of the dataset grows, as traced trials show of any run."""
     row = next(each for each in TABLE if each.code == "memory.growth")
     traced = {each.config: each for each in run.explanations}
-    for config in sorted(traced, key=lambda each: -each.num_workers):
+    for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
         own = (trial for trial in run.trials if trial.config == config)
-        seen = (
-            Observation(
-                role="present",
-                trial=trial,
-                explanation=traced[config] if trial.id == traced[config].trial_id else None,
-            )
-            for trial in own
-        )
+        known = ((each, shown if each.id == shown.trial_id else None) for each in own)
+        seen = (Observation(role="present", trial=one, explanation=found) for one, found in known)
         view = Evidence(
             machine=run.header.machine,
             target=run.header.target,
@@ -377,14 +371,24 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     return "" if even else "all workers get as many batches"
 
 
-def _agreeing(found: Sequence[Placed]) -> list[Placed]:
-    """Without the lesser of two that exclude each other: more workers, and fewer."""
+def _agreeing(found: Sequence[Placed], view: Evidence) -> list[Placed]:
+    """Without the lesser of two that exclude each other: more workers, and fewer.
+
+    More of them come where a pool of main's threads does: each computes in one, so is without it.
+    """
     gains = {
         each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each, _ in found
     }
+    pool = [each.place for each in found if each.finding.code == "cpu.threads" and not view.workers]
+    found = [
+        each._replace(place=min(each.place, *pool))
+        if pool and each.finding.code == "too_few_workers"
+        else each
+        for each in found
+    ]
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
-        return list(found)
+        return found
     wrong = "too_few_workers" if fewer > at.PAYS * more else "too_many_workers"
     return [each for each in found if each.finding.code != wrong]
 
@@ -448,21 +452,16 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowded)
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
-    if watched and config is not None and gain is not None:
-        evidence = {**finding.evidence, **_outlook(view, config)}
-        finding = dataclasses.replace(finding, evidence=evidence)
+    if watched and config is not None and gain is not None and view.predict is not None:
+        # What the loop waits with other workers; how they start changes none of that.
+        then = view.predict(config, cores=view.available)
+        wait = None if then is None else then.wait_fraction
+        if wait is not None and config.num_workers != view.workers:
+            shown = {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
+            finding = dataclasses.replace(finding, evidence={**finding.evidence, **shown})
     return dataclasses.replace(
         finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
-
-
-def _outlook(view: Evidence, config: Config) -> dict[str, float]:
-    """What a script's loop waits with other workers, by the model; how they start changes none."""
-    if view.predict is None or config.num_workers == view.workers:
-        return {}
-    found = view.predict(config, cores=view.available)
-    wait = None if found is None else found.wait_fraction
-    return {} if wait is None else {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
 
 
 def _pays_later(view: Evidence, config: Config) -> bool:

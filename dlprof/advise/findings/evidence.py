@@ -730,8 +730,16 @@ class Evidence:
     def starved(self) -> float:
         """Share of making a batch spent waiting for a core."""
         if self.costs is None or self.costs.making.wall_s <= 0:
-            return self.usage.run_queue_wait_fraction or 0.0
+            # None was followed. What is blocked neither runs nor waits for a core.
+            share = self.usage.run_queue_wait_fraction or 0.0
+            return share * min(1.0, self.runnable / max(1, self.workers))
         return self.costs.making.starved
+
+    @property
+    def runnable(self) -> float:
+        """The loader's threads that run or could, on average."""
+        delayed = self.usage.run_queue_wait_fraction or 0.0
+        return (self.usage.own_cpu_cores or 0.0) / max(0.01, 1 - delayed)
 
     @property
     def demand(self) -> float:

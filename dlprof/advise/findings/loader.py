@@ -973,6 +973,8 @@ def collate(view: Evidence) -> Claim | None:
         assumes = "a batch has half as many"
         half = StageTime(own.cpu_s / 2, own.io_s / 2)
         free = dataclasses.replace(costs, collate=half, put_cpu_s=costs.put_cpu_s / 2)
+    elif costs.collate.io_s - min(view.gil_s, costs.collate.io_s) > costs.collate.cpu_s:
+        return _collate_blocked(view, costs, free)
     name = view.target.collate_fn or ""
     is_torchs = name.startswith("torch.utils.data.")
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
@@ -993,6 +995,26 @@ def collate(view: Evidence) -> Claim | None:
         code="" if is_torchs or copied else _collating(view, _STACKING),
         argument=None if is_torchs or copied else _COLLATE,
         gain=predicted_gain(view, costs=free),
+    )
+
+
+def _collate_blocked(view: Evidence, costs: Costs, free: Costs) -> Claim:
+    """Collating waits, as for a server, which more workers do side by side."""
+    blocked, (more, gain) = format_duration(costs.collate.io_s), _more_that_pay(view)
+    fix = "Ask for what collate_fn waits for once for many batches, or keep it in memory."
+    if more is not None:
+        own = f"Set num_workers={more.num_workers}: blocked workers need no cores, so more workers "
+        fix = f"{own}than cores pay, as long as they share no limit. Or {inside(fix)}"
+    return Claim(
+        "Collating is blocked",
+        f"Collating a batch takes {format_duration(costs.collate.own_s)}, for {blocked} of it "
+        "blocked, as on storage, network or a lock; fetching its samples takes "
+        f"{format_duration(costs.fetch.own_s)}.",
+        _cost(view, costs, _share(costs, costs.collate.own_s)),
+        "collate_s collate_cpu_s fetch_s",
+        fix=fix if more else f"{fix} The gain assumes that collating is free.",
+        config=more,
+        gain=gain if more else predicted_gain(view, costs=free),
     )
 
 

@@ -25,6 +25,7 @@ from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
 from dlprof.records.stages import CACHE, FREED
+from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
 
 
@@ -181,7 +182,7 @@ def _self_starved(view: Evidence) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
     demand = view.demand
     if view.costs is None:  # no batch was followed: by its threads that ran or could run
-        demand = (view.usage.own_cpu_cores or 0.0) / max(0.01, 1 - view.starved)
+        demand = view.runnable
     return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
@@ -190,17 +191,21 @@ def neighbours(view: Evidence) -> Claim | None:
     if view.limit == "consumer":
         return _neighbours_of_step(view)
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
-    if view.others < at.OTHERS * view.cores or lost < at.STARVED:
+    # Where no batch was followed, whatever else takes its time can't be seen beside a small part.
+    least = at.STARVED if view.costs is not None else at.LARGE_SHARE
+    if view.others < at.OTHERS * view.cores or lost < least:
         return None
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
-    share, runnable = percent(view.starved), view.usage.other_runnable
+    share = percent(view.starved)
     waited = f"run-queue delay was {share} of the time to make a batch"
     if view.costs is None:  # no batch was followed
-        waited = f"run-queue delay was {share} of the time that the loader's processes could run"
+        waited = f"run-queue delay was {share} of the loader's time"
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
-    # one busy neighbor may take as much of two cores as six.
+    # one busy neighbor may take as much of two cores as six. Who else is there has nothing to do
+    # with the settings, and a trial's few looks have luck: one neighbor may be 1.6.
+    runnable = typical(trial.usage.other_runnable for trial in view.trials())
     crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus * view.ranks
     if (costs := view.costs) is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.

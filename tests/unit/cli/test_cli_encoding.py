@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlprof.cli import streams
+from dlprof.cli import options
 from dlprof.report.document import Document, Text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "shared-server.dlprof.jsonl"
@@ -68,5 +68,5 @@ def test_a_report_of_a_script_is_ascii_where_stderr_is(monkeypatch: pytest.Monke
     """Its streams are as Python hands them over."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(raw, encoding="ascii"))
-    streams.print_report(Document(title="", answer=(Text("waits 4 µs"),)))
+    options.print_report(Document(title="", answer=(Text("waits 4 µs"),)))
     assert raw.getvalue() == b"\n  waits 4 us\n"

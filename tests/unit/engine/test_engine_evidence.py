@@ -9,8 +9,9 @@ import pytest
 from builders import config, trial
 from finding_cases import Loader, explanation
 
-from dlprof.engine.trials import explanation_of, sensible, sent
-from dlprof.records import Calibration, Timeline, Usage
+from dlprof.engine import trials
+from dlprof.engine.trials import calibrated, explanation_of, sent
+from dlprof.records import Target, Timeline, Usage
 from dlprof.records.codec import to_json
 
 
@@ -42,6 +43,14 @@ def test_a_trial_that_was_glanced_at_tells_waits_for_the_gil_apart() -> None:
 
 
 @pytest.mark.parametrize("costs", [{"copy_s": -0.1}, {"samples_per_batch": 0.0}])
-def test_costs_that_could_not_be_read_again_are_not_kept(costs: dict[str, Any]) -> None:
-    assert sensible(Calibration(**costs)) is None
-    assert sensible(Calibration()) == Calibration()
+def test_costs_that_could_not_be_read_again_are_not_kept(
+    costs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(spec="", kind="map", dataset="")
+    seen = [explanation(Loader(), "t0001")], [trial(config(2))], target
+    found = calibrated(*seen)
+    assert found is not None
+    assert calibrated([], [], target) is None
+    broken = dataclasses.replace(found, **costs)
+    monkeypatch.setattr(trials, "fit", lambda *_, **__: broken)
+    assert calibrated(*seen) is None

@@ -46,6 +46,13 @@ def test_nanoseconds_and_waits_of_all_threads_are_summed(proc: FakeProc) -> None
     assert (usage.run_ns, usage.wait_ns) == (18, 8)
 
 
+def test_what_the_first_process_wanted_is_known_beside_its_workers(proc: FakeProc) -> None:
+    first = proc.start(10, run_ns=7)
+    first.threads = {10: (7, 3), 15: (11, 5)}
+    proc.start(11, parent=10, run_ns=20 * MS)
+    assert _read(proc, _tree(proc)).first_ns == 26
+
+
 def test_a_thread_that_ended_stays_counted(proc: FakeProc) -> None:
     first = proc.start(10, run_ns=50 * MS)
     first.threads[15] = (30 * MS, 4 * MS)

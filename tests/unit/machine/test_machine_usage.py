@@ -27,6 +27,7 @@ def _tree(**totals: Any) -> TreeUsage:
             wait_ns=0,
             read_chars=0,
             read_bytes=0,
+            first_ns=0,
         ),
         **totals,
     )
@@ -95,6 +96,12 @@ def test_others_that_want_cores_are_all_that_do_less_the_trials_own() -> None:
     usage, missing = _window(own)
     assert usage.other_runnable is None
     assert "too short" in missing["other_runnable"]
+
+
+def test_main_is_one_of_the_threads_that_wanted_to_run() -> None:
+    tree = _tree(cpu_ns=3 * _S, run_ns=3 * _S, wait_ns=_S, first_ns=_S)
+    assert _window(tree)[0].main_runnable == 0.5
+    assert "main_runnable" in _window(_tree(first_ns=None))[1]
 
 
 def test_waiting_is_unknown_where_most_of_the_work_was_not_seen() -> None:

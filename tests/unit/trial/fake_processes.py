@@ -17,6 +17,7 @@ USAGE: dict[str, Any] = {
     "own_cpu_cores": 1.5,
     "available_cpu_cores": 2.0,
     "other_cpu_cores": 0.0,
+    "main_runnable": 0.5,
     "run_queue_wait_fraction": 0.1,
     "throttled_fraction": None,
     "cpu_pressure_fraction": 0.1,

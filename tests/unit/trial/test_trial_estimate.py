@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Usage
-from dlprof.trial.estimate import (
+from dlprof.trial.measure import (
     Epoch,
     Stretch,
     blocks_of_rounds,

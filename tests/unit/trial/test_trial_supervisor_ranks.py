@@ -98,6 +98,7 @@ def test_the_record_of_all_is_that_of_the_slowest(tmp_path: Path) -> None:
     assert trial.startup_s == 0.125
     # Of one rank: half of what was seen of both.
     assert (trial.usage.own_cpu_cores, trial.usage.available_cpu_cores) == (0.75, 1.0)
+    assert trial.usage.main_runnable == 0.25
     assert (trial.usage.pss_peak_bytes, trial.usage.other_cpu_cores) == (500, 0.0)
     # One observer, of both, asked once both hold still.
     assert watcher.orders == ["watch 99999990 99999991", "start", "end", "memory", "unwatch"]
