@@ -128,7 +128,8 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
     bench: Any = EmulatedBench(load=load, cores=cores, seed=seed)
     machine = machine_of(cores)
     outlook = _outlook(load, settings, machine)
-    plan, left_out = plan_sweep(settings, machine, outlook, bench, 0.0)
+    deadline = Deadline(budget_s=budget_s, began_s=began_s)
+    plan, left_out = plan_sweep(settings, machine, outlook, bench, deadline)
     header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
     with (
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder,
@@ -141,7 +142,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
             runner=bench,
             writer=writer,
             listener=QuietListener(),
-            deadline=Deadline(budget_s=budget_s, began_s=began_s),
+            deadline=deadline,
             before=None,
             earlier_s=0.0,
             faults={},

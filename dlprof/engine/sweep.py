@@ -447,13 +447,13 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         cpus = numa_cpus(ranks, machine)
 
         def left_s() -> float:  # a run that goes on has trials
-            return deadline.spare_s(settings) if before is None else deadline.cut_s
+            goes_on = before is not None and named
+            return deadline.cut_s if goes_on else deadline.spare_s(settings)
 
         outlook = look_at(runner, settings, machine, left_s)
         deadline = deadline.for_trials()
         if before is None:
-            gone_s = settings.budget_s - deadline.left_s
-            plan, no_room = plan_sweep(settings, machine, outlook, runner, gone_s)
+            plan, no_room = plan_sweep(settings, machine, outlook, runner, deadline)
             unbound = (cpus,) if isinstance(cpus, LeftOut) else ()
             left_out = (*outlook.space.left_out, *no_room, *unbound)
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)

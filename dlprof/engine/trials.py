@@ -222,7 +222,7 @@ def _probed(
     one: bool,
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe found."""
-    built = runner.build(limits_of(settings, machine))
+    built = runner.build(limits_of(settings, machine), left_s=left_s())
     if not one:
         _refuse_small(built, settings)
     request = TrialRequest(
@@ -336,9 +336,19 @@ def trial_cost(
 
 
 def plan_sweep(
-    settings: SweepSettings, machine: Machine, outlook: Outlook, runner: TrialRunner, spent_s: float
+    settings: SweepSettings,
+    machine: Machine,
+    outlook: Outlook,
+    runner: TrialRunner,
+    deadline: Deadline,
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
-    """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
+    """Plan a sweep for what its deadline leaves; returns what there is no room for, too.
+
+    By the deadline's budget, which is longer where nobody named one: who names one then has to
+    name what came before the trials with it.
+    """
+    settings = dataclasses.replace(settings, budget_s=deadline.budget_s)
+    spent_s = deadline.budget_s - deadline.left_s
     cost = trial_cost(settings, machine, outlook.target, runner)
     present = outlook.target.present_settings(
         has_accelerator=outlook.accelerator is not None,

@@ -53,7 +53,7 @@ MORE_PROCESSES = (
 UNLOCKED = (
     "Nothing is being computed. Look for a lock held, or a thread pool used, before the workers "
     "were forked: --start-method spawn avoids both. Or storage or a server doesn't answer; raise "
-    "--timeout (a sixth of it may pass without a batch) if it only answers late."
+    "--timeout (a sixth of it may pass without a batch) or --budget if it only answers late."
 )
 MORE_TIME = (
     "Raise --timeout (a sixth of it may pass without a batch) or --budget if batches are that "

@@ -105,12 +105,12 @@ class Launcher:
         """Begin to build the target, to describe it and, where possible, to fork trials from."""
         raise NotImplementedError
 
-    def built(self, patience_s: float = math.inf) -> Built:
-        """What was built.
+    def built(self, patience_s: float = math.inf, limit: str = "--timeout") -> Built:
+        """What was built; ``patience_s`` and ``limit`` are those of ``built_by``.
 
         Raises:
             BuilderDiedError: The process died of it; another attempt may do better.
-            DlprofError: It can't be built, or not within ``patience_s`` seconds.
+            DlprofError: It can't be built, or not in time.
         """
         raise NotImplementedError
 
@@ -201,9 +201,9 @@ class ForkLauncher(Launcher):
         self._process.order("build", request=request)
         self._stuck = True
 
-    def built(self, patience_s: float = math.inf) -> Built:
+    def built(self, patience_s: float = math.inf, limit: str = "--timeout") -> Built:
         """What the fork server has built."""
-        built = built_by(self._process, patience_s)
+        built = built_by(self._process, patience_s, limit)
         self._stuck = False
         return built
 
@@ -266,13 +266,13 @@ class FreshLauncher(Launcher):
         """Know what each trial is to build."""
         self._request = request
 
-    def built(self, patience_s: float = math.inf) -> Built:
+    def built(self, patience_s: float = math.inf, limit: str = "--timeout") -> Built:
         """Build the target in a process of its own, to describe it."""
         with open_log(self._directory / "build.log") as log:
             process = self._start(Inbox(), LAUNCHER, log)
             ended_by_itself_s = 0.0
             try:
-                built = built_by(process, patience_s)
+                built = built_by(process, patience_s, limit)
                 ended_by_itself_s = _QUIT_S
             finally:
                 process.end(ended_by_itself_s)

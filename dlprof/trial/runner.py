@@ -87,21 +87,24 @@ class TrialRunner:
         self._batch_s = 0.0
         self._start_method: str | None = None  # where a configuration names none
 
-    def build(self, limits: TrialLimits) -> Target:
+    def build(self, limits: TrialLimits, *, left_s: float = math.inf) -> Target:
         """Build the target on all nodes; once more, from a new process, if the first dies of it.
 
         Of the limits, which are those of all trials, ``stall_s`` is for trivial batches; slow ones
-        get longer.
+        get longer. It has ``left_s``, too, which is left of the budget, and at least as long as
+        torch and what the target itself needs may take to be imported.
         """
         self._nodes.order("build", self.ranks, request=self._request)
         self._limits = limits
-        began_s = self._clock()
+        began_s, least_s = self._clock(), max(left_s, 2 * _IMPORT_S)
+        patience_s = min(limits.wall_s, least_s)
+        limit = "--timeout" if limits.wall_s <= least_s else "--budget"
         try:
-            built = self._build(limits.wall_s)
+            built = self._build(patience_s, limit)
         except BuilderDiedError as error:
             self._say(f"{error.message} It is started again.")
             self._renew()
-            built = self._build(limits.wall_s - (self._clock() - began_s))
+            built = self._build(patience_s - (self._clock() - began_s), limit)
         target, self.versions = built.target, built.versions
         self._build_s = target.import_s or 0.0
         own = target.own_config
@@ -110,13 +113,13 @@ class TrialRunner:
             self.fork_safe = False
         elif built.fork_hazard:
             self._build_in_each_trial(built.fork_hazard)
-        for link, theirs in self._nodes.all_answer(limits.wall_s):
+        for link, theirs in self._nodes.all_answer(patience_s):
             where = f"Install the same on {link.host}."
             _refuse_differing(self.versions, theirs["versions"], link.ranks[0], where)
             target = _alike(target, from_json(Target, theirs["target"]), link.ranks[0])
         return target
 
-    def _build(self, patience_s: float) -> Built:
+    def _build(self, patience_s: float, limit: str = "--timeout") -> Built:
         """Build the target in each rank's own process, all at once; returns the first one's."""
         for rank, launcher in zip(self._numbers, self._launchers, strict=True):
             launcher.build(self._asked(rank))
@@ -124,7 +127,7 @@ class TrialRunner:
         found = list[Built]()
         for rank, launcher in zip(self._numbers, self._launchers, strict=True):
             try:
-                found.append(launcher.built(max(0.0, ends_s - self._clock())))
+                found.append(launcher.built(max(0.0, ends_s - self._clock()), limit))
             except BuilderDiedError as error:
                 if self.ranks > 1:
                     error.message = of_rank(as_failure(error), rank, self.ranks).message

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlprof.engine.preflight import Preflight
 from dlprof.engine.trials import (
+    Deadline,
     Outlook,
     _named_shards,
     _refuse_small,
@@ -21,7 +22,7 @@ from dlprof.engine.trials import (
     plan_sweep,
     trial_cost,
 )
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config, Failure, LeftOut
 from dlprof.search.space import DEFAULT_OVERHEAD_S, Space
 from dlprof.settings import SweepSettings
@@ -282,10 +283,32 @@ def test_slow_batches_are_calibrated_by_two_workers_alone(
         faults={},
         cells=cells,
     )
-    settings = SweepSettings(budget_s=60.0)
-    plan, _ = plan_sweep(settings, machine(2), outlook, FORKS, spent_s=10.0)
+    deadline = Deadline(budget_s=60.0, began_s=0.0, clock=lambda: 10.0)
+    plan, _ = plan_sweep(SweepSettings(budget_s=60.0), machine(2), outlook, FORKS, deadline)
     assert plan.search == search
     assert [each.num_workers for each in plan.calibration] == workers
+
+
+def test_the_budget_that_is_said_to_be_enough_has_what_came_before_in_it() -> None:
+    """Also where nobody named one, and a target that took 100 s left two thirds of 45 s to trials.
+
+    Of these one takes 40 s: whoever names a budget then names the 100 s with it.
+    """
+    cells = tuple(config(count) for count in (0, 1, 2))
+    known = target(kind="iterable", batch_s=0.5, first_batch_s=40.0)
+    outlook = Outlook(
+        target=known,
+        accelerator=None,
+        space=Space(configs=cells, left_out=()),
+        faults={},
+    )
+    settings = SweepSettings(budget_s=45.0)
+    late = Deadline(budget_s=45.0, began_s=0.0, named=False, clock=lambda: 100.0).for_trials()
+    assert late.left_s == 30.0
+    needed = "budget of 2 min 10 s can't hold .* takes about 2 min 22 s with all before it"
+    with pytest.raises(UsageError, match=needed) as shown:
+        plan_sweep(settings, machine(2), outlook, FORKS, late)
+    assert shown.value.hint == "Give a budget of 5 min 55 s or more."
 
 
 @pytest.mark.parametrize(

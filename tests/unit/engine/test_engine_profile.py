@@ -67,14 +67,15 @@ class SlowBuild:
     def __init__(self, now_s: list[float]) -> None:
         self.now_s = now_s
 
-    def build(self, _limits: object) -> Target:
+    def build(self, _limits: object, *, left_s: float) -> Target:
         """As one that imports for long."""
+        self.left_s = left_s
         self.now_s[0] += 9.0
         return target()
 
     def probe(self, _request: object, *, left_s: float) -> Message:
         """What comes after it, with what is left then."""
-        raise NothingMeasuredError(f"{left_s:.1f}")
+        raise NothingMeasuredError(f"{self.left_s:.1f}, {left_s:.1f}")
 
 
 def test_a_budget_that_is_used_up_is_refused_before_anything_else_is_begun() -> None:
@@ -88,7 +89,7 @@ def test_a_budget_that_is_used_up_is_refused_before_anything_else_is_begun() -> 
     with pytest.raises(UsageError, match="10 s at least with all before it") as shown:
         look(3.0)
     assert shown.value.hint == "Give a budget of 16 s or more."
-    with pytest.raises(NothingMeasuredError, match=r"11\.5"):  # 5% more, less 9.5 s
+    with pytest.raises(NothingMeasuredError, match=r"20\.5, 11\.5"):  # 5% more, less 9.5 s
         look(20.0)
 
 

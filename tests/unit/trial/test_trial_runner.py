@@ -46,6 +46,7 @@ class World:
     builds: list[tuple[float, Exception | None]]
     runs: list[tuple[float, Exception | None]]
     patience_s: list[float] = dataclasses.field(default_factory=list)
+    limits: list[str] = dataclasses.field(default_factory=list)
     left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
     said: list[str] = dataclasses.field(default_factory=list)
@@ -68,8 +69,9 @@ class FakeLauncher:
     def build(self, request: BuildRequest) -> None:
         pass
 
-    def built(self, patience_s: float = 0.0) -> Built:
+    def built(self, patience_s: float = 0.0, limit: str = "--timeout") -> Built:
         self.world.patience_s.append(patience_s)
+        self.world.limits.append(limit)
         self.world.spend(self.world.builds)
         return Built(target=TARGET, versions={"torch": "2.13.0", "python": "3.11.0"})
 
@@ -174,6 +176,24 @@ def test_a_target_that_hangs_keeps_the_budget(
     with pytest.raises(ProbeTimeoutError):
         bench.probe(REQUEST, left_s=left_s)
     assert world.clock() - began_s == pytest.approx(took_s)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "patience_s", "limit"),
+    [
+        (20.0, 20.0, "--budget"),
+        (1.0, 8.0, "--budget"),  # torch itself takes a while to be imported
+        (40.0, 30.0, "--timeout"),
+    ],
+)
+def test_a_target_has_no_longer_to_be_built_than_is_left_of_the_budget(
+    make: Make, tmp_path: Path, left_s: float, patience_s: float, limit: str
+) -> None:
+    """And what is named when it takes longer is what has to be raised."""
+    bench, world = make(builds=[builder_dies(2.0, tmp_path), WELL])
+    bench.build(LIMITS, left_s=left_s)
+    assert world.patience_s == [patience_s, patience_s - 2.0]
+    assert world.limits == [limit, limit]
 
 
 def test_a_second_attempt_has_what_is_left(make: Make) -> None:
@@ -361,7 +381,7 @@ def test_ranks_of_a_machine_with_another_torch_are_refused(
         def __init__(self, inbox: object, directory: Path, local_rank: LocalRank) -> None:
             self.rank = local_rank.rank
 
-        def built(self, patience_s: float = 0.0) -> Built:
+        def built(self, patience_s: float = 0.0, limit: str = "") -> Built:
             versions = {"torch": f"2.1{3 - self.rank}.0", "python": "3.11.0"}
             return Built(target=TARGET, versions=versions)
 
