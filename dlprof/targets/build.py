@@ -44,6 +44,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
+from dlprof.targets.weighing import split_by
 from dlprof.targets.workers import settings_of
 
 _WANTED = (
@@ -171,8 +172,10 @@ def build_from_object(
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
-    against = against_persisting(getattr(core_of(loader), "dataset", None))
+    dataset = getattr(core_of(loader), "dataset", None)
+    against = against_persisting(dataset)
     notes += (against,) if against else ()
+    target = dataclasses.replace(target, shards=split_by(dataset))
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
