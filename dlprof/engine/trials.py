@@ -150,10 +150,10 @@ def look_at(
             note = f"An epoch is {batch}: rates are of whole epochs, with the start of each."
             target = dataclasses.replace(target, notes=(*target.notes, note))
     else:
-        asked, settings = settings, _within_shards(settings, target, probe.get("shards"))
+        asked, settings = settings, _within_shards(settings, target)
         space = build_space(settings, target, machine, has_accelerator=has)
         if settings.max_workers != asked.max_workers:
-            space = _named_shards(space, probe["shards"])
+            space = _named_shards(space, target.shards)
     preflight = Preflight(settings, target, machine, probe, threads_left(read_cgroups()))
     # As workers start where nothing is set, or else as any that are to be measured do.
     method = None if preflight.start_method == "fork" else "fork"
@@ -190,22 +190,22 @@ def look_at(
     return dataclasses.replace(outlook, cells=cells)
 
 
-def _within_shards(settings: SweepSettings, target: Target, shards: object) -> SweepSettings:
+def _within_shards(settings: SweepSettings, target: Target) -> SweepSettings:
     """The same with no more workers than shards, which would get none; but for named ones.
 
     As many as the target's own loader has are measured all the same.
     """
-    if type(shards) is not int or settings.num_workers is not None:
+    if target.shards is None or settings.num_workers is not None:
         return settings
     own = 0 if target.own_config is None else target.own_config.num_workers
-    most = max(1, shards, own)
+    most = max(1, target.shards, own)
     given = settings.max_workers
     return dataclasses.replace(settings, max_workers=most if given is None else min(most, given))
 
 
-def _named_shards(space: Space, shards: int) -> Space:
+def _named_shards(space: Space, shards: int | None) -> Space:
     """The same, saying that it is shards which allow no more workers."""
-    reason = f"more workers than the dataset's {counted(shards, 'shard')} get no data"
+    reason = f"more workers than the dataset's {counted(shards or 0, 'shard')} get no data"
     left_out = (
         dataclasses.replace(each, reason=reason) if each.reason.startswith("max_workers") else each
         for each in space.left_out

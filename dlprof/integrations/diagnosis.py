@@ -237,6 +237,7 @@ def _evidence(
         batch_size=config.batch_size,
         call=loader.call,
         shared_files=loader.shared_files,
+        shards=loader.shards,
         notes=tuple(filter(None, [loader.against_persisting])),
     )
     evidence = Evidence.of_training(

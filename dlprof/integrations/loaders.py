@@ -28,7 +28,7 @@ def describe(loader: Any, *, name: str) -> WatchedLoader:
         dataset="" if dataset is None else type_name(dataset),
         sampler=_sampler(loader),
         config=config,
-        against_persisting=_against_persisting(dataset),
+        **_of_dataset(dataset),
         unavailable={} if config else {"config": "it has no settings of a DataLoader's"},
     )
 
@@ -59,12 +59,14 @@ def _sampler(loader: Any) -> str:
     return "" if own is None else type(own).__name__
 
 
-def _against_persisting(dataset: object) -> str:
+def _of_dataset(dataset: object) -> dict[str, Any]:
+    """What a dataset says that bounds what may be advised, by the record's fields."""
     if dataset is None or "torch.utils.data" not in sys.modules:
-        return ""
+        return {}
     from dlprof.targets.build import against_persisting  # imports torch
+    from dlprof.targets.weighing import split_by  # likewise
 
-    return against_persisting(dataset)
+    return {"against_persisting": against_persisting(dataset), "shards": split_by(dataset)}
 
 
 def _part(loader: Any, name: str) -> Any:

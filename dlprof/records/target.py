@@ -176,6 +176,9 @@ class Target:
     # Whether the dataset's attributes name files, so that a cold page cache matters; ``None`` where
     # that isn't known.
     reads_files: bool | None = None
+    # Files or shards that an iterable dataset is split by: more workers than these get none.
+    # ``None`` where it doesn't surely say.
+    shards: int | None = None
     notes: tuple[str, ...] = ()  # what to know about how dlprof takes the target
 
     @property

@@ -141,6 +141,9 @@ class WatchedLoader(Shown):
     # Why its workers are not to outlive an epoch unasked, as where the dataset has a ``set_epoch``
     # of its own; empty where nothing is known against it.
     against_persisting: str = ""
+    # Files or shards that an iterable dataset is split by: more workers than these get none.
+    # ``None`` where it doesn't surely say.
+    shards: int | None = None
     # ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor Ctrl-C or
     # ``sys.exit``.
     failures: int = 0

@@ -45,9 +45,14 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     Settings that are no DataLoader arguments (sharing strategy, worker threads) are set the way
     torch wants them.
     """
-    config, settings = recommendation.config, recommendation.dataloader_kwargs
-    extra, known = _worker_init(config), run.header.target.call.checked()
-    call = loader_call(settings, extra=extra)
+    config, target = recommendation.config, run.header.target
+    # With what can't be set, the line would raise.
+    fixed = {"multiprocessing_context" if n == "start_method" else n for n in target.fixed}
+    settings = {k: v for k, v in recommendation.dataloader_kwargs.items() if k not in fixed}
+    extra, known = _worker_init(config), target.call.checked()
+    # The user's own has more arguments, such as its batch size.
+    dataset = "dataset" if target.own_config is None else f"dataset,\n{_INDENT}..."
+    call = loader_call(settings, dataset, extra)
     call[0] = f"loader = {call[0]}"
     imports = [_TORCH_LOADER]
     if known != LoaderCall():  # what else it takes, and where it is from, the user's code knows

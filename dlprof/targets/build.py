@@ -44,6 +44,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
+from dlprof.targets.weighing import split_by
 from dlprof.targets.workers import settings_of
 
 _WANTED = (
@@ -156,10 +157,8 @@ def build_from_object(
         parts = parts.with_share(*share, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
-    inner = dataloader_of(found)
-    if inner is not None:
-        settings = own_config(inner, {} if factory is None else factory.replaced)
-        target = dataclasses.replace(target, own_config=settings)
+    settings = own_config(dataloader_of(found), {} if factory is None else factory.replaced)
+    target = dataclasses.replace(target, own_config=settings)
     if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is
     fixed, call, notes = _settable(found, parts, factory, shuffle=shuffle)
@@ -171,8 +170,10 @@ def build_from_object(
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     notes += (misfit,) if misfit else ()
-    against = against_persisting(getattr(core_of(loader), "dataset", None))
+    dataset = getattr(core_of(loader), "dataset", None)
+    against = against_persisting(dataset)
     notes += (against,) if against else ()
+    target = dataclasses.replace(target, shards=split_by(dataset))
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
@@ -405,14 +406,15 @@ def _collate_fn(loader: Any) -> str | None:
     return f"{found.__module__}.{found.__qualname__}"
 
 
-def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config | None:
-    """The settings that a DataLoader was built with by the user, as a canonical configuration.
+def own_config(loader: DataLoader[Any] | None, replaced: Mapping[str, Any]) -> Config | None:
+    """The settings that a loader was built with by the user, as a canonical configuration.
 
-    ``batch_size`` stays ``None``: it is the target's own by definition. ``None`` where the user
-    left one of them open: a parameter without a default.
+    Of what is no DataLoader they are the defaults of the callable that makes it. ``batch_size``
+    stays ``None``: it is the target's own by definition. ``None`` where the user left one of them
+    open: a parameter without a default.
     """
-    settings = {**settings_of(loader), **replaced}
-    is_number = isinstance(settings["num_workers"], SupportsIndex)
+    settings = {**({} if loader is None else settings_of(loader)), **replaced}
+    is_number = isinstance(settings.get("num_workers"), SupportsIndex)
     is_known = is_number and Parameter.empty not in settings.values()
     return Config(**settings).canonical() if is_known else None
 

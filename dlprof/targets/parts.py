@@ -282,8 +282,13 @@ def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:
             "it takes no num_workers.",
             hint=OWN_LOADER_HINT,
         )
-    added = [name for name in named_parameters(signature_of(cls)) if name not in _DEFAULTS]
-    readable = all(hasattr(loader, name) for name in added)
+    signature = signature_of(cls)
+    added = [name for name in named_parameters(signature) if name not in _DEFAULTS]
+    # Where another argument comes first, the class makes its dataset of that.
+    taken = () if signature is None else signature.parameters.values()
+    first = next((each for each in taken if each.kind is not each.KEYWORD_ONLY), None)
+    makes = first is not None and first.name != "dataset" and "VAR" not in first.kind.name
+    readable = not makes and all(hasattr(loader, name) for name in added)
     kept = known is None or known.issuperset({"dataset", *_KEPT, *_batching(loader)})
     return {name: getattr(loader, name) for name in added} if readable and kept else None
 

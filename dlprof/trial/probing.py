@@ -89,13 +89,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
-    shards = kept = along = None
+    kept = along = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import along_epoch, by_memory, is_bounded, split_by
+        from dlprof.targets.weighing import along_epoch, by_memory, is_bounded
 
-        shards = split_by(built.parts.dataset)
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
         # batch all have come.
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
@@ -148,7 +147,6 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
         "data_files": data_files,
-        "shards": shards,
         "moved_files": len(moving),
         "kept": kept,
         "along_epoch": along,

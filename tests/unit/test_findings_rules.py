@@ -593,6 +593,17 @@ def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
         assert first.evidence["read_limit_bytes_per_s"] == 1e7
 
 
+@pytest.mark.parametrize(("shards", "advised"), [(None, 16), (12, 12), (2, None)])
+def test_no_more_workers_are_advised_than_there_are_shards(
+    shards: int | None, advised: int | None
+) -> None:
+    about = {"kind": "iterable", "shards": shards}
+    first = find(evidence(Loader(fetch_io=0.02, rate=100), target_fields=about))[0]
+    assert (first.code, first.fix is not None) == ("fetch.io", True)
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs.get("num_workers") == advised
+
+
 def test_waiting_for_storage_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
     alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)

@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from dlprof.integrations.loaders import describe
 from dlprof.records import DatasetWeight
 from dlprof.targets import weighing
+from dlprof.targets.build import build_from_object
 from dlprof.targets.weighing import shards_of, split_by, weigh
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -274,6 +276,8 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
     assert split_by(Shards()) is None
     Shards.__module__ = "webdataset.compat"
     assert split_by(Shards()) == 3
+    assert build_from_object(DataLoader(Shards())).target.shards == 3
+    assert describe(DataLoader(Shards()), name="train.py:3").shards == 3
     assert shards_of(Held(num_shards=3)) is None
 
 

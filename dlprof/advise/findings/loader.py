@@ -1063,7 +1063,8 @@ def more_workers(view: Evidence) -> Config | None:
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = _most_advised(view)
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
-    useful = (most, slots, view.epoch_batches or None, view.integrity.most_to_advise(view.config))
+    fed = view.target.shards, view.integrity.most_to_advise(view.config)
+    useful = (most, slots, view.epoch_batches or None, *fed)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)

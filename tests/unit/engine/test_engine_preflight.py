@@ -328,9 +328,10 @@ def test_no_more_workers_are_tried_than_there_are_shards(
     limit: int | None,
     most: int | None,
 ) -> None:
-    about = target(own_config=None if own is None else Config(num_workers=own))
+    has = None if own is None else Config(num_workers=own)
+    about = target(own_config=has, shards=shards)
     settings = SweepSettings(num_workers=named, max_workers=limit)
-    assert _within_shards(settings, about, shards).max_workers == most
+    assert _within_shards(settings, about).max_workers == most
 
 
 def test_that_shards_allow_no_more_workers_is_said() -> None:

@@ -143,6 +143,29 @@ def test_settings_are_shown_where_the_target_s_framework_has_them() -> None:
     assert difference(config(2), config(1)) == "loader = DataLoader(dataset, ..., num_workers=2)"
 
 
+def test_what_the_target_cannot_take_is_not_shown() -> None:
+    run = _of(LoaderCall(text="create_loader(dataset, ..., {settings})"))
+    reasons = {"prefetch_factor": "it takes none", "start_method": "it takes none"}
+    target = dataclasses.replace(run.header.target, fixed=reasons)
+    run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    source = render_python(run, _advice(config(2, start_method="spawn")))
+    assert source.splitlines()[-1] == (
+        "loader = create_loader(dataset, ..., num_workers=2, persistent_workers=False, "
+        "pin_memory=False)"
+    )
+
+
+@pytest.mark.parametrize("own", [None, config(1)])
+def test_a_loader_of_the_user_s_is_shown_to_have_more_arguments(own: Config | None) -> None:
+    run = _of(LoaderCall())
+    target = dataclasses.replace(run.header.target, own_config=own)
+    run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    source = render_python(run, _advice(config(2)))
+    ast.parse(source)
+    more = "" if own is None else "    ...,\n"
+    assert f"loader = DataLoader(\n    dataset,\n{more}    num_workers=2,\n" in source
+
+
 def test_code_that_is_more_than_a_call_is_shown_as_it_is() -> None:
     inside = LoaderCall(
         text="def train_dataloader(self):\n    return DataLoader(..., {settings})", variable=""

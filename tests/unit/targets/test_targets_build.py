@@ -345,6 +345,19 @@ def test_a_subclass_that_keeps_no_argument_is_copied_with_what_it_takes() -> Non
     assert "num_workers" not in built.target.fixed
 
 
+def test_a_subclass_that_makes_its_dataset_of_another_argument_is_copied() -> None:
+    class Nodes(DataLoader[int]):
+        """As PyG's RandomNodeLoader and ClusterLoader do."""
+
+        def __init__(self, data: str, parts: int, **kwargs: Any) -> None:
+            self.data, self.parts = data, parts
+            rows: Any = range(parts)
+            super().__init__(rows, **kwargs)
+
+    loader = rebuilt(Nodes("abcd", 4, batch_size=2), Config(num_workers=1))
+    assert (loader.num_workers, [batch.tolist() for batch in loader]) == (1, [[0, 1], [2, 3]])
+
+
 def test_a_subclass_that_keeps_an_iterator_is_not_copied() -> None:
     """The copy would load by the settings of the iterator, whatever it was given."""
 
@@ -606,6 +619,17 @@ def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
     assert own == Config(num_workers=4, prefetch_factor=3, in_order=False)
     assert build_from_object(make_open).target.own_config is None
     assert build_from_object(make_half_open).target.own_config is None
+
+
+def test_so_they_are_of_what_is_no_dataloader() -> None:
+    def make(num_workers: int = 2) -> Iterator[int]:
+        return iter(range(num_workers))
+
+    def make_open(num_workers: int) -> Iterator[int]:
+        return make(num_workers)
+
+    assert build_from_object(make).target.own_config == Config(num_workers=2).canonical()
+    assert build_from_object(make_open).target.own_config is None
 
 
 def test_a_dataset_smaller_than_one_batch() -> None:
