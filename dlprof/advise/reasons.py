@@ -239,7 +239,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     if ratio.is_wide:
         low, high, why, bound = ratio.low or 0.0, ratio.high or math.inf, "", ""
         for each in (one, two):
-            if each is not choice.pick and [trial.noisy for trial in each.trials] == [True]:
+            known = each is choice.pick or not choice.speeds.rate(each.key).is_wide
+            if not known and [trial.noisy for trial in each.trials] == [True]:
                 low, high = 1.0, 1.0  # one trial that others disturbed shows no bound
                 why = f", as {each.name} was measured once, and disturbed"
         unsure = f"How {one.name} compares with {two.name}"

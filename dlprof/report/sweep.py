@@ -300,12 +300,13 @@ def gains_text(
 ) -> str:
     """What is recommended over others, which are named; ``sure`` says how near the best it is.
 
-    No bound over what was measured in one of ``trials`` alone that others disturbed.
+    No bound over what is hardly known, from one of ``trials`` alone that others disturbed.
     """
     loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
     for each, name in compared:
         gain = gain_text(each.ratio.inverse, "{}", loss=loss)
-        if each.ratio.is_wide and [t.noisy for t in trials if t.config == each.config] == [True]:
+        wide = each.ratio.is_wide and (each.samples_per_s is None or each.samples_per_s.is_wide)
+        if wide and [t.noisy for t in trials if t.config == each.config] == [True]:
             gain = _UNCLEAR
         said.setdefault(gain, []).append(name)
     gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
@@ -510,7 +511,8 @@ def _relative(row: ConfigSummary) -> str:
     if ratio is None or not ratio.is_wide:
         return ratio_text(None if ratio is None else ratio.value)
     lone = [trial.noisy for trial in row.seen.trials] == [True]  # as ``gains_text`` has it
-    low, high = (1.0, 1.0) if lone else ratio.ends
+    known = row.rate is not None and not row.rate.is_wide
+    low, high = (1.0, 1.0) if lone and not known else ratio.ends
     return "slower" if high < 1 else "faster" if low > 1 else "unclear"
 
 

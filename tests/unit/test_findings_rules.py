@@ -604,6 +604,28 @@ def test_no_more_workers_are_advised_than_there_are_shards(
     assert first.fix.dataloader_kwargs.get("num_workers") == advised
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind", "title"),
+    [
+        ({"fetch_cpu": 0.008}, "iterable", "Each worker may read all samples"),
+        ({"fetch_io": 0.008}, "iterable", "Each worker may read all samples"),
+        ({"fetch_io": 0.008}, "map", "Workers wait for each other"),
+    ],
+)
+def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_all(
+    fields: dict[str, float], kind: str, title: str
+) -> None:
+    """As by ``itertools.islice(samples, id, None, workers)``: no lock need be there."""
+    alone = Loader(config=config(1), rate=480, **{name: each / 4 for name, each in fields.items()})
+    loader = Loader(config=config(4), rate=450, **fields)
+    seen = evidence(loader, cores=8, calibrations=[alone], target_fields={"kind": kind})
+    first = find(seen)[0]
+    assert (first.code, first.title) == ("lock", title)
+    assert first.fix is not None
+    assert ("self.shards[info.id" in first.fix.code) == (kind == "iterable")
+    assert ("own file handle" in first.fix.text) == (kind == "map")
+
+
 def test_waiting_for_storage_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
     alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)

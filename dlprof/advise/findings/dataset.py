@@ -17,7 +17,7 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
 )
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.findings.loader import made_by_worker, starved_workers
+from dlprof.advise.findings.loader import STRIDED, made_by_worker, starved_workers
 from dlprof.advise.wording import as_fast
 from dlprof.model.predict import first_batch_s
 from dlprof.records import AttributeWeight, DatasetWeight
@@ -153,10 +153,6 @@ _HUGGING_FACE = """# one shard for each worker, or a multiple of that
 dataset = dataset.to_iterable_dataset(num_shards={shards})  # of a map-style dataset
 dataset = dataset.reshard()  # of a streaming one: Parquet row groups become shards"""
 
-_STRIDED = """# worker w of n takes shards w, w + n, w + 2n, …: no division that leaves some without
-info = torch.utils.data.get_worker_info()
-shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
-
 
 def unfed(view: Evidence) -> Claim | None:
     """Some workers of an iterable dataset get no data, or almost none, or end before the others."""
@@ -196,7 +192,7 @@ def unfed(view: Evidence) -> Claim | None:
     if helps and view.target.dataset.startswith("datasets."):
         code = _HUGGING_FACE.format(shards=wanted)
     elif helps and not few and not _all_fed(view, fed):
-        code = _STRIDED
+        code = STRIDED
     where = "" if view.ranks == 1 or view.script else f"On the slowest of {view.ranks} ranks: "
     brings = f". Predicted: {as_fast(whole.estimate)}" if whole is not None and pays else ""
     return Claim(

@@ -178,7 +178,7 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, waits = costs.making, view.worker_waits
+    making, waits, all_ = costs.making, view.worker_waits, view.target.kind == "iterable"
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
@@ -188,17 +188,23 @@ def _shared(view: Evidence) -> Claim | None:
         given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
-    elif alone is not None and _grows(view, costs, alone):
+    elif alone is not None and (_grows(view, costs, alone) or _all_read(view, costs, alone)):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
         waits_s = alone.making.io_s
         given = {"waiting_with_one_worker_s": waits_s}
-        share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
-        text = f"With {view.workers} workers each batch is blocked for "
-        text += f"{format_duration(making.io_s)}, with one worker for {format_duration(waits_s)}, "
-        text += "and little is read from storage. The workers share something that only one can "
-        text += "use at a time."
+        text = f"With {view.workers} workers each batch "
+        if _all_read(view, costs, alone):
+            share = 1 - alone.making.cpu_s / making.cpu_s
+            text += f"takes {format_duration(making.cpu_s)} of CPU time, with one worker "
+            text += f"{format_duration(alone.making.cpu_s)}: each of them reads all samples."
+        else:
+            share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
+            text += f"is blocked for {format_duration(making.io_s)}, with one worker for "
+            text += f"{format_duration(waits_s)}, and little is read from storage. "
+            text += "Each of them reads all samples, or they " if all_ else "The workers "
+            text += "share something that only one can use at a time."
     else:
         return None
     traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
@@ -212,20 +218,46 @@ def _shared(view: Evidence) -> Claim | None:
         nearly = one.batches / one.window_s * now.window_s / now.batches / NEAR
         if nearly * chance >= 1:
             does = f"; until then num_workers=1 {'is' if nearly >= 1 else 'may be'} as fast"
-    return Claim(
+    fix = "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
+    fix += "no lock around slow work"
+    title, code, argument = (
         "Workers wait for each other",
+        _OWN_HANDLE,
+        ("worker_init_fn", "open_own"),
+    )
+    if all_ and "locked_fraction" not in given:
+        fix = "Let each worker read its part only, as of files or ranges, rather than read all and "
+        fix += "leave out the rest"
+        title, code, argument = "Each worker may read all samples", STRIDED, None
+    return Claim(
+        title,
         text,
         share,
         "waiting_s num_workers read_bytes_per_s",
         given,
-        "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        f"no lock around slow work{does}.",
-        """def open_own(worker_id):
-    dataset = torch.utils.data.get_worker_info().dataset
-    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker""",
-        ("worker_init_fn", "open_own"),
+        f"{fix}{does}.",
+        code,
+        argument,
         gain=predicted_gain(view, costs=alike),
     )
+
+
+STRIDED = """# worker w of n takes shards w, w + n, w + 2n, …: no division that leaves some without
+info = torch.utils.data.get_worker_info()
+shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
+
+_OWN_HANDLE = """def open_own(worker_id):
+    dataset = torch.utils.data.get_worker_info().dataset
+    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker"""
+
+
+def _all_read(view: Evidence, costs: Costs, alone: Costs) -> bool:
+    """Whether a batch of an iterable takes CPU time for the samples of all workers.
+
+    Of two workers that may be what cores that compute at once take from each other.
+    """
+    now, one, times = costs.making, alone.making, 0.75 * view.workers
+    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s >= times * one.own_s
 
 
 def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:

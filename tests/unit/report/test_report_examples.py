@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import config, trial
 from golden import drawn
 
 from dlprof import api
@@ -17,7 +18,7 @@ from dlprof.advise.compare import compare
 from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.cli.entry import run as dlprof
 from dlprof.machine.profiles import MachineProfile, save_profile
-from dlprof.records import Config, Constraints, Estimate
+from dlprof.records import Config, ConfigRate, Constraints, Estimate
 from dlprof.records.codec import to_json
 from dlprof.report.compare import comparison_report
 from dlprof.report.document import Document, FactList
@@ -25,7 +26,7 @@ from dlprof.report.export.formats import render_as, run_report
 from dlprof.report.findings import answer
 from dlprof.report.predict import forecast_report
 from dlprof.report.snippets import render_python
-from dlprof.report.sweep import recommendation_report, sweep_report
+from dlprof.report.sweep import gains_text, recommendation_report, sweep_report
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -309,6 +310,19 @@ def test_one_disturbed_trial_alone_bounds_no_gain(*, disturbed: bool) -> None:
     table = " ".join(drawn(sweep_report(found), 80, verbose=True).split())
     words = "slower, faster: surely; by how much", "unclear: too noisy, or measured once"
     assert [each in table for each in words] == [not disturbed, disturbed]
+
+
+@pytest.mark.parametrize("high", [110.0, 210.0])
+def test_one_disturbed_trial_bounds_a_gain_where_its_own_rate_is_known(high: float) -> None:
+    """As of a loader that waits: what makes the ratio wide is the other."""
+    rate = Estimate(value=100.0, low=92.0, high=high)
+    ratio = Estimate(value=1 / 20, low=1 / 40, high=1 / 10)
+    default = ConfigRate(config=config(0), samples_per_s=rate, ratio=ratio, measured=True)
+    text = gains_text([(default, "num_workers=0")], None, [trial(config(0), 100.0, noisy=True)])
+    known = "at least 10x over num_workers=0 (95%)"
+    assert text == (
+        known if high < 200 else "not known over num_workers=0: measured once, and disturbed"
+    )
 
 
 def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons() -> None:
