@@ -226,8 +226,8 @@ def _evidence(
         measured_s=explanation.window_s,
         window_batches=explanation.batches,
     )
-    # One epoch that was broken off has no length; beside whole ones its batches count with those.
-    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
+    # Each began with a start, also one that was broken off; an only one of these has no length.
+    epochs = loader.epochs if loader.epochs > 1 else loader.epochs_completed
     target = dataclasses.replace(
         target,
         dataset=loader.dataset,

@@ -188,6 +188,15 @@ def test_an_epoch_that_is_broken_off_beside_a_whole_one_makes_none_shorter() -> 
     assert "startup" not in {finding.code for finding in found.findings}
 
 
+def test_epochs_that_are_broken_off_begin_with_a_start_as_well() -> None:
+    """One whole epoch after many that end with a break, as those of a fixed number of steps do."""
+    mostly = dataclasses.replace(EPOCHS, epochs_completed=1)
+    found = diagnosed(mostly, wall_s=20.0)
+    assert found is not None
+    assert found.findings[0].code == "startup"
+    assert found.findings[0].evidence["batches_per_epoch"] == BATCHES / 15
+
+
 def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
     broken_off = dataclasses.replace(EPOCHS, epochs=1, epochs_completed=0, turnover=None)
     found = diagnosed(broken_off, wall_s=20.0)
