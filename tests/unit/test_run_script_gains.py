@@ -156,6 +156,15 @@ def test_one_change_is_one_finding_and_graded_where_the_users_class_does_not_tak
     assert taken.notes[-1].startswith("With num_workers=4 the model predicts ")
 
 
+def test_a_loop_that_gets_faster_waits_for_less_of_its_time() -> None:
+    """Beside others, where the loader has had no more of the cores than it used."""
+    usage = Usage(own_cpu_cores=0.06, available_cpu_cores=0.06, other_cpu_cores=1.94)
+    first = diagnosed(usage=usage).findings[0]
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value > 1.3
+    assert first.evidence["gain_wait_fraction"] < 1 - 0.25 * 1.3  # of 75% now
+
+
 SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")
 
 

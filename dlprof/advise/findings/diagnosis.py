@@ -19,6 +19,7 @@ from dlprof.advise.findings.claims import (
     changed,
     competes,
     fix_of,
+    gain_of,
     most_by_step,
     mostly_waits,
     predicted_gain,
@@ -457,12 +458,17 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
 
 
 def _outlook(view: Evidence, config: Config) -> dict[str, float]:
-    """What a script's loop waits with other workers, by the model; how they start changes none."""
-    if view.predict is None or config.num_workers == view.workers:
+    """What a script's loop waits with other workers: of a period that is shorter by the gain.
+
+    By the model alone; how workers start changes none.
+    """
+    gain, wait = gain_of(view, config), view.mean_wait
+    if gain is None or gain.source != "model" or wait is None:
         return {}
-    found = view.predict(config, cores=view.available)
-    wait = None if found is None else found.wait_fraction
-    return {} if wait is None else {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
+    if config.num_workers == view.workers:
+        return {}
+    left = max(0.0, 1 - (1 - wait) * gain.value)
+    return {"gain_workers": config.num_workers, "gain_wait_fraction": left}
 
 
 def _pays_later(view: Evidence, config: Config) -> bool:
