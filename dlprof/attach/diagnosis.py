@@ -565,7 +565,7 @@ def _direct(
     if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(
             "startup",
-            "Starting workers costs more than it saves",
+            "Starting workers takes much of the time",
             f"{seen.started_workers} workers were started within {seen.window_s:.0f} s, and "
             f"{percent(turning)} of the time not all of them ran: epochs are short.",
             turning,

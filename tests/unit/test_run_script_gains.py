@@ -225,6 +225,27 @@ def test_workers_that_persist_pay_from_the_second_epoch_on(epochs: int) -> None:
     assert (cause.script_gain is None) is (epochs == 1)
 
 
+@pytest.mark.parametrize(("start_s", "leads"), [(0.35, False), (0.8, True)])
+def test_an_only_start_hides_no_larger_wait_for_batches(start_s: float, leads: bool) -> None:
+    """0.5 s of waiting in an only epoch of 0.66 s: keeping workers would shorten none of it."""
+    loader = dataclasses.replace(
+        LOADER,
+        config=dataclasses.replace(CONFIG, num_workers=2),
+        epochs_completed=1,
+        batches=40,
+        waited_s=start_s + 0.5,
+        stepped_s=0.16,
+        startup_s=start_s,
+        wait=durations(0.0125, 39),
+        step=durations(0.004, 40),
+    )
+    workers = WAITING.workers * 2
+    traced = dataclasses.replace(WAITING, config=loader.config, workers=workers)  # type: ignore[arg-type]  # it has one
+    found = diagnosed(loader, traced, wall_s=5.0).findings
+    assert any(each.code == "startup" for each in found)
+    assert (found[0].code == "startup") is leads
+
+
 def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
     """50 batches of 40 ms beside workers that take 1.5 s each to start: more only cost more."""
     found = spawned(1).findings
