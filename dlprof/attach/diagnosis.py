@@ -10,6 +10,7 @@ added.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections import Counter
@@ -248,13 +249,14 @@ def _weights(seen: Seen) -> list[float]:
 def _shares(seen: Seen) -> _Shares:
     """How main's time goes."""
     looks, weighed = seen.looks, list(zip(_weights(seen), seen.looks, strict=True))
-    waiting = [look for look in looks if _waits(look)]
+    waits = functools.partial(_waits, by_thread=_by_thread(seen))
+    waiting = [look for look in looks if waits(look)]
     flights = _in_flight(seen)
     depth = _depth(flights, len(seen.workers))
     capacity = None if depth is None else depth * len(seen.workers)
     held = inside = 0.0
     if capacity is not None:
-        missing = [capacity - flight for look, flight in flights if _waits(look)]
+        missing = [capacity - flight for look, flight in flights if waits(look)]
         held = max(0.0, statistics.fmean(missing)) if missing else 0.0
         taken = sum(
             look.main == "running" and round(capacity - flight) >= 1 and look.finished_bytes != 0
@@ -273,7 +275,7 @@ def _shares(seen: Seen) -> _Shares:
     unread = [look.finished_bytes for look in looks if look.finished_bytes is not None]
     small = size is not None and size <= _LONGEST_MESSAGE
     return _Shares(
-        wait=math.fsum(weight for weight, look in weighed if _waits(look)) + late,
+        wait=math.fsum(weight for weight, look in weighed if waits(look)) + late,
         handover=max(0.0, math.fsum(weight for weight, _ in handed) - late),
         sending=sent,
         inside=inside,
@@ -290,11 +292,19 @@ def _starts(seen: Seen, look: Look, most: int) -> bool:
     return seen.start_method != "fork" and (not seen.main.messages or look.alive < max(1, most))
 
 
-def _waits(look: Look) -> bool:
-    """Whether main waits for a batch: by a pin thread it waits for that one, as for any other."""
+def _waits(look: Look, *, by_thread: bool) -> bool:
+    """Whether main waits for a batch, by a thread that takes it also for that one."""
     if look.main == "queue":
         return True
-    return look.pin is not None and look.main == "threads" and look.alive > look.idle
+    return by_thread and look.main == "threads" and look.alive > look.idle
+
+
+def _by_thread(seen: Seen) -> bool:
+    """Whether another thread than main takes the batches: the pin thread, or one of the script's.
+
+    Main would read each by two calls, or more.
+    """
+    return seen.pins or seen.main.reads < seen.main.messages
 
 
 def _mean_idle(looks: Sequence[Look]) -> float:
@@ -565,7 +575,7 @@ def _direct(
     if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(
             "startup",
-            "Starting workers costs more than it saves",
+            "Starting workers takes much of the time",
             f"{seen.started_workers} workers were started within {seen.window_s:.0f} s, and "
             f"{percent(turning)} of the time not all of them ran: epochs are short.",
             turning,
@@ -808,9 +818,11 @@ def _certainty(
     if seen.workers and seen.main.messages < 5:
         return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
     unsure = "workers were started, so a few batches may not be counted"
+    if thread := _by_thread(seen) and not seen.pins:
+        unsure = "another thread takes the batches, and main may wait for others as well"
     if seen.other_batches:
         unsure = "another loader gave batches too: dlprof run distinguishes them"
-    if seen.other_batches or seen.started_workers:
+    if seen.other_batches or seen.started_workers or thread:
         return "low", f"{looks}; {unsure}"
     if first is None or sum(seen.main.waits.values()) < _FEW_LOOKS or first.doubtful:
         reason = inside(first.doubtful).rstrip(".") if first is not None else ""

@@ -31,6 +31,8 @@ from dlprof.records import (
 )
 from dlprof.units import counted
 
+UNTRACED = "its batches were not traced"
+
 
 def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     loaders: Sequence[WatchedLoader],
@@ -168,8 +170,7 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
     """Why batches that were followed, or were not, show no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
-        untraced = "its batches were not traced (leave out --tune and --no-follow)"
-        return refused or next(iter(reasons), untraced)
+        return refused or next(iter(reasons), UNTRACED)
     if explanation.batches < LEAST_BATCHES:
         batches = counted(explanation.batches, "batch")
         return f"only {batches} could be traced, and {LEAST_BATCHES} are needed"
@@ -226,8 +227,8 @@ def _evidence(
         measured_s=explanation.window_s,
         window_batches=explanation.batches,
     )
-    # One epoch that was broken off has no length; beside whole ones its batches count with those.
-    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
+    # Each began with a start, also one that was broken off; an only one of these has no length.
+    epochs = loader.epochs if loader.epochs > 1 else loader.epochs_completed
     target = dataclasses.replace(
         target,
         dataset=loader.dataset,

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from dlprof.errors import DlprofError
-from dlprof.integrations.diagnosis import diagnose_script
+from dlprof.integrations.diagnosis import UNTRACED, diagnose_script
 from dlprof.integrations.ranks import (
     Rank,
     merged,
@@ -250,7 +250,10 @@ class ScriptRun:
     def _diagnosis(
         self, loaders: Sequence[WatchedLoader], script: WatchedScript
     ) -> Diagnosis | None:
-        rank = self.rank
+        rank, refused = self.rank, self._recorder.refusals()
+        if not self.follow:
+            why = f"{UNTRACED} (leave out {'--tune' if self.tune else '--no-follow'})"
+            refused = {each.name: why for each in loaders}
         with self._recorder.guarded("no cause could be found"):
             return diagnose_script(
                 loaders,
@@ -259,7 +262,7 @@ class ScriptRun:
                 self.header.target,
                 wall_s=script.wall_s,
                 cut_short=script.is_cut_short,
-                refused=self._recorder.refusals(),
+                refused=refused,
                 # Ranks would take each other for background load.
                 usage=script.usage if rank is None else None,
                 local_ranks=1 if rank is None else rank.local_size,

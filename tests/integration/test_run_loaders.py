@@ -128,7 +128,7 @@ def test_following_explains_and_not_following_does_not(
         assert not explained
         assert run.diagnosis is not None
         assert run.diagnosis.findings == ()
-        assert "its batches were not traced" in run.diagnosis.notes[0]
+        assert "not traced (leave out --no-follow)" in run.diagnosis.notes[0]
     else:
         assert explained <= {each.name for each in run.watched}
         assert len(explained) >= 5

@@ -214,7 +214,7 @@ def test_a_buffer_that_is_gone_leaves_its_samples_to_be_read(
 )
 def test_what_workers_keep_is_a_start(seen: Evidence) -> None:
     found = _startup(seen)
-    assert found.title == "Starting workers costs more than it saves"
+    assert found.title == "Starting workers takes much of the time"
     assert found.fix is not None
     assert found.fix.dataloader_kwargs == {"persistent_workers": True}
 

@@ -9,8 +9,8 @@ from typing import Any
 import builders
 import pytest
 
-from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.integrations.running import usage_from_now
+from dlprof.integrations.diagnosis import UNTRACED, diagnose_script
+from dlprof.integrations.running import ScriptRun, new_header, usage_from_now
 from dlprof.machine import Snapshot
 from dlprof.machine.tree import TreeUsage
 from dlprof.records import (
@@ -23,6 +23,7 @@ from dlprof.records import (
     StageName,
     Usage,
     WatchedLoader,
+    WatchedScript,
     WorkerCosts,
 )
 from dlprof.records.stages import FREED
@@ -188,6 +189,15 @@ def test_an_epoch_that_is_broken_off_beside_a_whole_one_makes_none_shorter() -> 
     assert "startup" not in {finding.code for finding in found.findings}
 
 
+def test_epochs_that_are_broken_off_begin_with_a_start_as_well() -> None:
+    """One whole epoch after many that end with a break, as those of a fixed number of steps do."""
+    mostly = dataclasses.replace(EPOCHS, epochs_completed=1)
+    found = diagnosed(mostly, wall_s=20.0)
+    assert found is not None
+    assert found.findings[0].code == "startup"
+    assert found.findings[0].evidence["batches_per_epoch"] == BATCHES / 15
+
+
 def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
     broken_off = dataclasses.replace(EPOCHS, epochs=1, epochs_completed=0, turnover=None)
     found = diagnosed(broken_off, wall_s=20.0)
@@ -216,9 +226,6 @@ def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     assert fewer.notes == (f"Not known why train.py:3 is waited for: {only}.",)
 
 
-UNTRACED = "its batches were not traced (leave out --tune and --no-follow)"
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -234,6 +241,24 @@ def test_what_could_not_be_followed_is_not_explained_but_said(
     assert found is not None
     assert found.findings == ()
     assert found.notes == (f"Not known why train.py:3 is waited for: {why}.",)
+
+
+@pytest.mark.parametrize(("tune", "option"), [(True, "--tune"), (False, "--no-follow")])
+def test_the_option_is_named_that_keeps_batches_from_being_followed(
+    tune: bool, option: str
+) -> None:
+    script = WatchedScript(wall_s=16.0, ending="returned")
+    watching = ScriptRun(
+        header=new_header("train.py"),
+        rank=None,
+        show=lambda _: None,
+        clock=lambda: 0,
+        follow=False,
+        tune=tune,
+    )
+    found = watching._diagnosis([LOADER], script)
+    assert found is not None
+    assert found.notes[0].endswith(f"its batches were not traced (leave out {option}).")
 
 
 def test_what_has_no_timed_wait_is_not_explained() -> None:

@@ -156,6 +156,15 @@ def test_one_change_is_one_finding_and_graded_where_the_users_class_does_not_tak
     assert taken.notes[-1].startswith("With num_workers=4 the model predicts ")
 
 
+def test_a_loop_that_gets_faster_waits_for_less_of_its_time() -> None:
+    """Beside others, where the loader has had no more of the cores than it used."""
+    usage = Usage(own_cpu_cores=0.06, available_cpu_cores=0.06, other_cpu_cores=1.94)
+    first = diagnosed(usage=usage).findings[0]
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value > 1.3
+    assert first.evidence["gain_wait_fraction"] < 1 - 0.25 * 1.3  # of 75% now
+
+
 SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")
 
 
@@ -214,6 +223,27 @@ def test_workers_that_persist_pay_from_the_second_epoch_on(epochs: int) -> None:
     assert bool(cause.fix.dataloader_kwargs) is (epochs > 1)
     assert ("pays from the second epoch on" in cause.fix.text) is (epochs == 1)
     assert (cause.script_gain is None) is (epochs == 1)
+
+
+@pytest.mark.parametrize(("start_s", "leads"), [(0.35, False), (0.8, True)])
+def test_an_only_start_hides_no_larger_wait_for_batches(start_s: float, leads: bool) -> None:
+    """0.5 s of waiting in an only epoch of 0.66 s: keeping workers would shorten none of it."""
+    loader = dataclasses.replace(
+        LOADER,
+        config=dataclasses.replace(CONFIG, num_workers=2),
+        epochs_completed=1,
+        batches=40,
+        waited_s=start_s + 0.5,
+        stepped_s=0.16,
+        startup_s=start_s,
+        wait=durations(0.0125, 39),
+        step=durations(0.004, 40),
+    )
+    workers = WAITING.workers * 2
+    traced = dataclasses.replace(WAITING, config=loader.config, workers=workers)  # type: ignore[arg-type]  # it has one
+    found = diagnosed(loader, traced, wall_s=5.0).findings
+    assert any(each.code == "startup" for each in found)
+    assert (found[0].code == "startup") is leads
 
 
 def test_a_change_that_costs_the_script_time_is_not_advised() -> None:

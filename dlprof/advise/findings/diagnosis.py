@@ -19,6 +19,7 @@ from dlprof.advise.findings.claims import (
     changed,
     competes,
     fix_of,
+    gain_of,
     most_by_step,
     mostly_waits,
     predicted_gain,
@@ -452,12 +453,13 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowded)
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
-    if watched and config is not None and gain is not None and view.predict is not None:
-        # What the loop waits with other workers; how they start changes none of that.
-        then = view.predict(config, cores=view.available)
-        wait = None if then is None else then.wait_fraction
-        if wait is not None and config.num_workers != view.workers:
-            shown = {"gain_workers": config.num_workers, "gain_wait_fraction": wait}
+    by_model = None if config is None or not watched or gain is None else gain_of(view, config)
+    if config is not None and by_model is not None and view.mean_wait is not None:
+        # What the loop waits with other workers: of a period that is shorter by the gain. How
+        # workers start changes none of that.
+        if by_model.source == "model" and config.num_workers != view.workers:
+            left = max(0.0, 1 - (1 - view.mean_wait) * by_model.value)
+            shown = {"gain_workers": config.num_workers, "gain_wait_fraction": left}
             finding = dataclasses.replace(finding, evidence={**finding.evidence, **shown})
     return dataclasses.replace(
         finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt

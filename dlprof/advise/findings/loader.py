@@ -398,7 +398,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
 
 
 def startup(view: Evidence) -> Claim | None:
-    """Starting workers costs more than it saves, or what they keep ends with them."""
+    """Starting workers takes much of the time, or what they keep ends with them."""
     if (losing := _losing(view)) is not None:
         return losing
     kept, (turn_s, share) = kept_workers(view), turn(view)
@@ -422,8 +422,11 @@ def startup(view: Evidence) -> Claim | None:
     if not kept.persistent_workers:
         why = (view.target.against_persisting or "").removesuffix(".")
         advice += f" persistent_workers=True is not advised, as {why}."
+    # In an only epoch it hides no larger wait: workers that are kept start once as well.
+    once = script is not None and script.loader.epochs == 1
+    leads = starting_leads(view) and (not once or share >= (1 - share) * (view.mean_wait or 0.0))
     return Claim(
-        "Starting workers costs more than it saves",
+        "Starting workers takes much of the time",
         f"Starting {counted(view.workers, 'worker')} takes {format_duration(turn_s)} "
         f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",
@@ -433,7 +436,7 @@ def startup(view: Evidence) -> Claim | None:
         advice,
         config=kept,
         gain=None if as_now else _gain(view, kept, share, turn_s),
-        place=Place.FAULT if starting_leads(view) and not sending_leads(view) else Place.BEHIND,
+        place=Place.FAULT if leads and not sending_leads(view) else Place.BEHIND,
     )
 
 

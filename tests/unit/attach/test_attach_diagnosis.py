@@ -579,6 +579,22 @@ def test_without_a_pin_thread_main_waits_for_threads_of_the_step() -> None:
     assert pinned.wait_fraction.value > 0.9
 
 
+@pytest.mark.parametrize(("idle", "waits"), [(0, True), (2, False)])
+def test_main_may_wait_for_a_thread_of_the_script_that_takes_the_batches(
+    idle: int, waits: bool
+) -> None:
+    """A prefetcher's queue is no work of the step: main itself then reads no batch."""
+    ready = _look("threads", idle=idle, finished=2 * idle)
+    seen = _seen(_looks((200, ready)), worker={"run_s": 0.5}, main={"reads": 3, "run_s": 0.3})
+    found = _diagnose(seen)
+    assert found.wait_fraction is not None
+    assert (found.wait_fraction.value > 0.9) is waits
+    assert found.finding is not None
+    assert (found.finding.code == "consumer") is not waits
+    assert found.confidence == "low"
+    assert "another thread takes the batches" in found.confidence_reason
+
+
 def test_a_pin_thread_that_copies_all_the_time_is_the_limit() -> None:
     copies = _look("threads", idle=1, finished=2)._replace(pin="running")
     seen = _seen(_looks((200, copies)), worker={"run_s": 4.0}, main={"run_s": 0.3})
