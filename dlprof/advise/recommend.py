@@ -1,4 +1,7 @@
-"""Which settings to use, from a saved run alone: one situation, one belief, one choice."""
+"""Which settings to use, from a saved run alone: one situation, one belief, one choice.
+
+And each configuration of a run with the figures that this rests on, so that no view shows others.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from dlprof.advise.choice import (
     gather,
     may_fail,
     perhaps_faster,
+    speeds_of,
 )
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
@@ -26,12 +30,13 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure
-from dlprof.errors import DlprofError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.records import (
     Alternative,
     Config,
     ConfigRate,
     Constraints,
+    Estimate,
     Expected,
     Integrity,
     LeastLoss,
@@ -43,6 +48,7 @@ from dlprof.records import (
     Run,
 )
 from dlprof.records.advice import Relation, ToMeasure
+from dlprof.records.record import record
 from dlprof.stats.belief import NEAR
 from dlprof.units import format_duration
 
@@ -374,3 +380,81 @@ def with_recommendation(run: Run) -> Run:
         return dataclasses.replace(run, recommendation=found)
     except DlprofError:  # nothing measured, or nothing within the limits: there is none
         return run
+
+
+PICK = "recommended"
+PRESENT = "yours"
+TIE = "tie"
+FASTEST = "fastest"
+DEFAULT = "default"
+FAILED = "failed"
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ConfigSummary:
+    """One configuration over all its trials."""
+
+    seen: Candidate  # what was seen of it
+    # ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``, ``default``
+    # (PyTorch's own), ``failed`` or empty.
+    role: str
+    # The one rate that the run has for it, over whole epochs where their length is known; ``None``
+    # without figures.
+    rate: Estimate | None = None
+    # The same as a model predicted it before anything was measured.
+    predicted: Estimate | None = None
+    # That rate over that of the pick (of the fastest, where nothing is recommended).
+    relative: Estimate | None = None
+    wait_fraction: float | None = None  # mean share of time waiting for data at the stated step
+
+    @property
+    def config(self) -> Config:
+        """Which."""
+        return self.seen.config
+
+
+def summarize(run: Run, advice: Recommendation | None = None) -> tuple[ConfigSummary, ...]:
+    """One for each configuration, fastest first, those without figures last."""
+    advice = advice or run.recommendation
+    candidates = gather(run)
+    failed = tuple(
+        ConfigSummary(seen=Candidate(config=each.config, name=each.name), role=FAILED)
+        for each in candidates
+        if not (each.trials or any(trial.outcome == "skipped" for trial in each.failures))
+    )
+    measured = [each for each in candidates if each.trials]
+    if not measured:
+        return failed
+    situation = Situation.of(run)
+    # What the trials gave, where the recommendation is for what they don't show.
+    with contextlib.suppress(UsageError):
+        asked = Situation.of(run, advice.constraints if advice else None)
+        situation = situation if asked.by_model else asked
+    speeds = speeds_of(situation)
+    fastest = speeds.fastest(measured)
+    pick = next((each for each in measured if advice and each.config == advice.config), None)
+    roles = {} if situation.present is None else {situation.present: PRESENT}
+    if advice is None:
+        roles = {fastest.config: FASTEST} | roles
+    else:
+        related = {other.config: other.relation for other in advice.alternatives}
+        known = {config: role for config, role in related.items() if role != "slower"}
+        roles = known | roles | {advice.config: PICK}
+    predicted = {
+        cell.config: cell.samples_per_s
+        if cell.epoch_samples_per_s is None
+        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
+        for cell in (run.prediction.cells if run.prediction is not None else ())
+    }
+    rows = (
+        ConfigSummary(
+            seen=each,
+            role=roles.get(each.config, ""),
+            rate=speeds.rate(each.key),
+            predicted=predicted.get(each.config),
+            relative=speeds.ratio(each.key, (pick or fastest).key),
+            wait_fraction=speeds.wait_fraction(each),
+        )
+        for each in sorted(measured, key=lambda each: speeds.log_speed(each.key), reverse=True)
+    )
+    return (*rows, *failed)

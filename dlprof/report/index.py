@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from dlprof.advise.recommend import with_recommendation
-from dlprof.advise.summary import summarize
+from dlprof.advise.recommend import summarize, with_recommendation
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, FactList, Table, spans
 from dlprof.report.export.formats import run_report

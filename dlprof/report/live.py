@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dlprof.advise.summary import ConfigSummary, summarize
+from dlprof.advise.recommend import ConfigSummary, summarize
 from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, purpose_text, rate_text
 from dlprof.report.text import clean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.summary import ConfigSummary, summarize
+from dlprof.advise.recommend import ConfigSummary, summarize
 from dlprof.advise.thresholds import WORTH_TRYING
 from dlprof.records import (
     USELESS,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from dlprof.advise.choice import Candidate
-from dlprof.advise.recommend import with_recommendation
-from dlprof.advise.summary import FAILED, PICK, TIE, ConfigSummary, summarize
+from dlprof.advise.recommend import FAILED, PICK, TIE, ConfigSummary, summarize, with_recommendation
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import TEN_EPOCHS, background_text
 from dlprof.advise.wrong_data import noted, present_failure, said_first

@@ -18,9 +18,8 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 from dlprof import api
 from dlprof.advise.choice import predictions, shown_gain, shown_rate, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, feed, forecast
-from dlprof.advise.recommend import recommend, with_recommendation
+from dlprof.advise.recommend import recommend, summarize, with_recommendation
 from dlprof.advise.situation import Situation
-from dlprof.advise.summary import summarize
 from dlprof.engine.sweep import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile

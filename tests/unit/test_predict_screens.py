@@ -17,8 +17,7 @@ from predicted_runs import asked, calibrated, calibration
 
 from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.forecast import forecast
-from dlprof.advise.recommend import recommend
-from dlprof.advise.summary import summarize
+from dlprof.advise.recommend import recommend, summarize
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Constraints, Estimate, Run

@@ -12,9 +12,8 @@ from builders import WAITING, around, blocks, config, failed, machine, run, targ
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.choice import Candidate, Speeds, candidates_of, perhaps_faster
-from dlprof.advise.recommend import recommend
+from dlprof.advise.recommend import recommend, summarize
 from dlprof.advise.situation import Situation
-from dlprof.advise.summary import summarize
 from dlprof.records import (
     Config,
     Constraints,

@@ -8,8 +8,16 @@ import pytest
 from builders import blocks, config, failed, plan, run, target, trial
 from golden import drawn
 
-from dlprof.advise.recommend import recommend
-from dlprof.advise.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, ConfigSummary, summarize
+from dlprof.advise.recommend import (
+    DEFAULT,
+    FAILED,
+    FASTEST,
+    PICK,
+    PRESENT,
+    ConfigSummary,
+    recommend,
+    summarize,
+)
 from dlprof.records import Config, Constraints, Estimate, Run
 from dlprof.report.labels import MOST_BARS, Rated, rates_chart
 from dlprof.report.sweep import recommendation_report

@@ -11,7 +11,7 @@ from example_runs import example_run
 from golden import check_golden, drawn
 from rich.console import Console
 
-from dlprof.advise.summary import summarize
+from dlprof.advise.recommend import summarize
 from dlprof.records import PredictedCell, SweepPrediction, Usage
 from dlprof.report.labels import rate_text
 from dlprof.report.live import (
