@@ -638,14 +638,7 @@ RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})
 def resumed_settings(
     stored: SweepSettings, settings: SweepSettings, given: Collection[str]
 ) -> SweepSettings:
-    """The settings to continue a run with.
-
-    ``given`` are the fields of ``settings`` that the user named.
-
-    Raises:
-        UsageError: The user named another value for a field that a run can't change, or did not
-            repeat what names code: a run file from elsewhere must not choose what is run.
-    """
+    """The settings to continue a run with; ``given`` are the fields that the user named."""
     # By these a run file could have code run, which nobody but the user may name.
     options = {"target": "TARGET", "arguments": "--arg", "step_callable": "--step"}
     for name, option in options.items():

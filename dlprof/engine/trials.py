@@ -549,11 +549,7 @@ class Deadline:
         return self._until_s(overrun=_PROMISED / 2)
 
     def spare_s(self, settings: SweepSettings) -> float:
-        """``cut_s``, of what comes before the first trial; longer if nobody named the budget.
-
-        Raises:
-            UsageError: Nothing is left for a trial, whatever comes yet.
-        """
+        """``cut_s``, of what comes before the first trial; longer if nobody named the budget."""
         if not self.named:
             return self.cut_s + settings.timeout_s
         refuse_budget(settings, self.budget_s - self.cut_s)

@@ -182,11 +182,7 @@ def message(report: CheckReport) -> str:
 
 
 def target_name(target: object, root: Path) -> str:
-    """TARGET of a live object: its file, relative to ``root``, and its name there.
-
-    Raises:
-        UsageError: It is none that another process, or the base's code, has under a name.
-    """
+    """TARGET of a live object: its file, relative to ``root``, and its name there."""
     if isinstance(target, str):
         return target
     name, module = getattr(target, "__qualname__", ""), inspect.getmodule(target)

@@ -68,7 +68,7 @@ def inspect_machine(
     cpus = root / "sys/devices/system/cpu"
     names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
     groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups) or (tree.physical_core_count() if root == _HERE else None)
+    cores = len(groups) or (psutil.cpu_count(logical=False) if root == _HERE else None)
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
     release, host = ((line or "").strip() for line in lines)
     machine = Machine(

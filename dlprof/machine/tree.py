@@ -307,8 +307,3 @@ def allowed_cpus(pid: int = 0) -> frozenset[int]:
     It is not on all systems, not of all processes, and not of one that has ended.
     """
     return frozenset(_known(lambda: psutil.Process(pid or None).cpu_affinity()) or ())
-
-
-def physical_core_count() -> int | None:
-    """Physical cores; ``None`` where psutil doesn't know."""
-    return _known(lambda: psutil.cpu_count(logical=False))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+from dlprof.targets.faults import own_attributes
 from dlprof.tracing.clocks import now_ns
 
 _LEAVES = {str, bytes, int, float, complex, bool, type(None), type, FunctionType}
@@ -184,12 +185,8 @@ def _is_chain(each: Any) -> bool:
 
 
 def attributes_of(each: Any) -> dict[str, Any]:
-    """An object's own attributes, past all properties."""
-    try:
-        attributes = object.__getattribute__(each, "__dict__")
-    except (AttributeError, TypeError):
-        return {}
-    return attributes if type(attributes) is dict else {}
+    """An object's own attributes, past all properties; none of a class, which is nobody's own."""
+    return {} if issubclass(type(each), type) else own_attributes(each, of_python=True)
 
 
 def parts_of(each: Any) -> list[tuple[Any, Any]]:

@@ -287,7 +287,7 @@ def _measure(
     if explainer is not None and rate is not None:
         take_rested(loop, request.config, rate.batches_per_s.value)
     seen.weigh(loop.batch)
-    each = rate.samples / rate.batches if rate is not None and rate.samples else None
+    each = None if rate is None else rate.samples_per_batch or None
     return loop, {
         "measured": measured,
         "batch_bytes": seen.batch_bytes(each),

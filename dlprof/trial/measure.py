@@ -66,7 +66,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a trial's clock says."""
+    """What a trial's clock says, under the names that its record has."""
 
     batches_per_s: Estimate  # the rate; without an interval where its upper end would have no bound
     # The same in samples, of which batches may hold changing numbers; ``None`` where they can't be
@@ -75,10 +75,15 @@ class Throughput:
     # Half-width of the interval of the seconds for a sample (for a batch where samples can't be
     # counted), over their mean; ``None`` where too few blocks came to say.
     spread: float | None
-    batches: int  # batches that it rests on
-    samples: int | None  # samples in these
+    window_batches: int  # batches that it rests on
+    window_samples: int | None  # samples in these
     measured_s: float  # seconds that it rests on
     whole_epochs: bool  # whether it covers whole epochs, because no steady state was reached
+
+    @property
+    def samples_per_batch(self) -> float | None:
+        """Mean samples of a batch."""
+        return None if self.window_samples is None else self.window_samples / self.window_batches
 
 
 def warm_up_batches(config: Config) -> int:
@@ -202,8 +207,8 @@ def _throughput(
         batches_per_s=_rate(in_batches[0]),
         samples_per_s=_rate(in_samples[0]) if in_samples else None,
         spread=(in_samples or in_batches)[1],
-        batches=whole.batches,
-        samples=whole.samples if counted else None,
+        window_batches=whole.batches,
+        window_samples=whole.samples if counted else None,
         measured_s=whole.seconds,
         whole_epochs=whole_epochs,
     )

@@ -152,6 +152,12 @@ def failed(blank: Trial, failure: Failure) -> Trial:
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
 
 
+_OF_RATE = (
+    *("samples_per_s", "batches_per_s", "measured_s", "whole_epochs"),
+    *("window_batches", "window_samples", "samples_per_batch"),
+)
+
+
 def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: TrialLimits) -> Trial:
     """The record of a trial that has a result."""
     result = state.result or {}
@@ -168,16 +174,8 @@ def completed(blank: Trial, state: TrialState, request: TrialRequest, limits: Tr
     kept = ("startup_s", "epoch_turnover_s", "epoch_samples", "fed_workers", "transient_s")
     figures: dict[str, Any] = {name: measured[name] for name in kept}
     if rate is not None:
-        figures |= {
-            "samples_per_s": rate.samples_per_s,
-            "batches_per_s": rate.batches_per_s,
-            "bytes_per_s": None if size is None else rate.batches_per_s.times(size),
-            "measured_s": rate.measured_s,
-            "window_batches": rate.batches,
-            "window_samples": rate.samples,
-            "samples_per_batch": None if rate.samples is None else rate.samples / rate.batches,
-            "whole_epochs": rate.whole_epochs,
-        }
+        figures |= {name: getattr(rate, name) for name in _OF_RATE}
+        figures["bytes_per_s"] = None if size is None else rate.batches_per_s.times(size)
     return dataclasses.replace(
         blank,
         wait_fraction=measured["wait_fraction"] if _has_step(request) else None,

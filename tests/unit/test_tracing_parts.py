@@ -160,6 +160,19 @@ def test_a_chain_that_fails_counts_no_failed_step() -> None:
     assert chains.take()[::2] == (1, 0)
 
 
+class Slotted:
+    __slots__ = ("chain",)
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+
+def test_chains_are_found_in_slots_and_not_in_classes() -> None:
+    chain = Chain([str.upper])
+    assert find_chains(Slotted(chain)) == [chain]
+    assert find_chains(type("Named", (), {"chain": chain})) == []
+
+
 def test_chains_are_found_behind_wrappers() -> None:
     chain, other = Chain([double]), Chain([AddOne()])
     inner: Any = Holder(transforms=Holder(transform=chain), itself=None)

@@ -176,7 +176,7 @@ def test_samples_are_counted_batch_by_batch_where_sizes_vary() -> None:
     assert found is not None
     assert found.samples_per_s is not None
     assert found.samples_per_s.value == pytest.approx(1000.0)
-    assert found.samples == sum(sizes[1:])  # the time of the first is not known
+    assert found.window_samples == sum(sizes[1:])  # the time of the first is not known
     assert found.spread == pytest.approx(0.0, abs=1e-9)
 
 
@@ -199,7 +199,7 @@ def test_samples_that_were_not_all_counted_have_no_rate() -> None:
 
     assert found is not None
     assert found.samples_per_s is None
-    assert found.samples is None
+    assert found.window_samples is None
 
 
 def test_whole_epochs_count_their_partial_batches() -> None:

@@ -72,7 +72,7 @@ def test_bursts_of_w_do_not_bias_the_rate(workers: int, window_s: float) -> None
 
     assert measured.rate is not None
     assert measured.rate.batches_per_s.value == pytest.approx(10.0 * workers)
-    assert measured.rate.batches % workers == 0
+    assert measured.rate.window_batches % workers == 0
 
 
 def test_a_step_shows_as_time_not_waited() -> None:
@@ -270,9 +270,9 @@ def test_batches_of_changing_size_are_counted_one_by_one() -> None:
     assert measured.rate is not None
     assert measured.rate.samples_per_s is not None
     assert measured.rate.samples_per_s.value == pytest.approx(10.0 * 14, rel=0.06)
-    assert measured.rate.samples is not None
+    assert measured.rate.samples_per_batch is not None
     assert measured.rate.samples_per_s.value == pytest.approx(
-        measured.rate.batches_per_s.value * measured.rate.samples / measured.rate.batches
+        measured.rate.batches_per_s.value * measured.rate.samples_per_batch
     )
 
 
