@@ -613,10 +613,11 @@ def test_no_more_workers_are_advised_than_there_are_shards(
     ],
 )
 def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_all(
-    fields: dict[str, float], kind: str, title: str
+    fields: dict[str, Any], kind: str, title: str
 ) -> None:
     """As by ``itertools.islice(samples, id, None, workers)``: no lock need be there."""
-    alone = Loader(config=config(1), rate=480, **{name: each / 4 for name, each in fields.items()})
+    quarter: dict[str, Any] = {name: each / 4 for name, each in fields.items()}
+    alone = Loader(config=config(1), rate=480, **quarter)
     loader = Loader(config=config(4), rate=450, **fields)
     seen = evidence(loader, cores=8, calibrations=[alone], target_fields={"kind": kind})
     first = find(seen)[0]

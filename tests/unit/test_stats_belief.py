@@ -1029,7 +1029,11 @@ def test_what_of_the_cores_is_mains_is_no_share_of_its_workers() -> None:
 
 def test_a_gain_up_to_what_main_takes_in_is_as_unsure_as_main_was_disturbed() -> None:
     """As seen of 12 workers beside 13 others: 9.3x (6.8-13), where a later look had 4.6x."""
-    crowd = {"available_cpu_cores": 0.2, "other_cpu_cores": 1.8, "fair_cpu_cores": 0.4}
+    crowd: dict[str, Any] = {
+        "available_cpu_cores": 0.2,
+        "other_cpu_cores": 1.8,
+        "fair_cpu_cores": 0.4,
+    }
     crowd["other_runnable"] = 13.0
     few = Usage(own_cpu_cores=0.15, run_queue_wait_fraction=0.88, main_runnable=0.4, **crowd)
     many = Usage(own_cpu_cores=0.86, run_queue_wait_fraction=0.56, main_runnable=0.95, **crowd)

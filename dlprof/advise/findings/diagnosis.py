@@ -453,12 +453,12 @@ def _graded(placed: Placed, view: Evidence) -> Finding | None:
     sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowded)
     if finding.severity == "high" and place is not Place.BROKEN and not sure:
         finding = dataclasses.replace(finding, severity="medium")
-    by_model = None if config is None or not watched or gain is None else gain_of(view, config)
-    if config is not None and by_model is not None and view.mean_wait is not None:
-        # What the loop waits with other workers: of a period that is shorter by the gain. How
-        # workers start changes none of that.
-        if by_model.source == "model" and config.num_workers != view.workers:
-            left = max(0.0, 1 - (1 - view.mean_wait) * by_model.value)
+    if watched and config is not None and gain is not None and config.num_workers != view.workers:
+        alone = gain_of(view, config)
+        if alone is not None and alone.source == "model" and view.mean_wait is not None:
+            # What the loop waits with other workers: of a period that is shorter by the gain. How
+            # workers start changes none of that.
+            left = max(0.0, 1 - (1 - view.mean_wait) * alone.value)
             shown = {"gain_workers": config.num_workers, "gain_wait_fraction": left}
             finding = dataclasses.replace(finding, evidence={**finding.evidence, **shown})
     return dataclasses.replace(
