@@ -604,6 +604,11 @@ def test_no_more_workers_are_advised_than_there_are_shards(
     assert first.fix.dataloader_kwargs.get("num_workers") == advised
 
 
+def test_what_is_not_seen_to_fetch_waits_for_no_other_process() -> None:
+    """As of a loader that is measured as it is, whose batches its own threads make."""
+    assert "fetch.io" not in codes(find(evidence(Loader(config=config(0), rate=100))))
+
+
 def test_waiting_for_storage_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
     alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)
