@@ -606,7 +606,8 @@ def test_no_more_workers_are_advised_than_there_are_shards(
 
 def test_what_is_not_seen_to_fetch_waits_for_no_other_process() -> None:
     """As of a loader that is measured as it is, whose batches its own threads make."""
-    assert "fetch.io" not in codes(find(evidence(Loader(config=config(0), rate=100))))
+    loader = Loader(config=config(0), collate_cpu=0.0, rate=100)
+    assert "fetch.io" not in codes(find(evidence(loader)))
 
 
 def test_waiting_for_storage_is_no_lock() -> None:
