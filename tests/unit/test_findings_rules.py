@@ -627,6 +627,12 @@ def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_al
     assert ("own file handle" in first.fix.text) == (kind == "map")
 
 
+def test_what_is_not_seen_to_fetch_waits_for_no_other_process() -> None:
+    """As of a loader that is measured as it is, whose batches its own threads make."""
+    loader = Loader(config=config(0), collate_cpu=0.0, rate=100)
+    assert "fetch.io" not in codes(find(evidence(loader)))
+
+
 def test_waiting_for_storage_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
     alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)

@@ -844,7 +844,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     costs = costs.without(view.waits_for_gil_s or 0.0)
     # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.
     least = max(costs.fetch.cpu_s, costs.collate.own_s, at.LARGE_SHARE * costs.making.own_s)
-    if costs.fetch.io_s < least or lock(view) is not None:
+    if not costs.fetch.io_s or costs.fetch.io_s < least or lock(view) is not None:
         return None
     share = _share(costs, costs.fetch.io_s)
     served_s = view.blocked_s("handover")  # by what another process sends by a Unix socket
