@@ -196,17 +196,20 @@ def neighbours(view: Evidence) -> Claim | None:
         return None  # it waits for cores for another reason
     share, runnable = percent(view.starved), view.usage.other_runnable
     waited = f"run-queue delay was {share} of the time to make a batch"
-    if view.costs is None:  # no batch was followed
+    costs = view.costs
+    if costs is None or not costs.making.wall_s:  # no batch was followed to who makes it
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
     # one busy neighbor may take as much of two cores as six.
     crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus * view.ranks
-    if (costs := view.costs) is not None:
+    if costs is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
         crowded = crowded and largest_s <= lost * costs.making.wall_s
-    gain = _alone(view)
+    # Whose threads make the batches of a loader that is measured as it is, and which of them take
+    # turns, isn't seen.
+    gain = None if costs is not None and not costs.making.wall_s else _alone(view)
     # What brings nothing to speak of is behind all that does.
     crowded = crowded and (gain is None or gain.value >= at.PAYS)
     return Claim(
