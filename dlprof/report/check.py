@@ -51,8 +51,8 @@ from dlprof.units import MISSING, NS, counted, duration_option, format_duration
 _HEADLINES: Mapping[GateState, str] = {
     "fail": "Data loading got slower",
     "inconclusive": "It is undecided whether data loading got slower",
-    "no_baseline": "There is no comparable baseline",
-    "pass": "Data loading did not get slower",
+    "no_baseline": "The baseline has too few comparable runs",
+    "pass": "Data loading did not get slower beyond its limits",
 }
 """Verdicts, the worst first."""
 

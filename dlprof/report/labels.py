@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
@@ -233,6 +233,13 @@ STAGES = {
     "step": "step",
 }
 """Stages as people read them, by ``StageName``."""
+
+
+def stages_of(run: Run) -> Mapping[str, str]:
+    """The same for a run: where nothing trains, a batch is only freed between two ``next()``."""
+    stated = run.header.settings.get
+    trains = run.script is not None or stated("step_s") or stated("step_callable")
+    return STAGES if trains else {**STAGES, "step": "free batch"}
 
 
 def gpu_text(usage: GpuUsage) -> str:

@@ -119,8 +119,11 @@ def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> Non
         " ".join(drawn(check_report(check()), 80).split())
         for check in (failing_check, passing_check, inconclusive_check)
     )
-    assert "Wall time +10.1% (+8.0 to +11.4%), limit 5%; Time to first batch +1.00 s " in failing
-    assert "+198%, limit 250 ms Compared" in failing
+    assert (
+        "Wall time +10.1% (+8.0 to +11.4%), limit 5%; Time to first batch +198%, +1.00 s "
+        in failing
+    )
+    assert "(+0.99 to +1.01 s), limit 250 ms Compared" in failing
     assert "Certainty each beyond its limit (99%); false alarms at most 3.6%; took" in failing
     assert "a slowdown of more than 1.4% is excluded (99%)" in passing
     assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
