@@ -178,7 +178,8 @@ class Stamper:
         # Each kind of look takes at most one part in 200 of a worker's time. The kernel goes
         # through all pages for memory, 4 ms of CPU where torch is loaded and little else; in an
         # epoch that ends before that is due again, containers show what grows.
-        self._next_look_ns = now_ns() + max(20_000_000, 200 * took_ns)
+        each_ns = took_ns if self._next_look_ns else 0  # the first finds what is found once
+        self._next_look_ns = now_ns() + max(20_000_000, 200 * each_ns)
         if now_ns() >= self._next_memory_ns:
             self._facts = look_up()._replace(kept=self._facts.kept)
             whole_ns = cpu_ns() - began_ns
