@@ -361,7 +361,7 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     )
 
 
-_CACHES = ("(dict)", "(set)", CACHE)  # as the tracer names what may be a cache
+_CACHES = ("(dict)", "(set)", "(list)", CACHE)  # as the tracer names what may be a cache
 
 
 def growing(view: Evidence) -> dict[str, float]:
