@@ -312,7 +312,7 @@ def gains_text(
     loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
     for each, name in compared:
         gain = gain_text(each.ratio.inverse, "{}", loss=loss)
-        wide = each.ratio.is_wide and (each.samples_per_s is None or each.samples_per_s.is_wide)
+        wide = each.ratio.is_wide and each.samples_per_s.is_wide
         if wide and [t.noisy for t in trials if t.config == each.config] == [True]:
             gain = _UNCLEAR
         said.setdefault(gain, []).append(name)
