@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.advise.wording import inside
 from dlprof.records import (
     DATA_FAULTS,
+    LATER_SIGN,
     LENGTH_SIGN,
     NO_DATA_SIGN,
     PARTIAL_SIGN,
@@ -133,7 +134,7 @@ def found_in(trials: Sequence[Trial], found: Integrity, present: Config) -> Iter
 
 def noted(run: Run) -> list[str]:
     """What was known of the target before any trial, and changes what all figures mean."""
-    signs, notes = (NO_DATA_SIGN, PARTIAL_SIGN), run.header.target.notes
+    signs, notes = (NO_DATA_SIGN, PARTIAL_SIGN, LATER_SIGN), run.header.target.notes
     return [note for note in notes if any(sign in note for sign in signs)]
 
 

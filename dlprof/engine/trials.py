@@ -19,6 +19,7 @@ from dlprof.machine.cgroups import read_cgroups, threads_left
 from dlprof.machine.launchers import launch_words
 from dlprof.records import (
     COPIED_SIGN,
+    LATER_SIGN,
     PARTIAL_SIGN,
     SCHEMA_VERSION,
     Calibration,
@@ -240,6 +241,11 @@ def _probed(
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"
         notes.append(f"{start}, so each of them gets the dataset pickled.")
+    if (times := probe.get("later") or 1.0) >= 2.0:
+        notes.append(
+            f"Samples of the whole dataset take {times:.2g} times {LATER_SIGN}, and trials load "
+            "these: rates, and what is compared, hold for them alone. Give --shuffle."
+        )
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,

@@ -79,6 +79,7 @@ from dlprof.records.stages import TransformCost as TransformCost
 from dlprof.records.stages import WorkerCosts as WorkerCosts
 from dlprof.records.target import COPIED_SIGN as COPIED_SIGN
 from dlprof.records.target import EPOCH_SIGN as EPOCH_SIGN
+from dlprof.records.target import LATER_SIGN as LATER_SIGN
 from dlprof.records.target import NO_DATA_SIGN as NO_DATA_SIGN
 from dlprof.records.target import PARTIAL_SIGN as PARTIAL_SIGN
 from dlprof.records.target import LoaderCall as LoaderCall

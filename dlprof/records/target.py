@@ -23,8 +23,9 @@ COPIED_SIGN = "where no setting says otherwise"
 """In the note on a target whose workers aren't forked unless a setting says so."""
 
 NO_DATA_SIGN, PARTIAL_SIGN = "Each batch is None", "less than a full batch"
-"""In notes that any screen begins with: batches without anything in them, and an epoch of one that
-is not full."""
+LATER_SIGN = "as long as those that an epoch begins with"
+"""In notes that any screen begins with: batches without anything in them, an epoch of one that is
+not full, and samples that trials, which load the first, don't show."""
 
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""

@@ -3,7 +3,8 @@
 To be called in a disposable process that nobody else needs: what is pickled runs the user's own
 ``__getstate__``, once for each object as torch's start of one worker does. Nothing else of the
 user's is called: attributes are read past properties and ``__getattr__``, so that lazy ones stay as
-they are. Only ``by_order``, behind that, and ``by_memory`` ask the dataset for some samples.
+they are. Only ``by_order``, behind that, ``by_memory`` and ``by_place`` ask the dataset for some
+samples.
 
 Nothing that has no end is waited for, and nothing large is copied: bytes are counted and thrown
 away, of a large container some entries stand for all, and of arrays and tensors the size is known.
@@ -139,6 +140,28 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
             far.append(took[0])
             following.append(sorted(took[1:])[-2])
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
+
+
+def by_place(dataset: Any, *, limit_s: float) -> float | None:
+    """How many times as long samples of the whole dataset take as those that it begins with.
+
+    At eight places, the sooner of two that follow each other, so that a rare slow one doesn't
+    count. Each is asked for twice, of which the second counts: the first may open a file, or read a
+    block that holds others as well. ``None`` where that takes longer than the limit, or the dataset
+    doesn't give single samples by their numbers.
+    """
+    took: list[float] = []
+    with _alarm(max(0.0, limit_s)), contextlib.suppress(Exception, SystemExit):
+        count = len(dataset) if limit_s > 0 else 0
+        for place in (0, 2, *((2 * n + 1) * count // 16 for n in range(8))) * (count >= 64):
+            pair = list[float]()
+            for index in (place, place + 1, place, place + 1):
+                began_s = _spent_s()
+                dataset[index]
+                pair.append(_spent_s() - began_s)
+            took.append(min(pair[2:]))
+    # What takes next to no time may take several times that for no reason of the dataset's.
+    return statistics.fmean(took[2:]) / max(1e-4, *took[:2]) if len(took) == 10 else None
 
 
 def by_memory(

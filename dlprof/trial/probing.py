@@ -90,10 +90,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     least_bytes = min(size, count_bytes(first))
     shards = None
     data_files = 0  # as far as it takes to know that the dataset reads some
-    kept = None
+    kept, later = None, None
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import by_memory, is_bounded, split_by
+        from dlprof.targets.weighing import by_memory, by_place, is_bounded, split_by
 
         shards = split_by(built.parts.dataset)
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
@@ -109,6 +109,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
                     collate=getattr(core_of(loader), "collate_fn", None),
                     own_bytes=functools.partial(_own_bytes, psutil.Process()),
                 )
+                if kept is None and built.target.sampler == "SequentialSampler":
+                    later = by_place(built.parts.dataset, limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -147,6 +149,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "shards": shards,
         "moved_files": len(moving),
         "kept": kept,
+        "later": later,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),

@@ -336,6 +336,38 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
     assert weighing.by_order(Ending(), limit_s=60.0) is None
 
 
+class Placed:
+    """Samples that take 1 ms, those from some number on 50 ms, and every tenth 0.4 s."""
+
+    def __init__(self, slow_from: int = 1000, tail: bool = False) -> None:
+        self.slow_from, self.tail, self.now_s, self.asked = slow_from, tail, 0.0, 0
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        slow_s = (
+            0.4 if self.tail and index % 10 == 3 else 0.05 if index >= self.slow_from else 0.001
+        )
+        self.now_s += slow_s
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "times"),
+    [(Placed(), 1.0), (Placed(slow_from=900), 57 / 8), (Placed(tail=True), 1.0)],
+)
+def test_samples_that_an_epoch_does_not_begin_with_are_held_against_those(
+    monkeypatch: pytest.MonkeyPatch, data: Placed, times: float
+) -> None:
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.by_place(data, limit_s=60.0) == pytest.approx(times)
+    assert data.asked == 40
+    assert weighing.by_place(iter(()), limit_s=60.0) is None
+    assert weighing.by_place(data, limit_s=0.0) is None
+
+
 class Keeping(Blocks):
     """Keeps every sample, or as many as ``room``, for whoever asks again."""
 
