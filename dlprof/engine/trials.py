@@ -244,7 +244,7 @@ def _probed(
     if (times := probe.get("later") or 1.0) >= 2.0:
         notes.append(
             f"Samples of the whole dataset take {times:.2g} times {LATER_SIGN}, and trials load "
-            "these: rates, and what is compared, hold for them alone. Give --shuffle."
+            "these: rates, and what is compared, hold for them alone. Measure with --shuffle."
         )
     target = dataclasses.replace(
         built,
