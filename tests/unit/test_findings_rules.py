@@ -594,19 +594,19 @@ def test_a_cgroup_that_throttles_reads_is_named_where_they_reach_its_limit(
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "title"),
+    ("cpu", "io", "kind", "title"),
     [
-        ({"fetch_cpu": 0.008}, "iterable", "Each worker may read all samples"),
-        ({"fetch_io": 0.008}, "iterable", "Each worker may read all samples"),
-        ({"fetch_io": 0.008}, "map", "Workers wait for each other"),
+        (0.008, 0.0, "iterable", "Each worker may read all samples"),
+        (0.0, 0.008, "iterable", "Each worker may read all samples"),
+        (0.0, 0.008, "map", "Workers wait for each other"),
     ],
 )
 def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_all(
-    fields: dict[str, float], kind: str, title: str
+    cpu: float, io: float, kind: str, title: str
 ) -> None:
     """As by ``itertools.islice(samples, id, None, workers)``: no lock need be there."""
-    alone = Loader(config=config(1), rate=480, **{name: each / 4 for name, each in fields.items()})
-    loader = Loader(config=config(4), rate=450, **fields)
+    alone = Loader(config=config(1), rate=480, fetch_cpu=cpu / 4, fetch_io=io / 4)
+    loader = Loader(config=config(4), rate=450, fetch_cpu=cpu, fetch_io=io)
     seen = evidence(loader, cores=8, calibrations=[alone], target_fields={"kind": kind})
     first = find(seen)[0]
     assert (first.code, first.title) == ("lock", title)

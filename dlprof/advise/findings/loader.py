@@ -220,11 +220,8 @@ def _shared(view: Evidence) -> Claim | None:
             does = f"; until then num_workers=1 {'is' if nearly >= 1 else 'may be'} as fast"
     fix = "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
     fix += "no lock around slow work"
-    title, code, argument = (
-        "Workers wait for each other",
-        _OWN_HANDLE,
-        ("worker_init_fn", "open_own"),
-    )
+    title, code = "Workers wait for each other", _OWN_HANDLE
+    argument: tuple[str, str] | None = ("worker_init_fn", "open_own")
     if all_ and "locked_fraction" not in given:
         fix = "Let each worker read its part only, as of files or ranges, rather than read all and "
         fix += "leave out the rest"
