@@ -19,7 +19,6 @@ from dlprof.advise.recommend import recommend, with_recommendation
 from dlprof.advise.wrong_data import data_findings, said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import (
-    LATER_SIGN,
     NO_DATA_SIGN,
     PARTIAL_SIGN,
     UNEVEN_SIGN,
@@ -420,7 +419,6 @@ def test_idle_workers_that_nobody_asked_for_are_not_said_first() -> None:
     [
         f"{NO_DATA_SIGN}: does collate_fn return it?",
         f"An epoch is one batch of 5 samples, {PARTIAL_SIGN} of 8.",
-        f"Samples of the whole dataset take 12 times {LATER_SIGN}.",
     ],
 )
 def test_what_batches_lack_is_said_first_on_every_screen(note: str) -> None:

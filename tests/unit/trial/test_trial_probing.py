@@ -246,17 +246,6 @@ def test_samples_are_asked_for_again_where_that_can_say_something(
     assert len(limits) == asked
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_only_of_an_order_are_later_samples_held_against_the_first(
-    monkeypatch: pytest.MonkeyPatch, *, shuffle: bool
-) -> None:
-    monkeypatch.setattr(weighing, "by_memory", lambda *_, **_kw: None)
-    monkeypatch.setattr(weighing, "by_place", lambda *_, **_kw: 12.0)
-    built = build_from_object(DataLoader(_Raises(0), batch_size=2, shuffle=shuffle))
-    found = probing.probe(built, TrialRequest(config=Config(), limit_s=30.0))
-    assert found["later"] == (None if shuffle else 12.0)
-
-
 class _Opening(Dataset[int]):
     """Opens with its first sample what can't be sent to a worker."""
 
