@@ -57,9 +57,14 @@ def value_text(estimate: Estimate | None) -> str:
 def interval_text(
     estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
 ) -> str:
-    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none."""
+    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
+
+    Of one whose ends are ten thousand times apart neither says anything.
+    """
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
+    if estimate.high > 10_000 * estimate.low > 0:
+        return "unknown"
     return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
 
 

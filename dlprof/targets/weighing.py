@@ -3,7 +3,8 @@
 To be called in a disposable process that nobody else needs: what is pickled runs the user's own
 ``__getstate__``, once for each object as torch's start of one worker does. Nothing else of the
 user's is called: attributes are read past properties and ``__getattr__``, so that lazy ones stay as
-they are. Only ``by_order``, behind that, and ``by_memory`` ask the dataset for some samples.
+they are. Only ``by_order``, behind that, ``by_memory`` and ``along_epoch`` ask the dataset for some
+samples.
 
 Nothing that has no end is waited for, and nothing large is copied: bytes are counted and thrown
 away, of a large container some entries stand for all, and of arrays and tensors the size is known.
@@ -170,7 +171,8 @@ def along_epoch(dataset: Any, begin: int, *, limit_s: float) -> tuple[float, flo
     if len(first) < 2 or len(all_over) < 6:
         return None
     means = statistics.fmean(first), statistics.fmean(all_over)
-    ratio = means[1] / means[0]
+    # What takes next to no time may take several times that for no reason of the dataset's.
+    ratio = max(1e-4, means[1]) / max(1e-4, means[0])
     more = sum(took_s > max(first) for took_s in all_over)
     less = sum(took_s < min(first) for took_s in all_over)
     # By less than a quarter samples may differ by chance, and rates by the cores.

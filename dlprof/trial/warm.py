@@ -285,6 +285,10 @@ def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
     return bool(_forked(asked, 3 * limit_s).get("keeps"))
 
 
+def _failed(error: BaseException) -> Message:
+    return {"event": "failed", "failure": failures.classify(error)}
+
+
 def _forked(answer: Callable[[], Message], limit_s: float | None = None) -> Message:
     """What a forked process answers within a time, which leaves all here as it is."""
     reading, writing = os.pipe()
@@ -329,7 +333,7 @@ class Server:
         serve(
             self._channel,
             {"build": self._build, "open": self._open, "block": self._block},
-            failed=lambda error: {"event": "failed", "failure": failures.classify(error)},
+            failed=_failed,
         )
         if self._warm is not None:
             self._warm.close()

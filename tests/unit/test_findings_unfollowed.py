@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from finding_cases import Loader, config, evidence
+from builders import config
+from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find
 from dlprof.records import Finding, Usage

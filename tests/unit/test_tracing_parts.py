@@ -437,7 +437,7 @@ def test_containers_are_looked_at_more_often_than_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr(stamper_module, "now_ns", lambda: round(now["s"] * 1e9))
     monkeypatch.setattr(stamper_module, "cpu_ns", lambda: round(now["cpu"] * 1e9))
     monkeypatch.setattr(stamper_module, "look_up", look_up)
-    stamper, seen = Stamper(0, Keyed()), []
+    stamper, seen = Stamper(0, Keyed()), list[Any]()
     for step in range(1, 100):
         now["s"] = 0.01 * step
         stamper._facts = None

@@ -485,7 +485,7 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
     # It never costs anything, and it brings no more than that.
     low, high = max(1.0, bound(buffered).estimate.ends[0]), max(buffered, most)
     gain = Gain(estimate=Estimate(value=buffered, low=low, high=high), source="bound")
-    leads = starting_leads(view) and gain.value >= at.PAYS
+    leads = share >= at.LARGE_SHARE and gain.value >= at.PAYS
     kept = kept_workers(view)
     # Whether workers that persist would keep it shows only where they were tried.
     tried = view.config.persistent_workers or kept is None or not kept.persistent_workers
@@ -520,7 +520,10 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
 
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
+    turn_s, share = turn(view)
+    if kept := kept_workers(view):  # a first batch is made by running ones, too
+        share *= 1 - min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
+    return bool(view.workers) and share >= at.LARGE_SHARE
 
 
 def sending_leads(view: Evidence) -> bool:
