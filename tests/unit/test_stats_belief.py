@@ -909,11 +909,11 @@ def test_what_disturbed_a_trial_without_taking_cores_is_no_slowness_of_its_own()
         for w, some in rates.items()
         for n, rate in enumerate(some)
     ]
-    low, high = ends(
-        believe([o for o in made if o is not None]).ratio(config(4).key, config(2).key)
-    )
+    found = believe([o for o in made if o is not None]).ratio(config(4).key, config(2).key)
+    low, high = ends(found)
     assert low < 0.9
     assert high > 1
+    assert found.value == pytest.approx(1, rel=0.15)
 
 
 def test_a_trial_of_which_nothing_is_known_makes_the_others_no_surer() -> None:
