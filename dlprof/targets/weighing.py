@@ -183,6 +183,7 @@ def by_memory(
     dataset: Any,
     *,
     limit_s: float,
+    came: float = 0,
     collate: Callable[[list[Any]], object] | None = None,
     own_bytes: Callable[[], int] = int,
 ) -> tuple[float, float, int | None] | None:
@@ -190,7 +191,8 @@ def by_memory(
 
     The middle of the first, and the third quarter of the other, of three samples to 32 that lie
     apart, each with its part of collating them. Then the memory that one takes, by what a process
-    has (``own_bytes``); ``None`` where that isn't seen. ``None`` for all where none is kept, as two
+    has (``own_bytes``); ``None`` where that isn't seen. Of few samples most may have come before,
+    in this process, by a sampler (``came``). ``None`` for all where none is kept, as two
     that are asked for twice show at once; where what comes first takes so long only as it opens or
     reads what the sample beside it is in, too; or where the cache has lost it when many others were
     asked for. Also where that takes longer than the limit (a single sample is ended only after
@@ -201,7 +203,7 @@ def by_memory(
         return None
     ends_s, count = _now_s() + limit_s, 0
     first, again, batch = list[float](), list[float](), list[Any]()
-    bytes_each, collating_s = 0, 0.0
+    bytes_each = 0
 
     def asked(places: Iterable[int], into: list[Any] | None = None) -> list[float]:
         took = list[float]()
@@ -239,15 +241,57 @@ def by_memory(
         new = {place + 1 for place in places}.union(others).difference(places)
         bytes_each = (own_bytes() - had) // len(new)
         again = asked((place + 1 for place in places), batch)
-    if len(again) < max(3, len(first)) or not _is_kept(first, again):
+    enough = len(again) >= max(3, len(first))
+    # As many of them came before as of all samples.
+    first = sorted(first)[math.ceil(len(first) * came / max(1, count)) :]
+    if not enough or not first or not _is_kept(first, again):
         return None
+    collating_s = _collating_s(batch, collate, limit_s)
+    known = bytes_each if bytes_each > 0 else None
+    return statistics.median_high(first) + collating_s, _third_quarter(again) + collating_s, known
+
+
+def by_iterating(
+    dataset: Any,
+    *,
+    came: float,
+    first_s: float,
+    limit_s: float,
+    collate: Callable[[list[Any]], object] | None = None,
+) -> tuple[float, float, None] | None:
+    """As ``by_memory``, of an iterable dataset of which so many samples came, each in ``first_s``.
+
+    With its part of collating them. These come again, unless it shuffles them.
+    """
+    again, batch, ends_s = list[float](), list[Any](), _now_s() + limit_s
+    with _alarm(2 * limit_s), contextlib.suppress(Exception, SystemExit):
+        samples = iter(dataset)
+        next(samples)  # pays for what is opened anew
+        while len(again) < min(32, came - 1) and _now_s() < ends_s:
+            before_s = _spent_s()
+            batch.append(next(samples))
+            again.append(_spent_s() - before_s)
+            if len(again) == 3 and not _is_kept([first_s], again):
+                return None
+    if len(again) < 3:
+        return None
+    collating_s = _collating_s(batch, collate, limit_s)
+    if not _is_kept([first_s], [each_s + collating_s for each_s in again]):
+        return None
+    return first_s, _third_quarter(again) + collating_s, None
+
+
+def _collating_s(
+    batch: list[Any], collate: Callable[[list[Any]], object] | None, limit_s: float
+) -> float:
+    """Seconds of a sample's part of collating a batch."""
+    took_s = 0.0
     with _alarm(limit_s), contextlib.suppress(Exception):
         for make in (collate, collate) if collate else ():  # the first imports what it needs
             began_s = _spent_s()
             make(batch)
-            collating_s = (_spent_s() - began_s) / len(batch)
-    known = bytes_each if bytes_each > 0 else None
-    return statistics.median_high(first) + collating_s, _third_quarter(again) + collating_s, known
+            took_s = _spent_s() - began_s
+    return took_s / len(batch)
 
 
 def _is_kept(first: Sequence[float], again: Sequence[float]) -> bool:

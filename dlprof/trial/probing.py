@@ -89,25 +89,19 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
-    kept = along = None
+    along: tuple[float, float] | None = None
     data_files = 0  # as far as it takes to know that the dataset reads some
+    kept: tuple[float, float, int | None] | None = None
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import along_epoch, by_memory, is_bounded
+        from dlprof.targets.weighing import along_epoch, is_bounded
 
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
         # batch all have come.
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             each_s = (ended_s - middle_s) / (samples or 1)
-            patience_s = min(1.0 + 8 * each_s, left_s / 3)
-            if 7 * each_s < patience_s:  # fewer samples say nothing
-                kept = by_memory(
-                    built.parts.dataset,
-                    limit_s=patience_s,
-                    collate=getattr(core_of(loader), "collate_fn", None),
-                    own_bytes=functools.partial(_own_bytes, psutil.Process()),
-                )
+            kept = _kept(built, loader, 2 * (samples or 1), each_s, left_s)
         if alone is None and kept is None and in_order(index_source(core_of(loader))):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             limit_s = min(2.0, left_s / 3)
@@ -155,6 +149,28 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": strategy,
     }
+
+
+def _kept(
+    built: BuiltTarget, loader: Any, came: float, each_s: float, left_s: float
+) -> tuple[float, float, int | None] | None:
+    """What ``by_memory`` says of a dataset of which samples came, each in so many seconds."""
+    import psutil
+
+    from dlprof.targets.parts import core_of
+    from dlprof.targets.weighing import by_iterating, by_memory
+
+    dataset, patience_s = built.parts and built.parts.dataset, min(1.0 + 8 * each_s, left_s / 3)
+    collate = getattr(core_of(loader), "collate_fn", None)
+    about: Any = {"came": came, "limit_s": patience_s, "collate": collate}
+    if built.target.kind == "iterable":
+        if built.target.batch_size is None:  # what it gives may be batches
+            return None
+        return by_iterating(dataset, first_s=each_s, **about)
+    if 7 * each_s >= patience_s:  # fewer samples say nothing
+        return None
+    own_bytes = functools.partial(_own_bytes, psutil.Process())
+    return by_memory(dataset, own_bytes=own_bytes, **about)
 
 
 def _begun(
