@@ -355,6 +355,14 @@ class Control:
         risked_s = self._given_up(candidate.workers, seen) * batches * each_s
         if not self._may_lose(max(_ALLOWED_S / 2, risked_s)):
             return False
+        if candidate.workers > self.kept.workers and self._takes_all_cores(seen):
+            tried = [
+                each
+                for (before, each), gains in self._gains.items()
+                if before == self.kept and gains
+            ]
+            if any(each.workers > self.kept.workers for each in tried):
+                return False  # a second look would cost more than is to be won
         gains = self._of(candidate)
         known = mean_interval(gains).high if gains else None
         return known is None or known > _EQUAL or candidate.in_flight < self.kept.in_flight
@@ -376,6 +384,10 @@ class Control:
         get, keep = (min(each, self.cores * each / (each + others)) for each in (wanted, least))
         return max(0.0, 1 - min(1.0, keep / get))
 
+    def _takes_all_cores(self, seen: Window) -> bool:
+        """Whether more workers can have no more of the cores: they add to what is in flight."""
+        return seen.fetch_s > 0 and _HEADROOM * seen.busy_cores >= self.cores
+
     def _shared(self, seen: Window, ratio: float) -> float:
         """Workers that make so many times the batches, beside others who have cores as well.
 
@@ -386,7 +398,7 @@ class Control:
         busy = min(seen.busy_cores, float(self.cores))
         if not (wanted and busy):
             return ratio * had
-        if _HEADROOM * busy >= self.cores:
+        if self._takes_all_cores(seen):
             return 0.0
         if ratio * busy >= self.cores:
             return math.inf
