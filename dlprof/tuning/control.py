@@ -389,17 +389,12 @@ class Control:
         return seen.fetch_s > 0 and _HEADROOM * seen.busy_cores >= self.cores
 
     def _shared(self, seen: Window, ratio: float) -> float:
-        """Workers that make so many times the batches, beside others who have cores as well.
-
-        No more where all cores compute for those that there are.
-        """
+        """Workers that make so many times the batches, beside others who have cores as well."""
         had = seen.setting.workers
         wanted = (1 - seen.idle_s / seen.fetch_s) * had
         busy = min(seen.busy_cores, float(self.cores))
         if not (wanted and busy):
             return ratio * had
-        if self._takes_all_cores(seen):
-            return 0.0
         if ratio * busy >= self.cores:
             return math.inf
         others = max(0.0, wanted * (self.cores / busy - 1))
@@ -421,16 +416,15 @@ class Control:
             # While workers never rest, each batch takes one of them as long as all of them.
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
-            least = workers + 1
             had = workers or (self._given_back or NO_WORKERS).workers or 1
             most = min(self._most, _JUMP * had) if self.live else self._most
+            full = bool(fetch_s and workers) and self._takes_all_cores(seen)
             if fetch_s and workers:
-                need = self._shared(seen, need / workers)
-                least = workers + (need > workers)
+                need = 0.0 if full else self._shared(seen, need / workers)
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            least = least if workers else had
+            least = workers + (not full) if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(up, ahead), share)] if up > workers else []
