@@ -409,7 +409,11 @@ def test_more_workers_come_with_the_next_epoch_only_where_cores_are_left(
 ) -> None:
     """A batch is due every 10 ms, and comes every 15: 6 beside 2 of others have 1.5 cores of 2."""
     control = Control(START, 16, live=False, cores=2)
-    figures = {"fetch_s": 0.03, "cpu_s": cpu_s, "delay_s": 0.03 - cpu_s if cpu_s else 0.0}
+    figures: dict[str, Any] = {
+        "fetch_s": 0.03,
+        "cpu_s": cpu_s,
+        "delay_s": 0.03 - cpu_s if cpu_s else 0.0,
+    }
     had = epochs(control, lambda *_: 0.005, 2, **figures)
     assert {each.workers for each in had} == workers
 
