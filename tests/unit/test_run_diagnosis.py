@@ -171,6 +171,19 @@ def test_a_step_that_waits_before_each_epoch_alone_is_not_the_limit() -> None:
     assert found.findings[0].code == "startup"
     assert found.findings[0].fix is not None
     assert found.findings[0].fix.dataloader_kwargs["persistent_workers"] is True
+    busy = Usage(
+        own_cpu_cores=0.4,
+        available_cpu_cores=0.4,
+        other_cpu_cores=7.6,
+        other_runnable=24,
+        run_queue_wait_fraction=0.7,
+    )
+    traced = dataclasses.replace(traced, step_cpu_s=0.01)
+    among = diagnose_script(
+        [fed], [traced], builders.machine(8), builders.target(), wall_s=20.0, usage=busy
+    )
+    assert among is not None
+    assert [each.code for each in among.findings][:2] == ["startup", "cpu.neighbours"]
     once = dataclasses.replace(fed, epochs=1, epochs_completed=1, turnover=None)
     found = diagnosed(once, traced, wall_s=20.0)
     assert found is not None

@@ -262,6 +262,9 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint({*_IN_STEP, "startup"}):
         found = [each for each in found if each.finding.code != "consumer"]
+        # Nor do others come first that take cores from the step: what can be mended does.
+        behind = {Place.CONSUMER: Place.BEHIND}
+        found = [each._replace(place=behind.get(each.place, each.place)) for each in found]
     ordered = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):
