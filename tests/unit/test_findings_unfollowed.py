@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from finding_cases import Loader, config, evidence
+from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find
-from dlprof.records import Finding, Usage
+from dlprof.records import Config, Finding, Usage
 
 CROWD = Usage(
     own_cpu_cores=0.1,
@@ -34,7 +34,7 @@ def test_others_are_reported_without_a_gain_that_nothing_speaks_for() -> None:
 
 def test_nor_of_a_loader_of_which_only_the_wait_for_its_batches_is_seen() -> None:
     """Its threads may have waited for a core while others slept for longer, as SPDL's do."""
-    seen = evidence(Loader(config=config(0), collate_cpu=0.0, rate=50), usage=CROWD)
+    seen = evidence(Loader(config=Config(), collate_cpu=0.0, rate=50), usage=CROWD)
     found = next(each for each in find(seen) if each.code == "cpu.neighbours")
     assert found.predicted_gain is None
     assert "88% of the time that the loader's processes could run" in found.explanation
