@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import statistics
 from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
@@ -26,6 +27,7 @@ _SPEEDS = (0.77, 1.23)
 """Time of the same work in the two states of a core; 1.77x apart were measured of a Python loop."""
 
 _STATE_S = (0.3, 10.0)
+_ATTEMPTS, _ATTEMPTS_S = 16, 0.125
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,7 @@ class _Loader:
 class Tuner(Protocol):
     """What changes settings while a training runs, as ``Control`` does."""
 
+    cores: int
     live: bool
     settled_s: float | None
 
@@ -258,22 +261,53 @@ class Training:
     start_s: float = 0.03
     seed: int = 0
 
-    def run(self, setting: Setting, control: Tuner | None = None, beside: Ran | None = None) -> Ran:
-        """Run it, with settings that stay or that a tuner changes.
+    def run(
+        self,
+        setting: Setting,
+        control: Tuner | None = None,
+        beside: Ran | None = None,
+        *,
+        late_s: float = 0.0,
+    ) -> Ran:
+        """Run it, with settings that stay or that a tuner changes; its first epoch begins so late.
 
         In each minute it meets the batches that the training ``beside`` it met in that minute.
         """
-        return _Run(self, setting, control, beside).run()
+        return _Run(self, setting, control, beside, late_s).run()
+
+    def attempt(self) -> tuple[float, float, float]:
+        """What a process that makes batches for some time sees before the first epoch.
+
+        Seconds of a batch, those of CPU time, and all that the epoch begins later: those to start
+        it, too.
+        """
+        world, cores = self.world, _Cores(self.seed, 1)
+        costs = _costs(self.seed, world.spread, world.slow, world.slow_factor)
+        took: list[tuple[float, float]] = []
+        now_s = self.start_s
+        while len(took) < _ATTEMPTS and now_s < _ATTEMPTS_S:
+            cores.change(0, now_s)
+            cpu_s = costs[-1 - len(took)] * world.cpu_s * cores.slowness[0]
+            took.append((cpu_s + costs[-1 - len(took)] * world.io_s, cpu_s))
+            now_s += took[-1][0]
+        fetch_s, cpu_s = map(statistics.median_low, zip(*took, strict=True))
+        return fetch_s, cpu_s, now_s
 
 
 class _Run:
     def __init__(
-        self, training: Training, setting: Setting, control: Tuner | None, beside: Ran | None
+        self,
+        training: Training,
+        setting: Setting,
+        control: Tuner | None,
+        beside: Ran | None,
+        late_s: float,
     ) -> None:
         self._training, self._control, self._beside = training, control, beside
         self._live = control is not None and control.live
         self._setting = setting
         self._loader = _Loader(setting, training.world, training.seed)
+        self._loader.now_s = late_s
         self._started = setting.workers
         self._receive_s = 0.0
         self._seen = Ran(by_minute=[0], most_workers=setting.workers)
@@ -311,7 +345,7 @@ class _Run:
             if loader.received:
                 self._receive_s = world.receive_s
             if self._control is not None:
-                self._look(self._control)
+                self._look(self._control, world)
         self._seen.batches = sum(minutes)
         if self._control is not None:
             self._seen.settled_s = self._control.settled_s
@@ -337,7 +371,7 @@ class _Run:
         self._seen.most_workers = max(self._seen.most_workers, setting.workers)
         self._loader.set(setting)
 
-    def _look(self, control: Tuner) -> None:
+    def _look(self, control: Tuner, world: World) -> None:
         took_s = self._loader.now_s - self._from_s
         if self._skip:
             if self._count >= self._skip:
@@ -358,6 +392,7 @@ class _Run:
         window = Window(self._setting, *figures, receive_s=receive_s, fetch_s=fetch_s)
         stocked = self._loader.ready() - self._ready
         window = window._replace(cpu_s=cpu_s, delay_s=delay_s, stocked=stocked)
+        control.cores = int(world.cores)
         self._ask = control.look(window)
         wanted = self._ask.within or self._ask.setting
         deeper = wanted.workers == workers

@@ -30,7 +30,7 @@ from tuned_world import PHASES, Training, World, statics
 
 import dlprof
 from dlprof.errors import DlprofError
-from dlprof.tuning.control import Ask, Control, Setting, Window
+from dlprof.tuning.control import Ask, Control, Setting, Window, opening
 
 NAME = "tuning"
 KINDS = ("map", "iterable")
@@ -108,8 +108,13 @@ def replay(kind: str, phase: str, seed: int) -> Replayed:
     training = Training(
         world=world, phase=phase, seed=seed, epoch_s=_EPOCH_S if kind == "iterable" else 1e9
     )
-    control = Control(start, most, live=kind == "map", cores=int(world.cores))
-    ran = training.run(start, control)
+    begun, late_s, cores = start, 0.0, int(world.cores)
+    if kind == "iterable":
+        fetch_s, cpu_s, late_s = training.attempt()
+        begun = opening(start, fetch_s, cpu_s, most_workers=most, cores=cores)
+        late_s += training.start_s * (begun.workers - start.workers)
+    control = Control(begun, most, live=kind == "map", cores=cores, least=start.workers)
+    ran = training.run(begun, control, late_s=late_s)
     twin = training.run(start, beside=ran)
     rates = {each: _rates(training, each) for each in statics(most)}
     seconds = training.at_s, training.whole_s - training.at_s
@@ -151,6 +156,7 @@ def _rates(training: Training, setting: Setting) -> tuple[float, float]:
 class _Known:
     """Has what is best before and after something happens."""
 
+    cores = 0
     settled_s: float | None = None
 
     def __init__(self, settings: Sequence[Setting], at_s: float, *, live: bool) -> None:

@@ -600,7 +600,7 @@ def made_again(iterator: Any) -> Callable[[], None]:
     return again
 
 
-def made_first(loader: Any) -> Callable[[], None] | None:
+def made_first(loader: Any) -> Callable[[], Any] | None:
     """What makes one batch after another of a loader's first samples in the process that calls it.
 
     It asks no sampler, which may count epochs, or speak to other processes. ``None`` where one that
@@ -616,15 +616,23 @@ def made_first(loader: Any) -> Callable[[], None] | None:
     size = getattr(batches, "batch_size", None)
     starts = itertools.count(0, size or 1)
 
-    def again() -> None:
+    def again() -> Any:
         start = next(starts)
         end = start + (size or 1)
         indices = range(start, end if iterable else min(end, len(loader.dataset)))
         if not indices:
             raise StopIteration
-        fetcher.fetch(start if size is None else [*indices])
+        return fetcher.fetch(start if size is None else [*indices])
 
     return again
+
+
+def become_worker(loader: Any) -> Any:
+    """Have this process be a loader's first worker to whoever asks; returns what they are given."""
+    module: Any = importlib.import_module("torch.utils.data._utils.worker")
+    given = {"id": 0, "num_workers": loader.num_workers, "seed": 0, "dataset": loader.dataset}
+    module._worker_info = module.WorkerInfo(**given)
+    return module._worker_info
 
 
 def _initialize(iterator: Any, loader: Any) -> None:

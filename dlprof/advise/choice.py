@@ -878,6 +878,8 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     if most is not None and workers > most:
         return f"max_workers={most}", f"has {workers}"
     memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
+    if memory is None:  # its caches alone take this
+        memory = candidate.full_caches or None
     verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
     times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
     for limit, size, used, what in (
@@ -927,9 +929,18 @@ def within_limits(
     if not kept:
         first = ((limit, *rows[0]) for limit, rows in broken.items())
         needs = "; ".join(f"{limit}, and {each.name} {need}" for limit, each, need in first)
+        hint = "Raise the limit, or run a sweep with smaller settings."
+        empty = (dataclasses.replace(each, full_caches=0) for each in candidates)
+        if any(breach(each, situation) is None for each in empty):
+            full = min(each.full_caches for each in candidates if each.full_caches)
+            alone = situation.target.full_caches(Config())
+            fewer = f", {format_bytes(alone)} with num_workers=0" if alone < full else ""
+            hint = (
+                f"The samples that the dataset keeps take {format_bytes(full)} of it in the end"
+                f"{fewer}: have its cache hold fewer, or raise the limit."
+            )
         raise UsageError(
-            f"No configuration of this run keeps within the limits: {needs}",
-            hint="Raise the limit, or run a sweep with smaller settings.",
+            f"No configuration of this run keeps within the limits: {needs}", hint=hint
         )
     reasons = []
     for limit, rows in broken.items():

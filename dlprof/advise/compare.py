@@ -978,9 +978,9 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
             "A dataset keeps samples: its rate is over 10 epochs, and the parts are those of the "
             "first, so what kept samples bring is in the unexplained rest."
         )
-    if data.is_spread != other.is_spread:
-        name, beginning = ("A", "B") if data.is_spread else ("B", "A")
-        yield f"In {name} {SPREAD_SIGN}, in {beginning} from its beginning, where samples differ."
+    sides = ("A", data, other), ("B", other, data)
+    spread = (name for name, each, rest in sides if each.is_spread > rest.is_spread)
+    yield from (f"Only in {name} {SPREAD_SIGN}." for name in spread)
     one, two = a.run.header, b.run.header
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]

@@ -498,7 +498,9 @@ def feed(
     mine = feed_config(situation) if base is None else base
     step_s, found = _step_of(situation), _Search(situation, None, mine)
     least, by_model = found.least_wait(), _Search(situation, 1.0, mine)
-    bound = "workers" if by_model.least_wait() < least / 2 else by_model.least_bound()
+    bound: Bound = "workers"
+    if situation.profiled_main or by_model.least_wait() >= least / 2:
+        bound = "main" if situation.profiled_main else by_model.least_bound()
     enough = least <= 0.75 * max_wait  # the rest is for what workers and cores add
     allowed = max_wait if enough else least + max_wait * (1 - least)
     workers, prefetch, cores = found.fewest(allowed)

@@ -75,8 +75,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 from dlprof.cli.check import tell_github
 
                 tell_github(fault, os.environ, fails=True)
+            # There it takes a file, or is the script's, as stdout is.
+            as_json = "--json" in flags and arguments[:1] != ["run"]
             with contextlib.suppress(OSError):
-                show(fault, as_json="--json" in flags, verbose=verbose)
+                show(fault, as_json=as_json, verbose=verbose)
         return fault.exit_code
     return code
 

@@ -66,11 +66,9 @@ def run_check(
             kept = recordable(change, sides, started_at=started_at, figures=figures)
             took_s = time.monotonic() - began_s
             target = checked_target(settings.sweep.target, plan, quads)
-            undecided, found = target.verdict.state == "inconclusive", target.verdict
-            notes = (*found.notes, *filter(None, [sides.kept_text and f"{sides.kept_text}."]))
+            undecided = target.verdict.state == "inconclusive"
             target = dataclasses.replace(
                 target,
-                verdict=dataclasses.replace(found, notes=notes),
                 source_file=source,
                 source_line=built.line,
                 recordable=kept if figures else None,
@@ -147,8 +145,6 @@ def measure(
         The rules, the quads in the order of measuring, and why a metric wasn't measured, by name.
     """
     left_s = sides.settings.sweep.budget_s - (clock() - began_s)
-    if sides.kept_text:
-        listener.message(sides.kept_text)
     plan = _plan(sides)
     _refuse_slow(plan, sides, left_s)
     batch_s = sides.block_s / sides.batches
@@ -197,6 +193,8 @@ def _plan(sides: Sides, without: tuple[str, ...] = ()) -> CheckPlan:
         seed=settings.sweep.seed,
         loader_difference=loader_difference(sides.configs["base"], sides.configs["change"]),
         in_main=not any(config.num_workers for config in sides.configs.values()),
+        keeping=sides.keeping,
+        epochs=sides.epochs,
     )
 
 

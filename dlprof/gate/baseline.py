@@ -90,7 +90,7 @@ def judge_baseline(
             detail = "the baseline is empty"
         return Verdict(
             state="no_baseline",
-            explanation=f"There is no comparable baseline: {detail}.",
+            explanation=f"The baseline has too few comparable runs: {detail}.",
             gates=(gate_result("service", "no_baseline", reason, (), detail),),
         )
     gate = _judge_service(entry, before[-rule.runs :], rule)

@@ -45,6 +45,8 @@ def make_plan(
     seed: int = 0,
     loader_difference: str = "",
     in_main: bool = False,
+    keeping: Collection[Side] = (),
+    epochs: int = 1,
 ) -> CheckPlan:
     """The rules of one target's check.
 
@@ -52,6 +54,7 @@ def make_plan(
     and ``confidence`` that code which is not slower than that does not fail, by its service time.
     That one is always judged, the other ``gates`` of ``ALL_GATES`` if they are measured. Where both
     sides load ``in_main``, wall time is service time and little else, so that nothing waits for it.
+    Sides that are ``keeping`` samples load those of a block in so many ``epochs``.
     """
     if unknown := set(gates) - set(ALL_GATES):
         raise ValueError(f"there is no gate {min(unknown)!r}")
@@ -70,6 +73,8 @@ def make_plan(
         confidence=confidence,
         seed=seed,
         loader_difference=loader_difference,
+        keeping=tuple(side for side in SIDES.values() if side in keeping),
+        epochs=epochs,
         error_bound=sum(rule.alpha * len(rule.views) * len(rule.looks) for rule in rules),
     )
 

@@ -168,6 +168,17 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
                 f"{counted(len(failures), 'block')} of the {side} failed, so the blocks paired "
                 f"with them do not count: {failures[-1]}"
             )
+    if plan.epochs > 1:
+        notes.append(
+            "The dataset keeps samples in each process's memory, so each block loads the same ones "
+            f"in {plan.epochs} epochs, by processes that hold none at first."
+        )
+    elif plan.keeping:
+        notes.append(
+            f"Only the {', '.join(plan.keeping)} keeps samples in memory, and blocks load the same "
+            "ones again and again: what loading them the first time takes is not compared. Check "
+            "with the cache off as well."
+        )
     judged = len(plan.rules)
     if judged > 1:
         notes.append(

@@ -109,8 +109,8 @@ def figures_text(
 ) -> str:
     """A shift with its interval: ``+9.8% (+8.1 to +11.6%)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
 
-    An end is not finite where there is none. ``unit`` is ``None`` for fractions; of an amount the
-    percentage of the ``base`` is beside it.
+    An end is not finite where there is none. ``unit`` is ``None`` for fractions; before an amount
+    is its percentage of the ``base``, as it is the amount that limits are in.
     """
     known = math.isfinite(low) and math.isfinite(high)
     if unit is None:
@@ -123,7 +123,7 @@ def figures_text(
         one, least, most = (f"{each:+,.{decimals}f}" if each else "0" for each in figures)
         text = f"{one} {name} ({least} to {most} {name})"
     if base is not None and base > 0 and math.isfinite(shift / base):
-        text += f", {percent(shift / base)}"
+        text = f"{percent(shift / base)}, {text}"
     return text
 
 

@@ -107,6 +107,10 @@ class CheckPlan:
     rules: tuple[GateRule, ...]  # one per metric
     confidence: float  # that the gate of service time raises no false alarm
     seed: int = 0  # of the random order of blocks
+    keeping: tuple[Side, ...] = ()  # sides whose dataset keeps samples in each process's memory
+    # How often a block loads the same samples: 1 where they are warm, and 10 by processes that hold
+    # none of them at first where all sides keep samples, as a training of ten epochs does.
+    epochs: int = 1
     loader_difference: str = ""  # how the loaders' settings differ; empty where they are the same
     # Upper bound of the probability of any false alarm, all metrics together, each of them taken to
     # lie exactly at its limit.

@@ -23,11 +23,9 @@ COPIED_SIGN = "where no setting says otherwise"
 """In the note on a target whose workers aren't forked unless a setting says so."""
 
 NO_DATA_SIGN, PARTIAL_SIGN = "Each batch is None", "less than a full batch"
-"""In notes that any screen begins with: batches without anything in them, and an epoch of one that
-is not full."""
-
 SPREAD_SIGN = "trials took batches from all over an epoch"
-"""In the note on a target in the dataset's order whose samples differ along it."""
+"""In notes that any screen begins with: batches without anything in them, an epoch of one that is
+not full, and one in the dataset's order along which samples differ."""
 
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""

@@ -51,8 +51,8 @@ from dlprof.units import MISSING, NS, counted, duration_option, format_duration
 _HEADLINES: Mapping[GateState, str] = {
     "fail": "Data loading got slower",
     "inconclusive": "It is undecided whether data loading got slower",
-    "no_baseline": "There is no comparable baseline",
-    "pass": "Data loading did not get slower",
+    "no_baseline": "The baseline has too few comparable runs",
+    "pass": "Data loading did not get slower beyond its limits",
 }
 """Verdicts, the worst first."""
 
@@ -153,6 +153,7 @@ def _part(target: TargetCheck) -> str:
     """Which part of the samples is loaded again and again; empty where it is all of them."""
     blocks = (block for quad in target.quads if quad.series == "load" for block in quad.blocks)
     samples = max((sum(block.samples) for block in blocks), default=0)
+    samples //= 1 if target.plan is None else target.plan.epochs
     if target.length is None or not 0 < samples < target.length:
         return ""
     return f"{samples:,} of {target.length:,} samples"
@@ -271,7 +272,11 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
         if len(highs) < len(views):
             sure = f"only a slowdown of more than {views[0].limit_text} would be seen"
         part = _part(check.target)
-        sure += f" in the {part} that blocks load, again and again" if part else ""
+        plan = check.target.plan
+        often = f"in {plan.epochs} epochs" if plan and plan.epochs > 1 else "again and again"
+        sure += f" in the {part} that blocks load, {often}" if part else ""
+        if plan and plan.keeping and plan.epochs == 1:
+            sure += f"; the {plan.keeping[0]}'s first loads of samples are not compared (-v)"
     elif check.state == "inconclusive":
         for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")

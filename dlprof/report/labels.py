@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dlprof.advise.thresholds import NOTABLE
@@ -57,9 +57,14 @@ def value_text(estimate: Estimate | None) -> str:
 def interval_text(
     estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
 ) -> str:
-    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none."""
+    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
+
+    Of one whose ends are ten thousand times apart neither says anything.
+    """
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
+    if estimate.high > 10_000 * estimate.low > 0:
+        return "unknown"
     return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
 
 
@@ -233,6 +238,13 @@ STAGES = {
     "step": "step",
 }
 """Stages as people read them, by ``StageName``."""
+
+
+def stages_of(run: Run) -> Mapping[str, str]:
+    """The same for a run: where nothing trains, a batch is only freed between two ``next()``."""
+    stated = run.header.settings.get
+    trains = run.script is not None or stated("step_s") or stated("step_callable")
+    return STAGES if trains else {**STAGES, "step": "free batch"}
 
 
 def gpu_text(usage: GpuUsage) -> str:

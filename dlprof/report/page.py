@@ -150,6 +150,7 @@ _COLORS = {
     "copy to device": "#ff9da6",
     "wait": "#d1495b",
     "step": "#54a24b",
+    "free batch": "#54a24b",
     "CPU": "#4c78a8",
     "run-queue delay": "#e0a339",
     "blocked": "#c05a7d",

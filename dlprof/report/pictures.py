@@ -12,7 +12,6 @@ from pathlib import PurePath
 from dlprof.records import (
     ConfigRate,
     Estimate,
-    Explanation,
     GpuUsage,
     Recommendation,
     Run,
@@ -23,7 +22,6 @@ from dlprof.report import document as doc
 from dlprof.report.export.trace import batches, since_first
 from dlprof.report.labels import (
     END_TEXTS,
-    STAGES,
     cores_text,
     evenly,
     interval_text,
@@ -31,6 +29,7 @@ from dlprof.report.labels import (
     processes_text,
     purpose_text,
     rate_text,
+    stages_of,
     value_text,
 )
 from dlprof.report.page import MOST_ROWS
@@ -45,7 +44,7 @@ def with_pictures(document: doc.Document, run: Run) -> doc.Document:
         document,
         pictures=(
             *doc.section("Throughput", *_throughput(run, advice)),
-            *doc.section("Where a batch's time goes", *_stages(run.traced)),
+            *doc.section("Where a batch's time goes", *_stages(run)),
             *doc.section("Batches over time", *_timeline(run)),
         ),
         appendix=(
@@ -117,10 +116,10 @@ def _lines(run: Run) -> Iterator[doc.Series]:
             yield doc.Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
 
 
-def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
-    bars = []
+def _stages(run: Run) -> Iterator[doc.Chart]:
+    bars, traced, called = [], run.traced, stages_of(run)
     for stage in () if traced is None else traced.stages:
-        name, figure = STAGES[stage.name], format_duration(stage.mean_s)
+        name, figure = called[stage.name], format_duration(stage.mean_s)
         io_s = stage.io_s if stage.gil_s is None else (stage.io_s or 0.0) - stage.gil_s
         spent = {"CPU": stage.cpu_s, "run-queue delay": stage.run_queue_s, "blocked": io_s}
         spent["wait for the GIL"] = stage.gil_s
@@ -139,7 +138,7 @@ def _stages(traced: Explanation | None) -> Iterator[doc.Chart]:
 
 def _timeline(run: Run) -> Iterator[doc.Chart]:
     """The first batches of the traced trial that is shown: workers, receiving, the consumer."""
-    known = [each for each in run.timelines if each.batch]
+    known, called = [each for each in run.timelines if each.batch], stages_of(run)
     own = [each for each in known if run.traced and each.trial_id == run.traced.trial_id]
     for recorded in (own or known)[-1:]:
         shown = list(itertools.islice(batches(since_first(recorded)), 200))
@@ -150,7 +149,7 @@ def _timeline(run: Run) -> Iterator[doc.Chart]:
                 if each.track is not None:
                     lasted_s = each.end_s - each.begin_s
                     said = f"{format_duration(lasted_s)}, batch {batch.number}"
-                    name = STAGES.get(each.name, each.name)
+                    name = called.get(each.name, each.name)
                     piece = doc.Piece(lasted_s, name, said, each.begin_s - begun_s)
                     done.setdefault(each.track, []).append(piece)
         bars = [doc.Bar(label=track[1], pieces=tuple(done[track])) for track in sorted(done)]

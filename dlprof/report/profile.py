@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.recommend import ConfigSummary, summarize
 from dlprof.advise.thresholds import WORTH_TRYING
@@ -32,6 +32,7 @@ from dlprof.report.labels import (
     percent_text,
     rate_text,
     ratio_text,
+    stages_of,
     used_text,
     value_text,
 )
@@ -65,7 +66,7 @@ def profile_report(run: Run) -> doc.Document:
         answer=(
             *first(run, found=run.traced is not None),  # else findings are all that there is
             doc.FactList(tuple(_answer(run, diagnosis, measured))),
-            *doc.known(_lanes(run.traced)),
+            *doc.known(_lanes(run.traced, stages_of(run))),
         ),
         hints=_last(run),
         details=lambda: _details(run, diagnosis, measured),
@@ -132,7 +133,7 @@ def _wait(wait: float, step_s: float, period_s: float | None, traced: Explanatio
     return f"{percent_text(wait)} of the time" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _lanes(traced: Explanation | None) -> doc.Chart | None:
+def _lanes(traced: Explanation | None, called: Mapping[str, str]) -> doc.Chart | None:
     """A batch's way: what a worker does with it, what the main process does."""
     if traced is None:
         return None
@@ -143,7 +144,7 @@ def _lanes(traced: Explanation | None) -> doc.Chart | None:
     bars = []
     for label, names in {worker: _WORKERS, "main": _MAIN}.items() if several else [("main", alone)]:
         stages = (known[name] for name in names if name in known and known[name].mean_s > 0)
-        pieces = [doc.Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
+        pieces = [doc.Piece(s.mean_s, called[s.name], format_duration(s.mean_s)) for s in stages]
         if pieces:
             bars.append(doc.Bar(label=label, pieces=tuple(pieces)))
     return doc.chart(bars, unit="mean time per batch", kind="lanes")
@@ -163,7 +164,7 @@ def _details(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator
         yield doc.Section("Without one part", tuple(_without(diagnosis.without, rate, unit)))
     yield from doc.section("Use of the machine", doc.facts(_usage(measured, diagnosis.stalls)))
     if run.traced is not None:
-        yield from stage_sections(run.traced)
+        yield from stage_sections(run.traced, called=stages_of(run))
     yield from doc.section("Notes", doc.items(diagnosis.notes))
     if run.end is not None:
         took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"
@@ -204,10 +205,12 @@ def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[doc.Row]:
         yield "data stalls", f"{text} (a batch: {times})"
 
 
-def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
+def stage_sections(
+    traced: Explanation, of: str = "", called: Mapping[str, str] = STAGES
+) -> Iterator[doc.Section]:
     """Where a batch's time goes, and where batches pile up; ``of`` names the loader of several."""
     if traced.stages:
-        yield from doc.section(f"Stages, per batch{of}", _stages(traced.stages))
+        yield from doc.section(f"Stages, per batch{of}", _stages(traced.stages, called))
     yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
         found, slowest = traced.samples, [*traced.samples.slowest.items()][:5]
@@ -230,7 +233,7 @@ def stage_sections(traced: Explanation, of: str = "") -> Iterator[doc.Section]:
     yield from doc.section("Not recorded", doc.items(missing))
 
 
-def _stages(stages: Sequence[Stage]) -> doc.Table:
+def _stages(stages: Sequence[Stage], called: Mapping[str, str]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
     times = [("median", "median_s", 1), ("p95", "p95_s", 9), ("max", "max_s", 4)]
@@ -238,7 +241,7 @@ def _stages(stages: Sequence[Stage]) -> doc.Table:
     times += [("of it for the GIL", "gil_s", 7)] if any(stage.gil_s for stage in stages) else []
     return doc.Table(
         (
-            doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
+            doc.Column("stage", [called[stage.name] for stage in stages], left=True),
             doc.Column("mean", [format_duration(stage.mean_s) for stage in stages]),
             doc.Column("of period", shares, 5),
             *(

@@ -34,6 +34,8 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
     "batch_size": "per_device_train_batch_size",
 }
 """What Hugging Face's ``TrainingArguments`` call the arguments of DataLoader."""
+_GIVES = "get_train_dataloader"
+"""What its ``Trainer`` is asked for its loader by."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +112,13 @@ def call_at(frame: FrameType | None, is_library: Callable[[str], bool]) -> Loade
 
 
 def _in_method(frame: FrameType, call: LoaderCall | None) -> LoaderCall | None:
-    """The call as Lightning's users make it: in a method that returns the loader."""
+    """The call as users of Lightning and the like make it: in a method that returns the loader."""
     name = frame.f_code.co_name
     if not name.endswith("_dataloader") or frame.f_code.co_varnames[:1] != ("self",):
         return call
     own = frame.f_locals.get("self")
-    return _returned(name, own, call or LoaderCall()) if _is_of_lightning(own) else call
+    is_theirs = _is_of_lightning(own) or _makes_loader(own)
+    return _returned(name, own, call or LoaderCall()) if is_theirs else call
 
 
 def _returned(name: str, owner: object, call: LoaderCall) -> LoaderCall:
@@ -127,6 +130,17 @@ def _is_of_lightning(found: object) -> bool:
     packages = {base.__module__.partition(".")[0] for base in type(found).__mro__}
     ours = packages & {"lightning", "pytorch_lightning"}
     return bool(ours) and _is_a(found, "LightningDataModule", "LightningModule")
+
+
+def _makes_loader(found: object) -> bool:
+    """Whether a Trainer's class is the user's own and makes the loader, whatever arguments say."""
+    own = next((each for each in type(found).__mro__ if _GIVES in vars(each)), object)
+    code = getattr(vars(own).get(_GIVES), "__code__", None)
+    if code is None or not _is_a(found, "Trainer") or own.__module__.startswith("transformers"):
+        return False
+    # By what its parent makes, or in a method beside it, the arguments may count.
+    makes = any(name.endswith("DataLoader") for name in code.co_names)
+    return makes and not {_GIVES, _ARGUMENTS["num_workers"]} & {*code.co_names}
 
 
 def ranks_served(frame: FrameType | None) -> int:
@@ -237,6 +251,8 @@ def with_settings(
 
 def _set_arguments(found: Any, settings: Mapping[str, Any]) -> Any:
     trains = _is_a(found, "Trainer")
+    if trains and _makes_loader(found):
+        raise AttributeError(f"{type(found).__name__}.{_GIVES} makes the loader itself")
     arguments = copy.copy(found.args if trains else found)
     for name, value in {"persistent_workers": False, **settings}.items():
         own = _ARGUMENTS.get(name, name)
@@ -287,6 +303,9 @@ def _transformers(found: Any) -> Adapted | None:
     """Its Trainer makes the loader by what its arguments say."""
     if not _is_a(found, "Trainer"):
         return None
+    if _makes_loader(found):
+        call = _returned(_GIVES, found, LoaderCall())
+        return Adapted(load=found.get_train_dataloader, call=call)
     arguments, name = found.args, type(found.args).__name__
     fixed = {
         each: f"{name} has no {own}"

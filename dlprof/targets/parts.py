@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -442,9 +443,19 @@ class Factory:
         }
 
     def first_call(self) -> Any:
-        """Call it as the user would, but without workers where it lets that be chosen."""
-        wanted = [*self._required(), *self.replaced]
-        return self._call({key: SWEPT[key] for key in wanted})
+        """Call it as the user would, but without workers where it lets that be chosen.
+
+        As the user would, where it refuses to be without.
+        """
+        required = {key: SWEPT[key] for key in self._required()}
+        try:
+            return self._call(required | {key: SWEPT[key] for key in self.replaced})
+        except TargetError:
+            if not self.replaced.keys() - required:
+                raise
+            with contextlib.suppress(TargetError):
+                return self._call(required)
+            raise
 
     def loader(self, config: Config, own: Config | None = None) -> Any:
         """Call it for one configuration."""

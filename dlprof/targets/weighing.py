@@ -3,7 +3,8 @@
 To be called in a disposable process that nobody else needs: what is pickled runs the user's own
 ``__getstate__``, once for each object as torch's start of one worker does. Nothing else of the
 user's is called: attributes are read past properties and ``__getattr__``, so that lazy ones stay as
-they are. Only ``by_order``, behind that, and ``by_memory`` ask the dataset for some samples.
+they are. Only ``by_order``, behind that, ``by_memory`` and ``along_epoch`` ask the dataset for some
+samples.
 
 Nothing that has no end is waited for, and nothing large is copied: bytes are counted and thrown
 away, of a large container some entries stand for all, and of arrays and tensors the size is known.
@@ -174,11 +175,10 @@ def along_epoch(dataset: Any, begin: int, *, limit_s: float) -> tuple[float, flo
             opening.append(took[0] - into[-1])
     if len(first) < 2 or len(all_over) < 6:
         return None
-    means, middle_s = (
-        (statistics.fmean(first), statistics.fmean(all_over)),
-        statistics.median(first),
-    )
-    ratio = means[1] / means[0]
+    means = statistics.fmean(first), statistics.fmean(all_over)
+    middle_s = statistics.median(first)
+    # What takes next to no time may take several times that for no reason of the dataset's.
+    ratio = max(1e-4, means[1]) / max(1e-4, means[0])
     more = sum(took_s > max(first) ** 2 / middle_s for took_s in all_over)
     less = sum(took_s < min(first) ** 2 / middle_s for took_s in all_over)
     # By less than a quarter samples may differ by chance, and rates by the cores.
@@ -228,11 +228,14 @@ def by_memory(
         asked((0,))  # pays for imports and for what is opened once
         # From the end: of those at the beginning a sampler may have asked for some.
         places = range(count - 2, -1, -max(2, count // 32))
-        tried = (asked((place, place)) for place in places[:2])
-        slow_s = next((one[0] for one in tried if _is_kept(one[:1], one[1:])), None)
-        if slow_s is None:
+        for place in places[:2]:
+            began_s = _now_s()  # as the limit has it: others may have the core for most of it
+            tried = asked((place, place))
+            if _is_kept(tried[:1], tried[1:]):
+                break
+        else:
             return None
-        fits = int((ends_s - _now_s()) / slow_s)
+        fits = int((ends_s - _now_s()) / (_now_s() - began_s))
         places = places[: min(32, max(3, fits // 3))]
         asked(places)  # pays for what is opened or read for several that lie together
         had = own_bytes()

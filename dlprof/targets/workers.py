@@ -44,16 +44,17 @@ def settings_of(loader: Any) -> dict[str, Any]:
     """What a DataLoader was built with, by the fields of ``Config``, without its batch size.
 
     Numbers are as the user gave them, such as numpy's. ``start_method`` is ``None`` where it is
-    the platform's own.
+    the platform's own, or none of Python's, as of MONAI's workers that are threads.
     """
     context = loader.multiprocessing_context
+    method = None if context is None else context.get_start_method()
     return {
         "num_workers": loader.num_workers,
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "in_order": bool(getattr(loader, "in_order", True)),
-        "start_method": None if context is None else context.get_start_method(),
+        "start_method": method if method in multiprocessing.get_all_start_methods() else None,
     }
 
 

@@ -376,32 +376,38 @@ def _growth(made: Sequence[Made]) -> float | None:
 
 
 def _growing(made: Sequence[Made]) -> dict[str, float]:
-    """Bytes a batch of the containers that grow, of the worker's last process.
+    """Bytes a batch of the containers that grow, of all of the worker's processes together.
 
-    No more than its private memory grew by: entries may be of one object that all of them share.
+    Of short epochs each shows a batch or two. No more than private memory grew by a batch: entries
+    may be of one object that all of them share.
     """
-    points: dict[str, list[tuple[int, int, int]]] = {}
+    # Of each process: what containers had after which batch, by name; and its memory.
+    lives: list[dict[str, list[tuple[int, int]]]] = []
+    memory: list[list[tuple[int, int]]] = []
     sizes: dict[str, int] = {}
-    last = -1
+    last = math.inf
     for each in made:
         if each.ordinal < last:
-            points.clear()
+            lives.append({})
+            memory.append([])
         last = each.ordinal
-        for name, entries, entry_bytes in () if each.facts is None else each.facts.kept:
-            private = MISSING if each.facts is None else each.facts.private_bytes
-            points.setdefault(name, []).append((each.ordinal, entries, private))
+        if each.facts is None:
+            continue
+        if each.facts.private_bytes != MISSING:
+            memory[-1].append((each.ordinal, each.facts.private_bytes))
+        for name, entries, entry_bytes in each.facts.kept:
+            lives[-1].setdefault(name, []).append((each.ordinal, entries))
             sizes[name] = entry_bytes
-
-    def held(name: str) -> int:
-        (_, few, had), (_, many, has) = points[name][0], points[name][-1]
-        size = sizes[name] * (many - few)
-        return size if MISSING in (had, has) else min(size, has - had)
-
-    grown = {
-        name: held(name) / (ys[-1][0] - ys[0][0])
-        for name, ys in points.items()
-        if ys[-1][0] - ys[0][0] >= 4 and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
-    }
+    gained, over = (sum(ys[-1][at] - ys[0][at] for ys in memory if ys) for at in (1, 0))
+    grown: dict[str, float] = {}
+    for name, size in sizes.items():
+        found = [life[name] for life in lives if name in life]
+        batches, entries = (sum(ys[-1][at] - ys[0][at] for ys in found) for at in (0, 1))
+        later = sum(ys[-1][1] - ys[(len(ys) - 1) // 2][1] for ys in found)
+        if batches >= 4 and later > 0:
+            grown[name] = size * entries / batches
+            if over:
+                grown[name] = min(grown[name], gained / over)
     first = sorted(grown, key=grown.__getitem__, reverse=True)[:5]
     return {name: grown[name] for name in first if grown[name] > 0}
 

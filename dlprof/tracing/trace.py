@@ -2,8 +2,9 @@
 
 And what a worker's dataset keeps: how many entries its containers have, now and then. Of that only
 attributes, the globals of the dataset's module and its caches (``functools.lru_cache``) are looked
-at, past all properties, and of each container no more than its length and its last entry. And how
-much freed memory glibc's malloc keeps, which no container shows.
+at, past all properties, and of each container no more than its length and its last entry, of a list
+also whether some of its places are empty. And how much freed memory glibc's malloc keeps, which no
+container shows.
 """
 
 from __future__ import annotations
@@ -182,15 +183,23 @@ def kept(dataset: object) -> tuple[Kept, ...]:
         looks += 1
         if isinstance(value, _CONTAINERS):
             if name:
-                kind = next((k.__name__ for k in (dict, set) if isinstance(value, k)), "")
-                found.append(_measured(f"{name} ({kind})" if kind else name, value))
+                found.append(_measured(name, value))
         elif type(value).__name__ == "_lru_cache_wrapper" and depth < 4:
             found.append(Kept(f"{name} {CACHE}", value.cache_info().currsize, 64))
             continue
         if depth < 4:
             inside = parts_of(value)
             waiting.extend((_joined(name, value, key), each, depth + 1) for key, each in inside)
+            waiting.extend((*each, 3) for each in _caches_of(type(value)))
     return tuple(found)
+
+
+def _caches_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """What ``functools.lru_cache`` made of a class's methods, by their names."""
+    for base in kind.__mro__ if kind.__module__ != "builtins" else ():
+        for key, each in vars(base).items():
+            if type(each).__name__ == "_lru_cache_wrapper":
+                yield f"{base.__name__}.{key}", each
 
 
 class _MallInfo(ctypes.Structure):
@@ -239,10 +248,18 @@ def _measured(name: str, value: Any) -> Kept:
     if isinstance(value, bytearray):
         return Kept(name, len(value), 1)
     size = type(value).__len__(value) if type(value) in _CONTAINERS else len(value)
-    try:
-        return Kept(name, size, _bytes_of(_last(value)))
-    except (RuntimeError, IndexError, KeyError, StopIteration):  # it changes at this moment
-        return Kept(name, size, 0)
+    kind = next((each.__name__ for each in (dict, set) if isinstance(value, each)), "")
+    entry_bytes = 0
+    # It may change at this moment.
+    with contextlib.suppress(RuntimeError, IndexError, KeyError, StopIteration):
+        last = _last(value)
+        some = value[:: max(1, size // 256)] if type(value) is list else []
+        there = [each for each in some if each is not None]
+        if len(there) < len(some):  # places that are yet to be filled
+            kind, size = "list", size * len(there) // len(some)
+            last = there[-1] if there else None
+        entry_bytes = _bytes_of(last)
+    return Kept(f"{name} ({kind})" if kind else name, size, entry_bytes)
 
 
 def _last(value: Any) -> Any:

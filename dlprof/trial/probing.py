@@ -194,11 +194,12 @@ def _in_main(
     """A loader without workers, its iterator and first batch, if any, or what is raised for it."""
     from dlprof.targets.loader import make_loader
 
-    loader = make_loader(built, Config(), gate=gate, any_size=True)
+    loader: Any = None
     iterator: Any = None
     first, raised = _NOTHING, None
     with _loaders_started() as started:
         try:
+            loader = make_loader(built, Config(), gate=gate, any_size=True)
             iterator = iter(loader)
             first = next(iterator, _NOTHING)
         except Exception as error:  # raised again unless a worker does better

@@ -93,6 +93,9 @@ class BlockRequest:
     seed: int = 0  # of the order and of random numbers, so that every block loads the same samples
     # What the side is held to during it, worker after worker; free where it is empty.
     cores: tuple[int, ...] = ()
+    # How often a block loads the same samples; more than once by a process of its own, forked from
+    # the side, which holds none of them at first and in whose memory they stay.
+    epochs: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

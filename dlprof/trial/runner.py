@@ -84,7 +84,7 @@ class TrialRunner:
         self._watcher = ObserverProcess(self._inbox)
         self._limits = TrialLimits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
         self._build_s = 0.0
-        self._batch_s = 0.0
+        self._batch_s, self._begin_s = 0.0, 0.0
         self._start_method: str | None = None  # where a configuration names none
 
     def build(self, limits: TrialLimits, *, left_s: float = math.inf) -> Target:
@@ -158,6 +158,7 @@ class TrialRunner:
         self._nodes.order("probe", self.ranks, request=request)
         probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
+        self._begin_s = max(0.0, (probe["first_batch_s"] or 0.0) - self._batch_s)
         self._start_method = self._start_method or probe["start_method"]
         self._nodes.all_answer(self._limits.wall_s)
         return probe
@@ -329,6 +330,8 @@ class TrialRunner:
         """How long a trial of a configuration may show no progress."""
         # Batches may take so many times as long as the probe's.
         slow_s = 20.0 * self._batch_s
+        # And what comes before the first, as a buffer that fills, so many at once.
+        slow_s += max(1, config.num_workers) * self._begin_s
         if not self.fork_safe:
             slow_s += self._build_s
         if (config.start_method or self._start_method) in BY_COPY:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import itertools
+import json
 import math
 import os
 import random
@@ -24,7 +25,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,7 +40,7 @@ from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import answer_with_stacks, die_with_parent, guard_worker, tie_forked
-from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, serve
+from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, line_of, serve
 from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Warm:
         for tracer in self._tracers:
             tracer.install()
         self._tree = open_tree(os.getpid())
-        self._placement = Placement()
+        self.placement = Placement()
 
     @property
     def runs_on(self) -> bool:
@@ -108,16 +109,15 @@ class Warm:
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
-        _seed_all(self._loader, request.seed)
-        unpinned = self._placement.hold(self._workers(), self._config, request.cores)
+        unpinned = self.placement.hold(self._workers(), self._config, request.cores)
         for tracer in self._tracers:
             tracer.forget()
         before, held = self._tree.read(), _shared_bytes()
-        seen = self._take(min(request.batches, MOST_BATCHES), held)
+        seen = self._take(request, held)
         after = self._tree.read()
         if not request.cores or unpinned:
-            self._placement.learn(self._workers())
-        elif not self._placement.is_held():
+            self.placement.learn(self._workers())
+        elif not self.placement.is_held():
             unpinned = "its cores were changed during a block"
         rows, names = self._rows(len(seen.samples), seen.beyond)
         figures = block_figures(
@@ -148,8 +148,13 @@ class Warm:
                 return rows[:batches], names
         return rows, ()
 
-    def _take(self, batches: int, held: int | None) -> _BlockBatches:
-        """Take the batches of a block, through as many epochs as that needs."""
+    def _take(self, request: BlockRequest, held: int | None) -> _BlockBatches:
+        """Take the batches of a block, through as many epochs as that needs, or as are asked for.
+
+        Each of those asked for has the same samples in the same order, and from the same workers.
+        """
+        batches = min(request.batches, MOST_BATCHES)
+        _seed_all(self._loader, request.seed)
         left = 0 if self.runs_on else self._config.batches_in_flight
         seen = _BlockBatches(undisturbed=max(1, batches - left))
         # Some workers of an iterable dataset may have no data: each is asked, and what comes
@@ -157,7 +162,10 @@ class Warm:
         least = 0 if self._gate.exact else self._config.num_workers
         while len(seen.times_s) < batches:
             came = len(seen.times_s)
-            self._gate.reopen(limit=max(least, batches - came))
+            if came and request.epochs > 1:
+                _seed_all(self._loader, request.seed)
+            each = math.ceil(batches / request.epochs)
+            self._gate.reopen(limit=max(least, min(batches - came, each)))
             for batch in iter(self._tracer):
                 if len(seen.times_s) == batches:
                     seen.beyond += 1
@@ -206,7 +214,7 @@ class Warm:
         """
         from dlprof.targets.loader import EpochGate
 
-        self._placement.release(self._workers())
+        self.placement.release(self._workers())
         if self._built.own is not None and self._workers():
             return {}
         gate = EpochGate()
@@ -267,26 +275,48 @@ def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
     alone = hasattr(os, "fork") and threading.active_count() == 1
     if built.parts is None or not alone or torch.cuda.is_initialized():
         return False
+    dataset = built.parts.dataset
+
+    def asked() -> Message:
+        from dlprof.targets.weighing import by_memory
+
+        return {"keeps": by_memory(dataset, limit_s=limit_s) is not None}
+
+    return bool(_forked(asked, 3 * limit_s).get("keeps"))
+
+
+def _failed(error: BaseException) -> Message:
+    return {"event": "failed", "failure": failures.classify(error)}
+
+
+def _forked(answer: Callable[[], Message], limit_s: float | None = None) -> Message:
+    """What a forked process answers within a time, which leaves all here as it is."""
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         with contextlib.suppress(BaseException):
             from dlprof.targets.files import cut_off, have_own_positions, open_files
-            from dlprof.targets.weighing import by_memory
 
             # What it reads of a file, or asks a server, is not to be missing here.
             have_own_positions(open_files())
             cut_off(writing)
-            if by_memory(built.parts.dataset, limit_s=limit_s) is not None:
-                os.write(writing, b"1")
+            try:
+                message = answer()
+            except BaseException as error:  # whatever the user's code raises is a result
+                message = _failed(error)
+            with os.fdopen(writing, "wb") as answers:
+                answers.write(line_of(message))
         os._exit(0)
     os.close(writing)
-    with contextlib.closing(os.fdopen(reading, "rb")) as answer:
-        ready, _, _ = select.select([answer], [], [], 3 * limit_s)
-        found = bool(ready and answer.read(1))
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return found
+    with os.fdopen(reading, "rb") as answers:
+        ready, _, _ = select.select([answers], [], [], limit_s)
+        text = answers.readline() if ready else b""
+    with contextlib.suppress(OSError):  # it has ended by itself where it has not answered
+        os.kill(pid, signal.SIGKILL if text or not ready else 0)
+    _, status = os.waitpid(pid, 0)
+    if not text:
+        failure = failures.died(os.waitstatus_to_exitcode(status), "")
+        return {"event": "failed", "failure": failure}
+    return cast("Message", json.loads(text))
 
 
 class Server:
@@ -303,7 +333,7 @@ class Server:
         serve(
             self._channel,
             {"build": self._build, "open": self._open, "block": self._block},
-            failed=lambda error: {"event": "failed", "failure": failures.classify(error)},
+            failed=_failed,
         )
         if self._warm is not None:
             self._warm.close()
@@ -316,8 +346,22 @@ class Server:
 
     def _block(self, request: Message) -> Message:
         warm, wanted = cast(Warm, self._warm), from_json(BlockRequest, request)
-        block = warm.load(wanted) if wanted.series == "load" else warm.start(wanted)
-        return {"event": "block", "block": block, "runs_on": warm.runs_on}
+
+        def loaded() -> Message:
+            try:
+                block = warm.load(wanted) if wanted.series == "load" else warm.start(wanted)
+                runs_on = warm.runs_on and wanted.epochs == 1
+                threads = warm.placement.is_threaded
+                return {"event": "block", "block": block, "runs_on": runs_on, "threads": threads}
+            finally:
+                if wanted.epochs > 1:
+                    warm.close()
+
+        if wanted.epochs == 1:
+            return loaded()
+        answer = _forked(loaded)
+        warm.placement.is_threaded |= bool(answer.get("threads"))
+        return answer
 
     def _build(self, request: Message, moved: list[list[str]], temporary: str) -> Message:
         keep_sockets_in(temporary)
@@ -467,7 +511,7 @@ class Placement:
         self._own = _affinity(os.getpid())
         self._ran_ns: dict[int, tuple[int, int]] = {}
         self._free_since_s = 0.0
-        self._is_threaded = False
+        self.is_threaded = False
         self._follows = False  # where it was let go, its code had not chosen cores
         self._held: dict[int, frozenset[int]] = {}
 
@@ -496,10 +540,10 @@ class Placement:
         A cpuset may change meanwhile, for these processes as for the check, which asks for all
         the cores that it has. What is found elsewhere was placed there by the code itself.
         """
-        if self._is_threaded:
+        if self.is_threaded:
             return "its code computes with several threads"
         if len(pids) - 1 != config.num_workers:
-            return "its workers don't outlive an epoch"
+            return "its workers don't live on"
         places = {_affinity(pid) for pid in pids}
         is_let_go = places == {self._own} and (self._follows or cores <= (self._own or cores))
         follows = places == {cores} or is_let_go
@@ -527,7 +571,7 @@ class Placement:
             before, now = self._ran_ns.get(pid, (0, 0)), _ran_ns(pid)
             alone_ns = 1e9 * (_clock() - self._free_since_s) - (now[1] - before[1])
             if now[0] - before[0] > 1.15 * alone_ns:
-                self._is_threaded = True
+                self.is_threaded = True
 
     def release(self, workers: Sequence[int]) -> None:
         """Let processes run wherever they might before."""

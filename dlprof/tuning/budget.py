@@ -28,9 +28,6 @@ from dlprof.records import Config
 from dlprof.tuning.control import Setting
 from dlprof.units import counted, format_bytes
 
-NODE_FAULTS = (OSError, ValueError, TypeError, KeyError, AttributeError)
-"""Of a ranks' file that is lost, or damaged."""
-
 _SPARE = 0.8  # of what is free: others need some
 
 
@@ -41,6 +38,7 @@ class Budget:
 
     Attributes:
         node: Of the other ranks; ``None`` where there are none, or none is known yet.
+        worker_bytes: What one worker takes, as far as that was seen.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class Budget:
     ) -> None:
         self.node: Node | None = None
         self._ram, self._root = max_ram_bytes, root
-        self._worker_bytes = 45_000_000  # of a forked one, measured with torch 2.13
+        self.worker_bytes = 45_000_000  # of a forked one, measured with torch 2.13
         self.most_workers = _most_of(usable_cores()) if max_workers is None else max_workers
 
     def refusal(
@@ -81,9 +79,9 @@ class Budget:
         # What is forked beside batches keeps those mapped that there are.
         kept_bytes = before_bytes if more_workers else 0
         fresh_bytes = kept_bytes + max(0, after.in_flight * batch_bytes - before_bytes)
-        more_bytes = more_workers * self._worker_bytes + fresh_bytes
+        more_bytes = more_workers * self.worker_bytes + fresh_bytes
         in_flight_bytes = kept_bytes + after.in_flight * batch_bytes
-        whole_bytes = max(after.workers, len(pids)) * self._worker_bytes + in_flight_bytes
+        whole_bytes = max(after.workers, len(pids)) * self.worker_bytes + in_flight_bytes
         if self._ram is not None and whole_bytes > self._ram:
             return f"it would take {format_bytes(whole_bytes)}, above max_ram"
         free_bytes = available_memory(read_cgroups(None, self._root), self._root)
@@ -100,8 +98,8 @@ class Budget:
     def weigh(self, pids: Sequence[int]) -> None:
         """Look how large running workers are: those of later epochs are taken to be, too."""
         texts = (read_text(self._root / f"proc/{pid}/smaps_rollup") or "" for pid in pids[:2])
-        self._worker_bytes = max((parse_pss(each) or 0 for each in texts), default=0) or (
-            self._worker_bytes
+        self.worker_bytes = max((parse_pss(each) or 0 for each in texts), default=0) or (
+            self.worker_bytes
         )
 
 
@@ -214,6 +212,7 @@ class Node:
 
         Raises:
             TimeoutError: Another process has it locked, and doesn't let go: it may be stopped.
+            OSError: It can't be opened, or is damaged.
         """
         descriptor = _locked(self._path)
         try:
@@ -221,7 +220,10 @@ class Node:
                 said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
             except ValueError:
                 said = {}
-            alive = {name: each for name, each in said.items() if _lives(name)}
+            try:
+                alive = {name: _checked(each) for name, each in said.items() if _lives(name)}
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise OSError(errno.EIO, "it is damaged", str(self._path)) from error
             for each in alive.values():  # one that was cut off, or goes on without tuning
                 each["waits"] = each["waits"] and self._clock() - each["at"] < 60
             yield alive
@@ -265,7 +267,7 @@ def _locked(path: Path) -> int:
 def remove_files() -> None:
     """The last process of a job takes the ranks' files away."""
     for path in _FILES:
-        with contextlib.suppress(*NODE_FAULTS), Node(path)._entries() as entries:  # noqa: SLF001 - of this module
+        with contextlib.suppress(OSError), Node(path)._entries() as entries:  # noqa: SLF001 - of this module
             for name in [each for each in entries if each.startswith(f"{os.getpid()}.")]:
                 del entries[name]
             if not entries:
@@ -291,6 +293,13 @@ def _opened(path: Path) -> int:
 _NUMBERS = itertools.count()
 _NODES: weakref.WeakSet[Node] = weakref.WeakSet()
 _FILES: set[Path] = set()  # of the jobs that this process is, or was, a rank of
+
+
+def _checked(said: Any) -> dict[str, Any]:
+    """What a rank has said, with all that it says."""
+    times = {name: float(said[name]) for name in ("wait", "at")}
+    cores = [int(each) for each in said["cores"]]
+    return {**times, "workers": int(said["workers"]), "waits": bool(said["waits"]), "cores": cores}
 
 
 def _lives(name: str) -> bool:

@@ -38,6 +38,7 @@ _EDGE_WINDOW_S = 4 * _REST_S  # where a setting stays for an epoch
 _EDGE_STAY_S = 40.0  # long enough to judge by, however unsure
 _MOVED = 0.05  # of a batch's time: much faster, or much slower
 _SEEDED_S = 1e-4  # what a batch of the main process takes besides: its random numbers
+_KEEPS_UP = "the loader keeps up; fewer workers may do"
 _SPARED = "fetching a batch takes less than having it from a worker"
 
 
@@ -171,7 +172,8 @@ class Control:
 
     ``live`` says whether a setting takes effect within an epoch, or only with the next;
     ``changes_workers`` and ``spares_workers`` whether another number of them may be tried, and
-    none at all. The workers have so many ``cores``.
+    none at all. The workers have so many ``cores``. Where it begins with more than the loader's
+    own, these are the ``least`` that are left in the end.
 
     Attributes:
         by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
@@ -179,6 +181,7 @@ class Control:
         idle: Why nothing larger is tried; empty before that is known.
         repins: Whether to pin batches, where that is not so and may be tried now; else ``None``.
         pins: What came of that; ``None`` for as the loader says.
+        cores: Of the workers, as they are now: a quota may be set.
     """
 
     def __init__(
@@ -190,8 +193,10 @@ class Control:
         changes_workers: bool = True,
         spares_workers: bool = False,
         cores: int = 1,
+        least: int | None = None,
     ) -> None:
         self.kept = setting
+        self._least = setting.workers if least is None else least
         self.changes: list[Change] = []
         self.settled_s: float | None = None
         self.resting = False
@@ -201,7 +206,7 @@ class Control:
         self.wait_share = 0.0
         self.total_s = 0.0
         self.batches = 0
-        self._most, self._cores, self.live = most_workers, cores, live
+        self._most, self.cores, self.live = most_workers, cores, live
         self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
         self._losses: deque[tuple[float, float]] = deque()
@@ -366,10 +371,27 @@ class Control:
         wanted = (1 - seen.idle_s / seen.fetch_s) * had if seen.fetch_s else 0.0
         if not wanted or not seen.cpu_s:
             return 1 - workers / had
-        others = max(0.0, wanted * (self._cores / seen.busy_cores - 1))
+        others = max(0.0, wanted * (self.cores / seen.busy_cores - 1))
         least = wanted * workers / had
-        get, keep = (min(each, self._cores * each / (each + others)) for each in (wanted, least))
+        get, keep = (min(each, self.cores * each / (each + others)) for each in (wanted, least))
         return max(0.0, 1 - min(1.0, keep / get))
+
+    def _shared(self, seen: Window, ratio: float) -> float:
+        """Workers that make so many times the batches, beside others who have cores as well.
+
+        No more where all cores compute for those that there are.
+        """
+        had = seen.setting.workers
+        wanted = (1 - seen.idle_s / seen.fetch_s) * had
+        busy = min(seen.busy_cores, float(self.cores))
+        if not (wanted and busy):
+            return ratio * had
+        if _HEADROOM * busy >= self.cores:
+            return 0.0
+        if ratio * busy >= self.cores:
+            return math.inf
+        others = max(0.0, wanted * (self.cores / busy - 1))
+        return had * max(ratio, others / wanted * ratio * busy / (self.cores - ratio * busy))
 
     def _ladder(self, seen: Window, slope: float = 1.0) -> list[tuple[Setting, str]]:
         """What may shorten the wait, the most promising first.
@@ -387,12 +409,16 @@ class Control:
             # While workers never rest, each batch takes one of them as long as all of them.
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
+            least = workers + 1
             had = workers or (self._given_back or NO_WORKERS).workers or 1
             most = min(self._most, _JUMP * had) if self.live else self._most
+            if fetch_s and workers:
+                need = self._shared(seen, need / workers)
+                least = workers + (need > workers)
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            least = workers + 1 if workers else had
+            least = least if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(up, ahead), share)] if up > workers else []
@@ -400,7 +426,7 @@ class Control:
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
             # So many that compute get half of them, beside as many others; what waits needs none.
-            crowded = workers >= self._cores and 2 * seen.busy_cores >= self._cores
+            crowded = workers >= self.cores and 2 * seen.busy_cores >= self.cores
             enough = self._changes_workers and _HEADROOM * need <= workers
             enough = enough or (self.live and crowded)
             found.insert(
@@ -413,7 +439,7 @@ class Control:
         if self._changes_workers and workers > 1 and self.live:
             fewer = Setting(min(workers - 1, math.ceil(0.7 * workers)), ahead)
             # Four a core are left, and others get little of these: it costs little to see.
-            crowded = fewer.workers >= _JUMP * self._cores
+            crowded = fewer.workers >= _JUMP * self.cores
             first = crowded and self._given_up(fewer.workers, seen) < _MOVED
             asked = fewer, f"{share}; fewer workers may do as well"
             found.insert(0 if first else len(found), asked)
@@ -478,7 +504,8 @@ class Control:
                     continue  # it was judged before, and stays for the rest of the epoch
                 trial = False
             asked, why, deeper = self._next(stays)
-            resting = asked == stays.now == self.kept and stays.are_enough(self.kept)
+            resting = stays.now == self.kept and stays.are_enough(self.kept)
+            resting = resting and (asked == self.kept or why == _KEEPS_UP)
             if resting and not self.resting:
                 self._rested_from_s = self.total_s
                 self._settle(self.wait_share)
@@ -532,7 +559,9 @@ class Control:
         if self._spares(seen) and stays.promises(self.kept, NO_WORKERS):
             return NO_WORKERS, _SPARED, None
         if slower or seen.wait_share <= WORTH:
-            return self.kept, "", None
+            fewer = self.kept if slower else self._enough(seen)
+            parks = fewer != self.kept and stays.promises(self.kept, fewer)
+            return fewer if parks else self.kept, _KEEPS_UP if parks else "", None
         now: list[tuple[Setting, str]] = []
         later: list[tuple[Setting, str]] = []
         for each in self._ladder(seen, stays.slope(self.kept)):
@@ -555,6 +584,19 @@ class Control:
             self._again_s *= 2
         return self.kept, "", None
 
+    def _enough(self, seen: Window) -> Setting:
+        """Fewer workers that do where none is waited for, twice over: steps may come to take less.
+
+        What saves less than half of them isn't worth an epoch to see.
+        """
+        step_s = seen.stepped_s / seen.batches + seen.receive_s
+        if not (self._changes_workers and seen.fetch_s and step_s):
+            return self.kept
+        workers = max(self._least, math.ceil(2 * seen.fetch_s / step_s))
+        return (
+            self.kept._replace(workers=workers) if 2 * workers <= self.kept.workers else self.kept
+        )
+
     def _spares(self, seen: Window) -> bool:
         """Whether the main process may load a batch in less time than it has one from a worker."""
         if not (self._spares_workers and self.kept.workers):
@@ -564,7 +606,7 @@ class Control:
             return False  # what was kept then was faster, and nothing has changed since
         # More workers may share what handing over costs, while there are cores; never receiving.
         want = seen.setting.workers * (1 - seen.idle_s / seen.fetch_s) if seen.fetch_s else 0.0
-        no_more = max(self.kept.workers / self._most, want / self._cores) >= 1 or any(
+        no_more = max(self.kept.workers / self._most, want / self.cores) >= 1 or any(
             each.before == self.kept and each.after.workers > self.kept.workers
             for each in self.changes
         )
@@ -577,14 +619,14 @@ class Control:
         step_s, waited_s = seen.stepped_s / seen.batches, seen.waited_s / seen.batches
         computed_s = (waited_s + step_s) * seen.setting.workers - seen.idle_s
         slowed = 1 + seen.delay_s / seen.cpu_s if seen.cpu_s else 1.0
-        return min(waited_s, computed_s / slowed / self._cores - step_s)
+        return min(waited_s, computed_s / slowed / self.cores - step_s)
 
     def _alone_s(self, seen: Window) -> float:
         """What a batch takes to fetch where no other worker has a core that it waits for."""
         # Each of the others has its share of the cores. From a single core that only fetches, the
         # wait may be all that a batch computes: that would say nothing.
-        others = seen.setting.workers - 1 if self._cores > 1 else 0
-        theirs_s = min(seen.delay_s, seen.cpu_s * others / self._cores)
+        others = seen.setting.workers - 1 if self.cores > 1 else 0
+        theirs_s = min(seen.delay_s, seen.cpu_s * others / self.cores)
         fetch_s, delay_s = seen.fetch_s - theirs_s, seen.delay_s - theirs_s
         # What isn't computed waits for no core either, whoever has it.
         slowed = 1 + delay_s / seen.cpu_s if seen.cpu_s else 1.0
@@ -648,7 +690,7 @@ class Control:
         """Park workers that are not missed; queues that are full hide a trial."""
         while self.kept.workers > self._floor + 1 and self._may_lose():
             fewer = Setting((self.kept.workers + self._floor) // 2, self.kept.ahead)
-            why, before = "the loader keeps up; fewer workers may do", self.kept
+            why, before = _KEEPS_UP, self.kept
             try:
                 enough = yield from self._is_enough(fewer, share)
             except _RefusedError as error:  # the epoch began with fewer still, beside another
@@ -863,6 +905,21 @@ class _Stays:
             if gain > max(_MOVED if each.workers == kept.workers else _EQUAL, 2 * error):
                 return each
         return None
+
+
+def opening(
+    own: Setting, fetch_s: float, cpu_s: float, *, most_workers: int, cores: int
+) -> Setting:
+    """What to begin with where the first epoch can't change it: more than keep all cores busy.
+
+    Half as many more, since they are never even. A worker alone takes so long to fetch a batch, and
+    so much of CPU time.
+    """
+    share = min(1.0, cpu_s / fetch_s)
+    if own.workers * share >= cores:
+        return own
+    workers = min(float(most_workers), 1.5 * cores / share if share else math.inf)
+    return own._replace(workers=max(own.workers, math.ceil(workers)))
 
 
 def judged(gains: Sequence[float], *, cheaper: bool, last: bool = False) -> bool | None:

@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
 
 from dlprof import internals
 from dlprof.errors import DlprofError, UsageError
 from dlprof.files import is_there
 from dlprof.machine import inspect_machine
 from dlprof.machine.launchers import launched_as
+from dlprof.machine.procfs import parse_pss, read_text
 from dlprof.records import Machine, TriedSetting
 from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
@@ -46,8 +47,17 @@ from dlprof.targets.files import (
 )
 from dlprof.targets.parts import dataloader_of
 from dlprof.targets.workers import start_method_of
-from dlprof.tuning.budget import NODE_FAULTS, Budget, Node, usable_cores
-from dlprof.tuning.control import NO_WORKERS, WORTH, Ask, Change, Control, Setting, Window
+from dlprof.tuning.budget import Budget, Node, usable_cores
+from dlprof.tuning.control import (
+    NO_WORKERS,
+    WORTH,
+    Ask,
+    Change,
+    Control,
+    Setting,
+    Window,
+    opening,
+)
 from dlprof.tuning.seeding import (
     ASKED,
     BATCHES,
@@ -59,6 +69,7 @@ from dlprof.tuning.seeding import (
     SELDOM,
     ClockedInit,
     SeededFetcher,
+    notice_asking,
     rewinder,
     streams,
 )
@@ -327,6 +338,9 @@ class _Tuner:
         # Before the main process fetched: what it opens or moves since, workers would share.
         self._before: frozenset[OpenFile] | None = None
         self._asked = asked
+        self._opened: Setting | None = None  # what an iterable dataset begins with
+        self._has_answer = False  # of the last job
+        self._cores_until_s = 0.0
         # What makes a batch without workers, as soon as there is one; and what came of it.
         self._again: Callable[[], None] | None = None
         self._attempt: _Attempt | None = None
@@ -377,6 +391,7 @@ class _Tuner:
             max(most, start.workers),
             live=self._steers and not short and (start.workers > 0 or spares_workers),
             cores=usable_cores(),
+            least=mine.workers,
             **may,
         )
         self._ask = control.begin()
@@ -387,19 +402,46 @@ class _Tuner:
         self, mine: Setting, most_workers: int, *, changes_workers: bool, spares_workers: bool
     ) -> Setting:
         """Where to start from: what the last job ended with, or the user's own."""
+        if self._opened is not None:
+            return self._opened
         known: Mapping[str, Any] = {}
         if self._state is not None and mine.workers:
             known = _last_answer(*self._state)
+        self._has_answer = bool(known)
         known_workers = known.get("num_workers", mine.workers)
         if not known_workers:
             return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, most_workers) if changes_workers else mine.workers
         start = Setting(workers, known.get("prefetch_factor", mine.ahead))
-        with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+        with contextlib.suppress(OSError):  # of the ranks' file: tuning is off before a trial, then
             if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
                 _LOG.warning("dlprof.tune: it doesn't start with %s: %s", start, why)
                 return mine
         return start
+
+    def _open(self, loader: Any, mine: Setting) -> None:
+        """Have an iterable dataset begin with as many workers as its batches need.
+
+        Its first epoch may be the only one, and within it their number can't change.
+        """
+        fixed = self._is_map or self._has_answer or self._why_fixed(loader)
+        if fixed or self.tuning.off or self._context.get_start_method() != "fork":
+            return
+        attempt = _Attempt(_by_worker(loader), self._context, "", seconds=_ATTEMPTS_S / 8)
+        if attempt.error(wait_s=_ATTEMPTS_S / 2) != "" or not attempt.fetch_s:
+            return
+        self._fetch_s, self._batch_bytes = attempt.fetch_s, attempt.batch_bytes
+        self._budget.worker_bytes = attempt.worker_bytes or self._budget.worker_bytes
+        costs, cores = (attempt.fetch_s, attempt.cpu_s), usable_cores()
+        start = opening(mine, *costs, most_workers=self._budget.most_workers, cores=cores)
+        while start.workers > mine.workers and self._refusal(mine, start, pids=()):
+            start = start._replace(workers=(start.workers + mine.workers) // 2)
+        if start.workers > mine.workers:
+            self._opened = start
+            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+            why = f"{cores} cores may be busy with its batches"
+            change = Change(at_s=0.0, batch=0, before=mine, after=start, why=why, kept=True)
+            self._control.changes.append(change)
 
     def _why_fixed(self, loader: Any) -> str:
         """Why it keeps the workers that it has; empty if it may have others."""
@@ -491,9 +533,11 @@ class _Tuner:
         if alone and (why := self._needs_workers(loader)):
             _LOG.info("dlprof.tune: it doesn't start with %s: %s", NO_WORKERS, why)
             self._control = self.tuning._control = self._begun(loader, alone=False)  # noqa: SLF001 - of this module
+        if node is None and self._asked and self._control.kept == mine:
+            self._open(loader, mine)
         self._control.by_wait = node is not None
         if node is not None:
-            with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+            with contextlib.suppress(OSError):  # tuning is off before the first trial, then
                 node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
         self._process = os.getpid()  # last: whoever goes on after Ctrl-C has nothing proven yet
 
@@ -509,7 +553,7 @@ class _Tuner:
         self._again = internals.made_first(loader)
         if self._again is None:
             return "only a sampler of its own says which samples there are"
-        return self._attempts(None).error(wait=True) or ""
+        return self._attempts(None).error(wait_s=_ATTEMPT_S) or ""
 
     def _left(self) -> None:
         """An iterator is gone, maybe half way: unless the next has begun, nothing is tried."""
@@ -624,7 +668,7 @@ class _Tuner:
             pids = [each.pid for each in internals.workers_of(iterator)]
             more = kept._replace(workers=kept.workers + 1)
             why = ""
-            with contextlib.suppress(*NODE_FAULTS):  # tuning is off before the first trial, then
+            with contextlib.suppress(OSError):  # tuning is off before the first trial, then
                 why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
             self._attempt = _Attempt(self._again, self._context, why)
         return self._attempt
@@ -754,6 +798,11 @@ class _Tuner:
         self._report()
 
     def _look(self, window: Window) -> None:
+        began_s = time.perf_counter()
+        if began_s > self._cores_until_s:  # a quota may be set
+            self._control.cores = usable_cores()
+            ended_s = time.perf_counter()
+            self._cores_until_s = ended_s + 1000 * (ended_s - began_s)
         with internals.undisturbed():  # Ctrl-C in it would leave no plan to go on with
             self._ask = self._control.look(window)
 
@@ -796,7 +845,7 @@ class _Tuner:
             return True
         try:
             return node.take_turn(control.kept.workers, control.wait_share)
-        except NODE_FAULTS as error:
+        except OSError as error:
             self.turn_off(f"the ranks' file can't be used: {error}")
             return False
 
@@ -896,7 +945,7 @@ class _Tuner:
     def leave_turn(self) -> None:
         """Let the other ranks try."""
         if self._budget.node is not None:
-            with contextlib.suppress(*NODE_FAULTS):
+            with contextlib.suppress(OSError):
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _report(self) -> None:
@@ -1085,19 +1134,30 @@ class _Attempt:
 
     Attributes:
         cpu_s: CPU time of a batch; 0 where that isn't known, or not yet.
+        fetch_s: All of its time.
+        batch_bytes: What it takes.
+        worker_bytes: What the process took.
     """
 
-    def __init__(self, again: Callable[[], None] | None, context: Any, untried: str) -> None:
+    def __init__(
+        self,
+        again: Callable[[], Any] | None,
+        context: Any,
+        untried: str,
+        *,
+        seconds: float = _ATTEMPTS_S,
+    ) -> None:
         known = f"there is no room to see if its dataset gives a batch without workers: {untried}"
         self._error = known if untried else None
-        self.untried, self.cpu_s = untried, 0.0
+        self.untried, self.cpu_s, self.fetch_s = untried, 0.0, 0.0
+        self.batch_bytes = self.worker_bytes = 0
         if untried:
             return
         self._until_s = time.monotonic() + _ATTEMPT_S
         self._results, results = context.Pipe(duplex=False)
         try:
             with internals.undisturbed():
-                given = again, results
+                given = again, results, seconds
                 self._process = context.Process(target=_attempt, args=given, daemon=True)
                 self._process.start()
                 # Nobody may ask what came of it, and at exit a stopped one is not terminated.
@@ -1108,11 +1168,9 @@ class _Attempt:
         finally:
             results.close()
 
-    def error(self, *, wait: bool = False) -> str | None:
+    def error(self, *, wait_s: float = 0.0) -> str | None:
         """Why none could; empty where one could, and ``None`` where that isn't known yet."""
-        if self._error is None and (
-            self._results.poll(_ATTEMPT_S if wait else 0) or time.monotonic() > self._until_s
-        ):
+        if self._error is None and (self._results.poll(wait_s) or time.monotonic() > self._until_s):
             with internals.undisturbed():  # Ctrl-C in it would leave half of it to the next call
                 self._error = self._result()
         return self._error
@@ -1121,7 +1179,8 @@ class _Attempt:
         raised = "it takes too long"
         try:
             if self._results.poll():
-                raised, self.cpu_s = self._results.recv()
+                raised, self.cpu_s, self.fetch_s, *weights = self._results.recv()
+                self.batch_bytes, self.worker_bytes = weights
         except (EOFError, OSError):
             raised = "the process that tried ended"
         self._ended()
@@ -1136,33 +1195,56 @@ def _end(process: Any) -> None:
     process.join()
 
 
-def _attempt(again: Callable[[], None], results: Any) -> None:
+def _by_worker(loader: Any) -> Callable[[], Any]:
+    """What makes batches of an iterable dataset as the first worker of a loader does.
+
+    It raises where each worker would give all of the dataset: the more there are, the more samples.
+    """
+    again: Any = internals.made_first(loader)  # which an iterable dataset has
+    shared_out = bool(loader.worker_init_fn) or isinstance(loader.dataset, IterDataPipe)
+    asked = [0.0]
+
+    def made() -> Any:
+        if get_worker_info() is None:
+            notice_asking(internals.become_worker(loader), asked, 0)
+        batch = again()
+        if not (shared_out or asked[0]):
+            raise LookupError("none is asked who it is")
+        return batch
+
+    return made
+
+
+def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
     """A forked process: try to make a batch, say what that raised, or took, and end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # without the training's ways
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(_ATTEMPT_S)  # its parent may be gone
-    said, took_s = "", list[float]()
+    said, took_s, weights = "", list[tuple[float, float]](), (0, 0)
     try:
         torch.set_num_threads(1)  # others were not forked
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
         cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
-        until_s = time.monotonic() + _ATTEMPTS_S
+        until_s = time.monotonic() + seconds
         while not took_s or (len(took_s) < internals.LATEST and time.monotonic() < until_s):
-            began_s = time.process_time()
+            began_s = time.process_time(), time.perf_counter()
             try:
-                again()
+                batch = again()
             except StopIteration:  # there are no more
                 if took_s:
                     break
                 raise
-            took_s.append(time.process_time() - began_s)
+            ended_s = time.process_time(), time.perf_counter()
+            took_s.append((ended_s[0] - began_s[0], ended_s[1] - began_s[1]))
+        own = parse_pss(read_text(Path("/proc/self/smaps_rollup")) or "")
+        weights = count_bytes(batch), own or 0
     except BaseException as error:  # whatever a dataset of the user's raises
         said = one_line(error)[:200]
     with contextlib.suppress(OSError):
         # Most are no dearer. The first pay for what is opened late, and a cache has some of them.
-        cpu_s = 0.0 if said else statistics.median_low(took_s)
-        results.send((said.encode(errors="replace").decode(), cpu_s))
+        medians = (0.0, 0.0) if said else map(statistics.median_low, zip(*took_s, strict=True))
+        results.send((said.encode(errors="replace").decode(), *medians, *weights))
     os._exit(0)
 
 

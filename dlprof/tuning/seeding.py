@@ -86,10 +86,10 @@ class ClockedInit:
 
         before = set_create_fetcher(create)
         if known and info is not None:
-            _notice_asking(info, self._clock, place + ASKED)
+            notice_asking(info, self._clock, place + ASKED)
 
 
-def _notice_asking(info: Any, clock: Any, at: int) -> None:
+def notice_asking(info: Any, clock: Any, at: int) -> None:
     """Count what is read of what ``get_worker_info()`` gives, in this worker."""
     plain: Any = type(info)
     read = plain.__getattribute__

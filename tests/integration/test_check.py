@@ -23,7 +23,7 @@ from dlprof import trial
 from dlprof.engine.check import run_check
 from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
-from dlprof.gate.verdict import NextLook, judge
+from dlprof.gate.verdict import NextLook, exit_code, judge
 from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
@@ -397,6 +397,27 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
         block, failure = side.collect(60.0)
         assert failure is None
         assert block.samples == (2, 2, 2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_are_kept_and_take_longer_the_first_time_fail(
+    repository: Path, workers: int
+) -> None:
+    """Warm blocks never load them again, and passed."""
+    for wait_s in (0.02, 0.06):
+        kept = data(wait_s, workers=workers, before="kept = vars(self).setdefault('kept', {})")
+        kept = kept.replace("time.sleep(", "index in kept or time.sleep(")
+        kept = kept.replace("return torch.full", "return kept.setdefault(index, 1) * torch.full")
+        (repository / "data.py").write_text(kept)
+        if wait_s == 0.02:
+            run_git(repository, "commit", "-qam", "keeps")
+    report = check(repository)
+    assert report.state == "fail"
+    assert exit_code(report) == 3
+    assert report.target.plan is not None
+    assert (report.target.plan.keeping, report.target.plan.epochs) == (("base", "change"), 10)
+    assert "in 10 epochs" in " ".join(report.target.verdict.notes)
 
 
 @pytest.mark.slow

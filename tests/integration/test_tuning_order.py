@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import random
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -229,6 +230,57 @@ def test_the_workers_of_an_iterable_change_between_epochs_if_asked(scripted: Non
         assert sum(len(batch) for batch in batches) > 0
         assert internals.started_workers(batches) == seen[-1]
     assert len(set(seen)) > 1
+
+
+class Slowly(Streams):
+    """Waits for each sample, as for storage."""
+
+    def __iter__(self) -> Iterator[int]:
+        for each in super().__iter__():
+            time.sleep(0.001)
+            yield each
+
+
+class OfAll(Slowly):
+    """Each worker gives all of its samples."""
+
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(0.001)
+        return iter(range(LENGTH))
+
+
+class Heavy(Slowly):
+    """Takes memory once it is read."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.held = bytearray(b"1" * 300_000_000)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "most", "workers"),
+    [
+        pytest.param(Slowly(), {"max_workers": 4}, 4, id="it waits"),
+        pytest.param(Slowly(), {}, 2, id="other workers were not asked for"),
+        pytest.param(OfAll(), {"max_workers": 4}, 2, id="each worker gives all of it"),
+        pytest.param(Heavy(), {"max_workers": 4, "max_ram": "600MB"}, 2, id="memory"),
+    ],
+)
+def test_an_iterable_begins_with_the_workers_that_its_batches_need(
+    dataset: Any, most: dict[str, Any], workers: int
+) -> None:
+    """Within its first epoch, maybe the only one, their number can't change."""
+    random.seed(3)
+    before = random.getstate(), torch.get_rng_state().tolist()
+    changing: Any = dlprof.tune(DataLoader(dataset, batch_size=3, num_workers=2), **most)
+    batches = iter(changing)
+    assert internals.started_workers(batches) == workers
+    plain = iter(DataLoader(dataset, batch_size=3, num_workers=workers))
+    assert [each.tolist() for each in batches] == [each.tolist() for each in plain]
+    assert (len(changing.tuning.changes) == 1) is (workers > 2)
+    assert changing.tuning.off == ""
+    assert random.getstate() == before[0]
+    assert not vars(dataset)  # nothing of it was read here
 
 
 class Deepening(Scripted):

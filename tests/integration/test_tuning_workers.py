@@ -717,7 +717,7 @@ def test_what_an_attempt_raises_needs_no_words(capfd: pytest.CaptureFixture[str]
         raise WordlessError
 
     attempt = tuned._Attempt(again, multiprocessing.get_context("fork"), "")
-    assert (attempt.error(wait=True) or "").endswith("its dataset gives no batch: WordlessError")
+    assert (attempt.error(wait_s=60.0) or "").endswith("its dataset gives no batch: WordlessError")
     assert capfd.readouterr().err == ""
 
 
@@ -745,7 +745,7 @@ def test_ctrl_c_leaves_no_half_of_what_an_attempt_said(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(attempt._process, "kill", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        attempt.error(wait=True)
+        attempt.error(wait_s=60.0)
     assert attempt.error() == ""
     assert attempt.cpu_s > 0
 
@@ -760,7 +760,7 @@ def test_an_attempt_without_workers_takes_nothing_that_others_would_miss() -> No
         there.sendall(bytes([number]))
     takes: list[Any] = [queue.get, functools.partial(here.recv, 1)]
     for take in takes:
-        said = tuned._Attempt(take, context, "").error(wait=True)
+        said = tuned._Attempt(take, context, "").error(wait_s=60.0)
         assert said is not None
         assert "its dataset gives no batch: " in said
     assert queue.get() == 0

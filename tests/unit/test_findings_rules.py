@@ -605,26 +605,31 @@ def test_no_more_workers_are_advised_than_there_are_shards(
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "title"),
+    ("cpu", "io", "kind", "title"),
     [
-        ({"fetch_cpu": 0.008}, "iterable", "Each worker may read all samples"),
-        ({"fetch_io": 0.008}, "iterable", "Each worker may read all samples"),
-        ({"fetch_io": 0.008}, "map", "Workers wait for each other"),
+        (0.008, 0.0, "iterable", "Each worker may read all samples"),
+        (0.0, 0.008, "iterable", "Each worker may read all samples"),
+        (0.0, 0.008, "map", "Workers wait for each other"),
     ],
 )
 def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_all(
-    fields: dict[str, Any], kind: str, title: str
+    cpu: float, io: float, kind: str, title: str
 ) -> None:
     """As by ``itertools.islice(samples, id, None, workers)``: no lock need be there."""
-    quarter: dict[str, Any] = {name: each / 4 for name, each in fields.items()}
-    alone = Loader(config=config(1), rate=480, **quarter)
-    loader = Loader(config=config(4), rate=450, **fields)
+    alone = Loader(config=config(1), rate=480, fetch_cpu=cpu / 4, fetch_io=io / 4)
+    loader = Loader(config=config(4), rate=450, fetch_cpu=cpu, fetch_io=io)
     seen = evidence(loader, cores=8, calibrations=[alone], target_fields={"kind": kind})
     first = find(seen)[0]
     assert (first.code, first.title) == ("lock", title)
     assert first.fix is not None
     assert ("self.shards[info.id" in first.fix.code) == (kind == "iterable")
     assert ("own file handle" in first.fix.text) == (kind == "map")
+
+
+def test_what_is_not_seen_to_fetch_waits_for_no_other_process() -> None:
+    """As of a loader that is measured as it is, whose batches its own threads make."""
+    loader = Loader(config=config(0), collate_cpu=0.0, rate=100)
+    assert "fetch.io" not in codes(find(evidence(loader)))
 
 
 def test_waiting_for_storage_is_no_lock() -> None:

@@ -313,3 +313,12 @@ def test_whole_epochs_of_another_remedy_are_none_of_workers_that_persist() -> No
     starting = next(each for each in found if each.code == "startup")
     assert starting.predicted_gain is not None
     assert starting.predicted_gain.value == pytest.approx(7 / 5, rel=0.03)
+
+
+@pytest.mark.parametrize(("starting_s", "first"), [(0.25, "fetch.io"), (2.0, "startup")])
+def test_a_first_batch_that_takes_long_is_no_start(starting_s: float, first: str) -> None:
+    """Of epochs of three batches of 650 ms each, by two workers: they wait in the second round."""
+    loader = Loader(fetch_io=0.65, rate=2 / 0.65, busy=0.7)
+    fields = {"epoch_turnover_s": 0.65 + starting_s, "startup_s": 0.65 + starting_s}
+    seen = evidence(loader, trial_fields=fields, target_fields={"batches_per_epoch": 3})
+    assert find(seen)[0].code == first

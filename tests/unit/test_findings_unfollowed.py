@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find
@@ -38,6 +39,14 @@ def test_others_take_nothing_from_a_loader_that_is_blocked_all_the_time() -> Non
     seen = evidence(Loader(fetch_io=0.03, rate=60), usage=usage)
     plain = tuple(each for each in seen.observations if each.explanation is None)
     assert not find(dataclasses.replace(seen, observations=plain))
+
+
+def test_nor_of_a_loader_of_which_only_the_wait_for_its_batches_is_seen() -> None:
+    """Its threads may have waited for a core while others slept for longer, as SPDL's do."""
+    seen = evidence(Loader(config=config(0), collate_cpu=0.0, rate=50), usage=CROWD)
+    found = next(each for each in find(seen) if each.code == "cpu.neighbours")
+    assert found.predicted_gain is None
+    assert "of the loader's time" in found.explanation
 
 
 def test_followed_batches_tell_what_their_making_waited() -> None:

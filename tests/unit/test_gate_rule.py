@@ -623,6 +623,12 @@ def test_a_difference_and_its_interval_are_in_one_unit(
     assert figures_text(shift, low, high, unit=unit, base=None) == text
 
 
+def test_an_amount_is_beside_the_limit_that_it_is_held_against() -> None:
+    """Not the percentage: it "can't be distinguished from the limit of 0.58 µs"."""
+    text = figures_text(0.54e-6, -0.25e-6, 1.26e-6, unit="s", base=11.7e-6)
+    assert text == "+4.6%, +0.54 µs (-0.25 to +1.26 µs)"
+
+
 FIGURES = st.one_of(
     st.floats(), st.floats(0.001, 1), st.sampled_from([0.0, math.nan, math.inf, 1e308, -1.0])
 )

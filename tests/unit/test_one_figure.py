@@ -286,12 +286,14 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
 def test_that_others_took_less_than_predicted_makes_no_loader_faster_without_them() -> None:
     """Workers that wait gave as much beside others as the model has alone, and more than there."""
     costs, many = calibration(io=0.04, cpu=0.002, receive=0.0001), [config(8), config(12)]
-    taken: dict[str, Any] = {
-        "other_cpu_cores": 7.8,
-        "available_cpu_cores": 0.2,
-        "own_cpu_cores": 0.2,
-    }
-    crowd = dataclasses.replace(WAITING, other_runnable=40.0, fair_cpu_cores=0.3, **taken)
+    crowd = dataclasses.replace(
+        WAITING,
+        own_cpu_cores=0.2,
+        available_cpu_cores=0.2,
+        other_cpu_cores=7.8,
+        other_runnable=40.0,
+        fair_cpu_cores=0.3,
+    )
     some = blocks({config(1): [700.0]}, usage=crowd, noisy=True)
     beside, alone = (
         {row.config: row.rate for row in forecast(asked(each), many).rows}

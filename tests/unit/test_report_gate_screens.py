@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from gate_samples import (
@@ -119,8 +120,11 @@ def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> Non
         " ".join(drawn(check_report(check()), 80).split())
         for check in (failing_check, passing_check, inconclusive_check)
     )
-    assert "Wall time +10.1% (+8.0 to +11.4%), limit 5%; Time to first batch +1.00 s " in failing
-    assert "+198%, limit 250 ms Compared" in failing
+    assert (
+        "Wall time +10.1% (+8.0 to +11.4%), limit 5%; Time to first batch +198%, +1.00 s "
+        in failing
+    )
+    assert "(+0.99 to +1.01 s), limit 250 ms Compared" in failing
     assert "Certainty each beyond its limit (99%); false alarms at most 3.6%; took" in failing
     assert "a slowdown of more than 1.4% is excluded (99%)" in passing
     assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
@@ -158,6 +162,31 @@ def test_no_confidence_reads_as_certain() -> None:
     sure = dataclasses.replace(check.target, plan=dataclasses.replace(plan, confidence=0.9995))
     text = drawn(check_report(dataclasses.replace(check, targets=(sure,))), 80)
     assert "is excluded (99.95%)" in text
+
+
+def test_a_pass_says_in_how_many_epochs_blocks_load_and_whose_first_loads_are_not_compared() -> (
+    None
+):
+    check = passing_check()
+    quads = check.target.quads
+    loaded = max(sum(b.samples) for q in quads if q.series == "load" for b in q.blocks)
+
+    def sure(**known: Any) -> str:
+        assert check.target.plan is not None
+        plan = dataclasses.replace(check.target.plan, **known)
+        target = dataclasses.replace(check.target, plan=plan, length=10 * loaded)
+        return " ".join(
+            drawn(check_report(dataclasses.replace(check, targets=(target,))), 80).split()
+        )
+
+    assert (
+        f"in the {loaded:,} of {10 * loaded:,} samples that blocks load, again and again" in sure()
+    )
+    kept = sure(keeping=("base", "change"), epochs=10)
+    assert (
+        f"in the {loaded // 10:,} of {10 * loaded:,} samples that blocks load, in 10 epochs" in kept
+    )
+    assert "the change's first loads of samples are not compared" in sure(keeping=("change",))
 
 
 def test_what_another_metric_leaves_open_is_nothing_of_the_service_time() -> None:

@@ -72,6 +72,16 @@ def test_a_script_gains_less_than_its_loop() -> None:
     assert "gain_limit" not in first.evidence  # as epochs also start
 
 
+def test_a_script_gains_no_more_than_the_most_that_its_loop_may() -> None:
+    """6 of 60 s are the loop: however many times as fast, the other 54 s stay."""
+    first = diagnosed(wall_s=60.0).findings[0]
+    assert first.predicted_gain is not None
+    assert first.script_gain is not None
+    most = 60.0 / (54.0 + 6.0 / first.predicted_gain.ends[1])
+    assert first.script_gain.ends[1] == pytest.approx(most)
+    assert first.script_gain.ends[0] < 0.95  # two runs differ by more than that brings
+
+
 def test_no_fix_brings_more_than_a_perfect_loader() -> None:
     """A step of 28 ms behind a wait of 12 ms: 1.43x without it, whatever two runs differ by."""
     loader = dataclasses.replace(

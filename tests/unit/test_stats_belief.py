@@ -909,11 +909,11 @@ def test_what_disturbed_a_trial_without_taking_cores_is_no_slowness_of_its_own()
         for w, some in rates.items()
         for n, rate in enumerate(some)
     ]
-    low, high = ends(
-        believe([o for o in made if o is not None]).ratio(config(4).key, config(2).key)
-    )
+    found = believe([o for o in made if o is not None]).ratio(config(4).key, config(2).key)
+    low, high = ends(found)
     assert low < 0.9
     assert high > 1
+    assert found.value == pytest.approx(1, rel=0.15)
 
 
 def test_a_trial_of_which_nothing_is_known_makes_the_others_no_surer() -> None:
@@ -946,6 +946,28 @@ def test_a_loader_that_one_core_is_enough_for_is_as_fast_as_it_was() -> None:
     assert found.value == pytest.approx(320, rel=0.03)
     assert found.low is not None
     assert found.low > 270
+
+
+def test_cores_that_a_loader_has_no_use_for_are_none_that_others_took_from_it() -> None:
+    """On eight cores, four of which others use at times: two workers have theirs all the time."""
+
+    def seen_of(workers: int, rate: float, others: float, block: int) -> ObservedRate | None:
+        own = min(float(workers), 8 - others)
+        usage = Usage(
+            own_cpu_cores=own,
+            available_cpu_cores=8 - others,
+            other_cpu_cores=others,
+            other_runnable=2 * others,
+            run_queue_wait_fraction=1 - own / workers,
+        )
+        made = trial(config(workers), rate, spread=0.02, usage=usage, repetition=block)
+        return observe(made, usable_cores=8.0)
+
+    many = [(8, 800.0, 0.0), (8, 400.0, 4.0)] * 3
+    few = [(2, 200.0, 4.0)] * 3
+    made = [seen_of(*each, block) for block, each in enumerate([*many, *few])]
+    found = believe([each for each in made if each is not None]).rate(config(2).key)
+    assert found.value == pytest.approx(200, rel=0.05)
 
 
 def test_what_a_quota_leaves_to_nobody_makes_no_trial_less_sure() -> None:

@@ -97,6 +97,44 @@ def test_what_grows_is_reported_in_bytes_a_batch() -> None:
     assert 15_000 < grown["cache (dict)"] < 30_000
 
 
+class _Reader:
+    @functools.cache  # noqa: B019 - as people write it
+    def load(self, index: int) -> bytes:
+        return bytes(index)
+
+
+class Filling:
+    """Keeps samples in a list that has a place for each, and in its reader's cache."""
+
+    def __init__(self) -> None:
+        self.places: list[bytes | None] = [None] * 5000
+        self.reader = _Reader()
+
+
+def test_places_that_are_filled_and_caches_of_what_a_dataset_holds_grow_too() -> None:
+    dataset, made = Filling(), []
+    for ordinal in range(0, 60, 10):
+        made.append(_made(ordinal, dataset))
+        for number in range(50 * ordinal, 50 * ordinal + 500):
+            dataset.places[number] = bytes(2000)
+            dataset.reader.load(number)
+    grown = _growing(made)
+    assert grown["places (list)"] == pytest.approx(50 * 2033, rel=0.1)
+    assert grown["_Reader.load (lru_cache)"] == 50 * 64
+
+
+def test_what_grows_in_short_epochs_is_seen_of_all_of_them_together() -> None:
+    """Each has new workers, which make three batches: none of them alone shows enough."""
+    made = []
+    for _ in range(3):
+        dataset = Leaking()
+        for ordinal in (0, 2):
+            dataset.cache.update({1000 * ordinal + each: bytes(10_000) for each in range(20)})
+            made.append(_made(ordinal, dataset))
+    assert _growing(made[:2]) == {}
+    assert _growing(made)["cache (dict)"] == pytest.approx(10 * 10_033, rel=0.1)
+
+
 def test_entries_that_are_one_object_take_no_more_than_memory_grew_by() -> None:
     shared, rows, made = bytes(10_000_000), list[bytes](), []
     for ordinal in range(0, 60, 10):

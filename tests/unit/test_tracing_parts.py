@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, get_worker_info
 
+from dlprof.tracing import stamper as stamper_module
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
 from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch
@@ -423,6 +424,27 @@ def test_facts_travel_with_the_next_batch() -> None:
     assert made is not None
     assert isinstance(made.facts, Facts)
     stamper.let_go()
+
+
+def test_containers_are_looked_at_more_often_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of a second has its end looked at, whatever the kernel takes to count pages."""
+    now = {"s": 0.0, "cpu": 0.0}
+
+    def look_up() -> Facts:
+        now["cpu"] += 0.004
+        return Facts(1, 1, 1)
+
+    monkeypatch.setattr(stamper_module, "now_ns", lambda: round(now["s"] * 1e9))
+    monkeypatch.setattr(stamper_module, "cpu_ns", lambda: round(now["cpu"] * 1e9))
+    monkeypatch.setattr(stamper_module, "look_up", look_up)
+    stamper, seen = Stamper(0, Keyed()), list[Any]()
+    for step in range(1, 100):
+        now["s"] = 0.01 * step
+        stamper._facts = None
+        stamper.look()
+        seen.append(stamper._facts)
+    assert sum(each is not None for each in seen) == 50
+    assert sum(each is not None and each.private_bytes == 1 for each in seen) == 2
 
 
 class Unnamed:

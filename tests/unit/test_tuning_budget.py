@@ -170,6 +170,16 @@ def test_a_file_that_others_put_in_its_place_is_not_written(
     assert victim.read_text() == "{}      "
 
 
+@pytest.mark.parametrize(
+    "content", ["[1]", '{"PID.0": 3}', '{"PID.0": {"workers": 2}}', '{"one": {}}']
+)
+def test_a_file_that_is_damaged_is_one_that_can_not_be_used(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "ranks.json"
+    path.write_text(content.replace("PID", str(os.getppid())))
+    with pytest.raises(OSError, match="it is damaged"):
+        Node(path).others()
+
+
 def test_a_file_that_stays_locked_keeps_nobody_waiting(tmp_path: Path) -> None:
     path = tmp_path / "node.json"
     with path.open("w") as held:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.tuning.control import NO_WORKERS, Control, Setting, Window, judged
+from dlprof.tuning.control import NO_WORKERS, Control, Setting, Window, judged, opening
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 START = Setting(2, 2)
@@ -365,6 +365,57 @@ def test_workers_are_not_given_back_where_they_would_be_missed_for_an_epoch() ->
     control = Control(Setting(12, 2), 16, live=False)
     assert epochs(control, lambda *_: 0.0, 3, fetch_s=0.03) == 3 * [Setting(12, 2)]
     assert control.resting
+
+
+@pytest.mark.parametrize(
+    ("own", "fetch_s", "cpu_s", "workers"),
+    [
+        pytest.param(2, 0.1, 0.1, 6, id="it computes"),
+        pytest.param(2, 0.1, 0.05, 12, id="half of it waits"),
+        pytest.param(2, 0.1, 0.0, 16, id="it waits"),
+        pytest.param(4, 0.1, 0.1, 4, id="its own keep all cores busy"),
+        pytest.param(20, 0.1, 0.0, 20, id="its own are more than others may be"),
+    ],
+)
+def test_a_first_epoch_begins_with_what_keeps_all_cores_busy(
+    own: int, fetch_s: float, cpu_s: float, workers: int
+) -> None:
+    begins = opening(Setting(own, 3), fetch_s, cpu_s, most_workers=16, cores=4)
+    assert begins == Setting(workers, 3)
+
+
+def test_workers_with_which_it_began_are_given_back_once_half_of_them_do_twice_over() -> None:
+    for least, left in (2, 6), (7, 12):
+        control = Control(Setting(12, 2), 16, live=False, least=least)
+        had = epochs(control, lambda *_: 0.0, 4, fetch_s=0.03)
+        assert had == [Setting(12, 2), *3 * [Setting(left, 2)]]
+        assert control.settled_s is not None
+        assert control.settled_s < 60  # nothing faster is tried: an epoch is not waited for
+    missed = Control(Setting(12, 2), 16, live=False, least=2)
+    had = epochs(missed, lambda each, _: 0.05 if each.workers < 12 else 0.0, 5, fetch_s=0.03)
+    assert had[1:] == [Setting(6, 2), *3 * [Setting(12, 2)]]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "workers"),
+    [
+        pytest.param(0.03, {2}, id="all cores compute for it"),
+        pytest.param(0.015, {2, 7}, id="as many of others have half of them"),
+        pytest.param(0.0, {2, 4}, id="it waits"),
+    ],
+)
+def test_more_workers_come_with_the_next_epoch_only_where_cores_are_left(
+    cpu_s: float, workers: set[int]
+) -> None:
+    """A batch is due every 10 ms, and comes every 15: 6 beside 2 of others have 1.5 cores of 2."""
+    control = Control(START, 16, live=False, cores=2)
+    figures: dict[str, Any] = {
+        "fetch_s": 0.03,
+        "cpu_s": cpu_s,
+        "delay_s": 0.03 - cpu_s if cpu_s else 0.0,
+    }
+    had = epochs(control, lambda *_: 0.005, 2, **figures)
+    assert {each.workers for each in had} == workers
 
 
 @pytest.mark.parametrize("live", [True, False])

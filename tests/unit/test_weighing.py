@@ -366,6 +366,9 @@ class Along(Blocks):
         (lambda at: 0.001 if at < 0.9 else 0.1, (0.001, 0.00925)),  # 2 of 24 places
         (lambda at: 0.01 + 0.1 * at, (0.0107, 0.0579)),
         (lambda at: 0.1 if at < 0.1 else 0.01, (0.1, 0.02125)),
+        (lambda at: 1e-5 if at < 0.1 else 9e-5, None),  # next to no time
+        # Every seventh takes long: no two in a row do.
+        (lambda at: 1.0 if round(1e4 * at) % 7 == 1 else 0.01, None),
     ],
 )
 def test_an_epoch_s_beginning_is_compared_with_all_of_it(

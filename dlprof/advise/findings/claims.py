@@ -444,7 +444,7 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
             return None
         low, high = gain.estimate.ends
         factors = (gain.value, max(1e-3, low), high)
-    now_s, seen = script.loop_s if loop else script.wall_s, script.loader
+    now_s, seen = script.loop_s, script.loader
     ends, epochs = [], max(1, seen.epochs)
     # The time of a start may be off by a factor of two.
     for factor, starting in zip(factors, (1.0, 2.0, 0.5), strict=True):
@@ -455,16 +455,21 @@ def script_gain(view: Evidence, config: Config, *, loop: bool = False) -> Estima
             turnover_s = seen.turnover.total_s if seen.turnover else 0.0
             started_s = (seen.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
             started_s += _last_end_s(seen)
-            loop_s = script.loop_s - max(0.0, started_s) + begun_s
-        ends.append(now_s / (now_s - script.loop_s + loop_s))
+            loop_s = now_s - max(0.0, started_s) + begun_s
+        ends.append(now_s / loop_s)
     value, low, high = ends
     widened = math.exp(0.15)  # two runs of one script differ by as much
     low, high = min(low, value / widened), max(high, value * widened)
     if config.num_workers >= now.num_workers:  # fewer may leave cores to the step
         # No settings bring more than a perfect loader, whatever two runs differ by.
-        most = now_s / max(1e-9, now_s - script.loader.cost_s)
+        most = now_s / max(1e-9, now_s - seen.cost_s)
         high = max(value, min(high, most))
-    return Estimate(value=value, low=low, high=high)
+    if loop:
+        return Estimate(value=value, low=low, high=high)
+    # What a script does outside of the loop brings it no gain, and may hide one.
+    rest_s = script.wall_s - now_s
+    value, low, high = (script.wall_s / (rest_s + now_s / each) for each in (value, low, high))
+    return Estimate(value=value, low=min(low, value / widened), high=high)
 
 
 def competes(view: Evidence, config: Config) -> bool:

@@ -254,7 +254,7 @@ def _all_read(view: Evidence, costs: Costs, alone: Costs) -> bool:
     Of two workers that may be what cores that compute at once take from each other.
     """
     now, one, times = costs.making, alone.making, 0.75 * view.workers
-    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s >= times * one.own_s
+    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s > times * one.own_s
 
 
 def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:
@@ -485,7 +485,7 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
     # It never costs anything, and it brings no more than that.
     low, high = max(1.0, bound(buffered).estimate.ends[0]), max(buffered, most)
     gain = Gain(estimate=Estimate(value=buffered, low=low, high=high), source="bound")
-    leads = starting_leads(view) and gain.value >= at.PAYS
+    leads = share >= at.LARGE_SHARE and gain.value >= at.PAYS
     kept = kept_workers(view)
     # Whether workers that persist would keep it shows only where they were tried.
     tried = view.config.persistent_workers or kept is None or not kept.persistent_workers
@@ -520,7 +520,10 @@ def _filling(view: Evidence, turn_s: float, share: float) -> Claim:
 
 def starting_leads(view: Evidence) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and turn(view)[1] >= at.LARGE_SHARE
+    turn_s, share = turn(view)
+    if kept := kept_workers(view):  # a first batch is made by running ones, too
+        share *= 1 - min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
+    return bool(view.workers) and share >= at.LARGE_SHARE
 
 
 def sending_leads(view: Evidence) -> bool:
@@ -844,7 +847,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     costs = costs.without(view.waits_for_gil_s or 0.0)
     # Run-queue delay is no part of it: what is waited for may itself keep the cores busy.
     least = max(costs.fetch.cpu_s, costs.collate.own_s, at.LARGE_SHARE * costs.making.own_s)
-    if costs.fetch.io_s < least or lock(view) is not None:
+    if not costs.fetch.io_s or costs.fetch.io_s < least or lock(view) is not None:
         return None
     share = _share(costs, costs.fetch.io_s)
     served_s = view.blocked_s("handover")  # by what another process sends by a Unix socket

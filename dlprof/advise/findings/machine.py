@@ -181,8 +181,8 @@ def _pinned_cpus(view: Evidence) -> int | None:
 def _self_starved(view: Evidence) -> float:
     """Share of making a batch in which it would wait for a core on a machine of its own."""
     demand = view.demand
-    if view.costs is None:  # no batch was followed: by its threads that ran or could run
-        demand = view.runnable
+    if view.costs is None or view.costs.making.wall_s <= 0:
+        demand = view.runnable  # no batch was followed: by its threads that ran or could run
     return max(0.0, 1 - view.cores / demand) if demand > 0 else 0.0
 
 
@@ -191,15 +191,17 @@ def neighbours(view: Evidence) -> Claim | None:
     if view.limit == "consumer":
         return _neighbours_of_step(view)
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
-    # Where no batch was followed, whatever else takes its time can't be seen beside a small part.
-    least = at.STARVED if view.costs is not None else at.LARGE_SHARE
+    costs = view.costs
+    followed = costs is not None and costs.making.wall_s > 0  # a batch, to who makes it
+    # Where none was, whatever else takes its time can't be seen beside a small part.
+    least = at.STARVED if followed else at.LARGE_SHARE
     if view.others < at.OTHERS * view.cores or lost < least:
         return None
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
     share = percent(view.starved)
     waited = f"run-queue delay was {share} of the time to make a batch"
-    if view.costs is None:  # no batch was followed
+    if not followed:
         waited = f"run-queue delay was {share} of the loader's time"
     # Whether others want as good as all cores; so it seems where nobody counted them. Cores that
     # are lost don't show it: the kernel shares them between sessions rather than threads, so that
@@ -207,11 +209,13 @@ def neighbours(view: Evidence) -> Claim | None:
     # with the settings, and a trial's few looks have luck: one neighbor may be 1.6.
     runnable = typical(trial.usage.other_runnable for trial in view.trials())
     crowded = runnable is None or runnable >= 0.75 * view.machine.logical_cpus * view.ranks
-    if (costs := view.costs) is not None:
+    if costs is not None:
         # Fetching or collating may, by itself, take longer than what others take of a batch.
         largest_s = max(costs.fetch.cpu_s, costs.fetch.io_s, costs.collate.own_s)
         crowded = crowded and largest_s <= lost * costs.making.wall_s
-    gain = _alone(view)
+    # Whose threads make the batches of a loader that is measured as it is, and which of them take
+    # turns, isn't seen.
+    gain = None if costs is not None and not followed else _alone(view)
     # What brings nothing to speak of is behind all that does.
     crowded = crowded and (gain is None or gain.value >= at.PAYS)
     return Claim(
@@ -357,7 +361,7 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     )
 
 
-_CACHES = ("(dict)", "(set)", CACHE)  # as the tracer names what may be a cache
+_CACHES = ("(dict)", "(set)", "(list)", CACHE)  # as the tracer names what may be a cache
 
 
 def growing(view: Evidence) -> dict[str, float]:

@@ -133,7 +133,7 @@ def recordable(
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
-        data=data_fingerprint(built.target),
+        data=data_fingerprint(built.target, sides.epochs),
     )
     return BaselineEntry(
         key=key,
@@ -149,13 +149,14 @@ def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
     return working_tree(settings.sweep, cwd, find_git(cwd))
 
 
-def data_fingerprint(target: Target) -> str:
+def data_fingerprint(target: Target, epochs: int = 1) -> str:
     """What must be the same of the data for figures to be comparable, as eight characters.
 
     Kind, class and size of the dataset and of its batches: the samples themselves would have to
-    be read to know more.
+    be read to know more. And in how many epochs a block loads them, where they are more than one.
     """
-    parts = (target.kind, target.dataset, target.length, target.batch_size)
+    parts: tuple[object, ...] = (target.kind, target.dataset, target.length, target.batch_size)
+    parts += (epochs,) if epochs > 1 else ()
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 

@@ -172,6 +172,8 @@ class Sides:
             config = single_config(self.settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
         self._on_all(self._open)
+        if self.keeping and self.epochs == 1:  # on a busy machine it is missed now and then
+            self._on_all(self._open)
         self.build_s = self._clock() - began_s
 
     def renew(self) -> None:
@@ -205,16 +207,13 @@ class Sides:
             self.keeping.add(side)
 
     @property
-    def kept_text(self) -> str:
-        """That blocks load what a side keeps, which hides what loading it takes; empty for none."""
-        if not self.keeping:
-            return ""
-        both = len(self.keeping) == len(self._plans)
-        whose = "the dataset keeps" if both else f"the {', '.join(self.keeping)} keeps"
-        return (
-            f"{whose} samples in memory, and blocks load the same ones again and again: what "
-            "loading them the first time takes is not compared. Check with the cache off as well"
-        )
+    def epochs(self) -> int:
+        """How often a block loads the same samples, where all sides keep them: as rates have it.
+
+        Where one alone keeps some its blocks are warm, as the other's are: that one may not stand
+        being forked.
+        """
+        return 10 if len(self.keeping) == len(self._plans) else 1
 
     def _build(self, side: Side) -> None:
         self.built[side] = self._processes[side].build(self._patience_s)
@@ -223,7 +222,8 @@ class Sides:
         """Fill caches, and find how many batches make a block."""
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
-        self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
+        workers, least = workers * self.epochs, flight + max(LEAST_BATCHES, 2 * workers)
+        self.batches = least = min(self._most, _whole(least, workers))
         cold, budget_s = self._try_all("load"), self.settings.sweep.budget_s
         self.block_s, self.cold_s = max(cold.values()), sum(cold.values())
         if self.build_s + self.cold_s > budget_s:
@@ -269,9 +269,17 @@ class Sides:
             return
         most = 4.0 * self.batches if self._waits_s else math.inf
         wanted = _whole(min(most, self.batches * wanted_s / max(loaded_s, 1e-9)), workers)
-        fitting = min(4096, max(least, wanted))
+        fitting = min(self._most, max(least, wanted))
         self.block_s *= fitting / self.batches
         self.batches = fitting
+
+    @property
+    def _most(self) -> int:
+        """Batches of a block at most: no more than come again where samples are kept."""
+        targets = ((each.target, self.configs[side]) for side, each in self.built.items())
+        found = (target.epoch_batches(config.batch_size) for target, config in targets)
+        epoch = min((count for count in found if count), default=4096)
+        return self.epochs * epoch if self.epochs > 1 else 4096
 
     def _try(self, side: Side, series: Series) -> float:
         """Load a block that isn't judged; what it took, in seconds."""
@@ -337,7 +345,8 @@ class Sides:
         return dataclasses.replace(block, service_s=service, samples=samples)
 
     def _request(self, series: Series) -> BlockRequest:
-        return BlockRequest(series=series, batches=self.batches, seed=self.settings.sweep.seed)
+        seed = self.settings.sweep.seed
+        return BlockRequest(series=series, batches=self.batches, seed=seed, epochs=self.epochs)
 
 
 def _whole(batches: float, workers: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
-from dlprof.report.labels import STAGES
+from dlprof.report.labels import stages_of
 from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
@@ -181,7 +181,7 @@ def _without_timeline(run: Run) -> UsageError:
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:
     """The events of one timeline as JSON, batch by batch until the room is used up."""
     timeline = since_first(timeline)
-    counts = Counts(timeline)
+    counts, called = Counts(timeline), stages_of(run)
     tracks: set[_Track] = set()
     events: list[str] = []
     room = most_bytes
@@ -194,7 +194,7 @@ def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list
         # More than a track's name and place take.
         room -= 300 * len(found - tracks)
         tracks |= found
-        lines = list(_of_batch(batch, counts, f"{process}.{place}", process))
+        lines = list(_of_batch(batch, counts, f"{process}.{place}", process, called))
         room -= sum(len(line) + 2 for line in lines)
         events += lines
     return [*_names(run, timeline, process, tracks, left_out), *events]
@@ -219,7 +219,9 @@ def _names(
     return [json.dumps({"pid": process, **each}, separators=(",", ":")) for each in events]
 
 
-def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator[str]:
+def _of_batch(
+    batch: Batch, counts: Counts, name: str, process: int, called: Mapping[str, str]
+) -> Iterator[str]:
     # Written by hand rather than by ``json``, of numbers and names of our own alone: a trace has
     # hundreds of thousands of events.
     us = 1e6
@@ -228,7 +230,7 @@ def _of_batch(batch: Batch, counts: Counts, name: str, process: int) -> Iterator
     for each in batch.slices:
         # Both ends are rounded alike: a slice that overlaps with the next is dropped by the viewer.
         begin, end = round(each.begin_s * us, 1), round(each.end_s * us, 1)
-        stage = STAGES[each.name]
+        stage = called[each.name]
         if each.track is not None:
             place = (
                 f'"pid":{process},"tid":{each.track[0]},"ts":{begin:.1f},"dur":{end - begin:.1f}'

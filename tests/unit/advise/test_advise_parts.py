@@ -23,6 +23,7 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.stats.intervals import turnovers
+from dlprof.units import format_bytes
 
 W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
 
@@ -449,6 +450,26 @@ def test_of_a_dataset_that_keeps_samples_ten_epochs_are_compared() -> None:
     assert some.config == kept
     assert some.expected.pss_bytes is not None
     assert some.expected.pss_bytes < 64 << 30
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_limit_below_one_full_cache_needs_is_said(known: bool) -> None:
+    """No number of workers keeps it, and none is recommended as if it did: the cache has to."""
+    kept = config(8, persistent_workers=True)
+    about = {"first_sample_s": 0.01, "kept_sample_s": 1e-9, "sampler": "RandomSampler"}
+    usage = WAITING if known else dataclasses.replace(WAITING, pss_peak_bytes=None)
+    keeping = target(kept_sample_bytes=200_000, **about)
+    one = keeping.full_caches(W0)
+    trials = blocks({W0: [100] * 3, kept: [780] * 3}, usage=usage)
+    for alone in (False, True):
+        some = [each for each in trials if not alone or each.config == kept]
+        with pytest.raises(UsageError, match="No configuration") as shown:
+            recommend(run(some, target=keeping), Constraints(max_ram_bytes=one // 2))
+        takes = format_bytes(8 * one if alone else one)
+        less = f", {format_bytes(one)} with num_workers=0" if alone else ""
+        assert f"take {takes} of it in the end{less}: have its cache hold" in shown.value.hint
+    fits = recommend(run(trials, target=keeping), Constraints(max_ram_bytes=2 * one))
+    assert fits.config == W0
 
 
 def test_caches_that_several_processes_fill_are_as_many_as_load_a_sample() -> None:

@@ -169,6 +169,17 @@ def test_a_json_after_the_end_of_options_is_no_flag(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("words", [["--json", "run.json", "none.py"], ["none.py", "--json"]])
+def test_what_run_refuses_is_no_document_on_the_stdout_of_the_script(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """Its --json takes a file, and what stands behind a script is the script's."""
+    assert run(["run", *words], {}) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dlprof: There is no file 'none.py'.")
+
+
 @pytest.mark.parametrize("words", [["--arg", "--"], ["-o", "--", "--ranks", "--"]])
 def test_the_value_of_an_option_does_not_end_the_options(
     capsys: pytest.CaptureFixture[str],

@@ -124,6 +124,8 @@ def test_other_data_has_another_fingerprint() -> None:
     one = Target(spec="a", kind="map", dataset="D", length=10, batch_size=2)
     assert data_fingerprint(one) == data_fingerprint(dataclasses.replace(one, spec="b"))
     assert data_fingerprint(one) != data_fingerprint(dataclasses.replace(one, length=11))
+    # Warm blocks are no history of those that load each sample the first time, too.
+    assert data_fingerprint(one) != data_fingerprint(one, 10)
 
 
 def test_a_self_test_slows_one_side_by_twice_the_limit(opened: Opened, tmp_path: Path) -> None:

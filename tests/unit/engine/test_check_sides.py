@@ -78,6 +78,7 @@ class FakeProcess:
     fast_s: float = 0.01
     build_s: float = 0.0
     keeps: bool = False
+    epoch: int | None = None  # batches of one
 
     def begin(self) -> None:
         self.begun += 1
@@ -94,6 +95,7 @@ class FakeProcess:
             kind="map",
             dataset="data.D",
             length=self.length,
+            batches_per_epoch=self.epoch,
             own_config=self.config,
         )
         return Built(target=target, versions={"torch": "2", "python": "3"}, stray=self.stray)
@@ -288,15 +290,32 @@ def test_the_same_code_passes_at_the_first_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keeping", "whose"),
-    [((), ""), (("base", "change"), "the dataset keeps"), (("change",), "the change keeps")],
+    ("keeping", "epochs", "said"),
+    [
+        ((), 1, ""),
+        (("base", "change"), 10, "each block loads the same ones in 10 epochs"),
+        (("change",), 1, "Only the change keeps samples in memory, and blocks load the same ones"),
+    ],
 )
-def test_what_hides_how_long_loading_takes_is_said(keeping: tuple[str, ...], whose: str) -> None:
-    """Blocks of what a side keeps in memory are warm, however slow it is to load."""
-    made, listener = bench(*({"keeps": side in keeping} for side in ("base", "change"))), Listener()
-    measured(made, listener)
-    said = [each for each in listener.messages if "keeps samples in memory" in each]
-    assert [each.startswith(whose) for each in said] == [True] * bool(whose)
+def test_blocks_of_what_both_sides_keep_load_it_the_first_time_too(
+    keeping: tuple[str, ...], epochs: int, said: str
+) -> None:
+    """Where only one does its blocks are warm, however slow it is to load, and that is said."""
+    config = Config(num_workers=3)
+    made = bench(*({"keeps": each in keeping, "config": config} for each in ("base", "change")))
+    found = measured(made)
+    blocks = [each for process in made.processes.values() for each in process.asked]
+    assert {each.epochs for each in blocks} == {epochs}
+    assert {each.batches % (3 * epochs) for each in blocks} == {0}
+    notes = [each for each in judge(found.plan, found.quads).notes if "keeps samples" in each]
+    assert [said in each for each in notes] == [True] * bool(said)
+
+
+def test_a_block_of_ten_epochs_loads_no_more_than_is_kept_then() -> None:
+    both = {"keeps": True, "epoch": 3, "batch_s": 1e-4}
+    made = bench(both, both)
+    measured(made)
+    assert made.sides.batches == 30
 
 
 def test_a_slower_change_fails_at_the_first_look_in_each_of_two_pairs_of_processes() -> None:

@@ -78,7 +78,7 @@ def test_what_reads_as_no_factor_has_no_bar() -> None:
 def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
     a, b = (read_run(EARLIER / f"{n}.dlprof.jsonl") for n in ("single-box", "shared-server"))
     found = compare(a, b)
-    noisy = "B is slower than A, 0.41x to 0.89x as fast (95%): too noisy for one figure (measure"
+    noisy = "B is slower than A, 0.41x to 0.90x as fast (95%): too noisy for one figure (measure"
     assert found.verdict.startswith(f"{noisy} B on a quieter machine). ")
     few = tuple(dataclasses.replace(trial, noisy=False) for trial in b.trials[:4])
     quiet = compare(a, dataclasses.replace(b, trials=few)).verdict

@@ -12,7 +12,7 @@ from golden import check_golden, drawn
 from rich.console import Console
 
 from dlprof.advise.recommend import summarize
-from dlprof.records import PredictedCell, SweepPrediction, Usage
+from dlprof.records import Estimate, PredictedCell, SweepPrediction, Usage
 from dlprof.report.labels import rate_text
 from dlprof.report.live import (
     LiveListener,
@@ -286,3 +286,9 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     play(QuietListener())
     captured: Iterable[str] = capsys.readouterr()
     assert list(captured) == ["", ""]
+
+
+def test_an_interval_whose_ends_are_far_apart_is_unknown() -> None:
+    wide = Estimate(value=2310.0, low=2.01, high=2_652_921.0)
+    assert rate_text(wide) == "about 2,310 samples/s (noisy: 95% CI unknown)"
+    assert rate_text(dataclasses.replace(wide, low=23.0, high=23_000.0)).endswith("23.0-23,000)")

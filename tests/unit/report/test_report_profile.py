@@ -306,6 +306,23 @@ def test_nothing_waits_for_data_without_a_training_step() -> None:
     assert "Data wait" not in drawn(profile_report(found), 80)
 
 
+def test_without_a_training_step_a_batch_is_freed_in_its_place() -> None:
+    """That takes long where batches are huge."""
+    traced = _explanation()
+    step = dataclasses.replace(traced.stages[0], name="step", mean_s=0.168)
+    traced = dataclasses.replace(traced, stages=(*traced.stages, step))
+    found = Diagnosis(config=PRESENT, findings=())
+    idle = dataclasses.replace(run(()), diagnosis=found, explanations=(traced,))
+    stated = {"step_callable": "train.py:step"}
+    trained = dataclasses.replace(idle, header=dataclasses.replace(idle.header, settings=stated))
+    for made, there, not_there in (trained, "step", "free batch"), (idle, "free batch", "step"):
+        text = drawn(profile_report(made), 100, verbose=True)
+        stages = text[text.index("Stages, per batch") : text.index("Single samples")]
+        assert f"\n  {there} " in stages
+        assert f"\n  {not_there} " not in stages
+        assert f" {there} ▏" in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "says"),
     [

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, LoaderCall
-from dlprof.targets.adapters import adapt, call_at, call_of
+from dlprof.targets.adapters import adapt, call_at, call_of, with_settings
 from dlprof.targets.build import BuiltTarget, build_from_object
 from dlprof.targets.loader import EpochGate, make_loader
 
@@ -75,6 +75,31 @@ def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
     assert watched.fixed.keys() == {"multiprocessing_context", "worker_init_fn", "sampler"}
     assert watched.given("collate_fn", "collate") == "trainer = Trainer(..., data_collator=collate)"
     assert watched.checked() == watched
+
+
+def test_a_trainer_that_makes_its_loader_itself_is_set_there() -> None:
+    def own(_self: Any) -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=4)
+
+    def by_arguments(self: Any) -> DataLoader[int]:
+        return DataLoader(Numbers(), num_workers=self.args.dataloader_num_workers)
+
+    def by_parent(self: Any) -> DataLoader[int]:
+        return DataLoader(self.parent.get_train_dataloader().dataset, batch_size=4)
+
+    kind = type(trainer())
+    mine = type("Mine", (kind,), {"get_train_dataloader": own})()
+    target = build_from_object(mine).target
+    shown = "def get_train_dataloader(self):  # of Mine\n    return DataLoader(dataset, ..., "
+    assert target.call.assigned({"num_workers": 8}) == f"{shown}num_workers=8)"
+    assert not target.fixed
+    with pytest.raises(AttributeError, match=r"Mine\.get_train_dataloader makes the loader itself"):
+        with_settings(mine, {"num_workers": 8}, pytest.fail)
+    for gives in (by_arguments, by_parent):
+        other: Any = type("Mine", (kind,), {"get_train_dataloader": gives})()
+        call = call_of(other)
+        assert call is not None
+        assert call.text.startswith("TrainingArguments(...")
 
 
 def test_a_data_module_is_set_up_and_asked() -> None:

@@ -621,6 +621,32 @@ def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
     assert build_from_object(make_half_open).target.own_config is None
 
 
+def test_a_callable_that_refuses_to_be_without_workers_is_called_as_it_is() -> None:
+    """As Ray's map_batches(concurrency=num_workers) does."""
+
+    class Batches:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.count))
+
+    def make(num_workers: int = 2) -> Batches:
+        if not num_workers:
+            raise ValueError("size must be >= 1")
+        return Batches(num_workers)
+
+    def never(num_workers: int = 2) -> DataLoader[int]:
+        raise ValueError(f"no folder for {num_workers}")
+
+    built = build_from_object(make)
+    assert built.target.own_config == Config(num_workers=2).canonical()
+    assert [*make_loader(built, Config(num_workers=3))] == [0, 1, 2]
+    with pytest.raises(TargetError, match="size must be"):
+        make_loader(built, Config())
+    assert "no folder for 0" in fault(lambda: build_from_object(never)).message
+
+
 def test_so_they_are_of_what_is_no_dataloader() -> None:
     def make(num_workers: int = 2) -> Iterator[int]:
         return iter(range(num_workers))

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object
 from dlprof.targets.loader import make_loader
-from dlprof.targets.workers import WorkerSetup, limit_threads, start_method_of
+from dlprof.targets.workers import WorkerSetup, limit_threads, settings_of, start_method_of
 
 _NUMBERS: Any = [1, 2]
 
@@ -113,5 +113,8 @@ def test_how_workers_start_is_asked_of_the_configuration_then_of_the_loader() ->
     assert start_method_of(spawned) == "spawn"
     assert start_method_of(spawned, Config(num_workers=1)) == "spawn"
     assert start_method_of(spawned, Config(num_workers=1, start_method="fork")) == "fork"
+    threads = type("Threads", (type(spawned.multiprocessing_context),), {"_name": "threads"})
+    spawned.multiprocessing_context = threads()  # as MONAI's, whose workers are threads
+    assert settings_of(spawned)["start_method"] is None
     usual = torch.multiprocessing.get_all_start_methods()[0]
     assert start_method_of() == (torch.multiprocessing.get_start_method(allow_none=True) or usual)

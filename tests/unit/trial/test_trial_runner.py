@@ -47,6 +47,8 @@ class World:
     runs: list[tuple[float, Exception | None]]
     patience_s: list[float] = dataclasses.field(default_factory=list)
     limits: list[str] = dataclasses.field(default_factory=list)
+    first_batch_s: float | None = 0.1
+    stall_s: list[float] = dataclasses.field(default_factory=list)
     left_s: list[float] = dataclasses.field(default_factory=list)
     launchers: int = 0
     said: list[str] = dataclasses.field(default_factory=list)
@@ -98,13 +100,16 @@ class FakeSupervisor:
 
     def run(self, request: TrialRequest, blank: Trial) -> tuple[Trial, Message]:
         self.world.left_s.append(self.left_s)
+        self.world.stall_s.append(self.limits.stall_s)
         self.world.spend(self.world.runs)
         return blank, {}
 
     def probe(self, request: TrialRequest) -> Message:
         self.world.left_s.append(self.left_s)
         self.world.spend(self.world.runs)
-        return {"failure": None, "batch_s": 0.1}
+        first_s = self.world.first_batch_s
+        times = {"batch_s": 0.1, "first_batch_s": first_s}
+        return {"failure": None, "start_method": "fork", **times}
 
 
 Make = Callable[..., tuple[TrialRunner, World]]
@@ -194,6 +199,23 @@ def test_a_target_has_no_longer_to_be_built_than_is_left_of_the_budget(
     bench.build(LIMITS, left_s=left_s)
     assert world.patience_s == [patience_s, patience_s - 2.0]
     assert world.limits == [limit, limit]
+
+
+@pytest.mark.parametrize(
+    ("first_batch_s", "workers", "stall_s"),
+    [(None, 4, 22.0), (0.1, 4, 22.0), (12.1, 0, 34.0), (12.1, 4, 70.0)],
+)
+def test_a_trial_may_be_as_long_before_its_first_batch_as_the_probe_was(
+    make: Make, first_batch_s: float | None, workers: int, stall_s: float
+) -> None:
+    """Each of its workers fills a buffer before, and they share the cores and the storage."""
+    bench, world = make(WELL, WELL)
+    world.first_batch_s = first_batch_s
+    bench.build(LIMITS)
+    bench.probe(REQUEST)
+    request = dataclasses.replace(REQUEST, config=Config(num_workers=workers).canonical())
+    bench.explain(request, trial_id="t0001", repetition=0)
+    assert world.stall_s == pytest.approx([stall_s])
 
 
 def test_a_second_attempt_has_what_is_left(make: Make) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import json
 import multiprocessing
 import os
+import statistics
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
@@ -24,6 +27,7 @@ from dlprof.targets.build import build_from_object
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.trace import Made, Row
 from dlprof.trial import warm
+from dlprof.trial.protocol import BlockRequest, Channel, line_of
 from dlprof.trial.warm import Placement, block_figures, cores_of, relocated
 
 MS = 1_000_000
@@ -194,7 +198,7 @@ def test_threads_are_held_too(own: set[int]) -> None:
 
 
 def test_workers_that_don_t_live_on_run_free(own: set[int]) -> None:
-    assert Placement().hold([], WITH_ONE, [min(own)]) == "its workers don't outlive an epoch"
+    assert Placement().hold([], WITH_ONE, [min(own)]) == "its workers don't live on"
     assert os.sched_getaffinity(0) == own
 
 
@@ -357,6 +361,53 @@ def test_a_side_is_asked_whether_it_keeps_samples_by_another_process(
     assert found is (keeps and seconds < 1)
     assert not data.cache
     assert time.monotonic() - began_s < 60.0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_block_of_several_epochs_is_of_a_process_that_holds_no_samples(
+    own: set[int], workers: int
+) -> None:
+    """Each block begins with none, and all but its first epoch come from memory."""
+    data, server = _Slow(0.03, keeps=True), warm.Server(Channel.of_descriptors(*os.pipe()))
+    built = build_from_object(DataLoader(data))
+    server._built, server._warm = built, warm.Warm(built, Config(num_workers=workers).canonical())
+    for series in ("load", "load", "start"):
+        wanted = BlockRequest(series=series, batches=20, epochs=10, cores=tuple(own))
+        answer = server._block(json.loads(line_of({"": wanted}))[""])
+        block = answer["block"]
+        if series == "load":  # new workers aren't held
+            assert block["unpinned"] == ("its workers don't live on" if workers else "")
+        assert not answer["runs_on"]
+        if series == "start":
+            assert block["startup_s"] >= 0.03
+            continue
+        assert len(block["service_s"]) == 20
+        assert min(block["service_s"][:2]) >= 0.029
+        assert statistics.median(block["service_s"][2:]) < 0.029
+    assert not data.cache
+
+
+def test_what_such_a_process_dies_of_or_raises_is_the_blocks_failure() -> None:
+    server = warm.Server(Channel.of_descriptors(*os.pipe()))
+    for ending, said in ((lambda: os._exit(3), "exit code 3"), (lambda: 1 / 0, "ZeroDivision")):
+        data = _Slow(0.0, keeps=False)
+        data.cache = cast("Any", _Ending(ending))
+        built = build_from_object(DataLoader(data))
+        server._built, server._warm = built, warm.Warm(built, Config())
+        wanted = BlockRequest(batches=20, epochs=10)
+        answer = server._block(json.loads(line_of({"": wanted}))[""])
+        assert answer["event"] == "failed"
+        assert said in str(answer["failure"])
+
+
+class _Ending:
+    """A cache that ends who looks into it."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.end = end
+
+    def __contains__(self, index: int) -> bool:
+        return bool(self.end())
 
 
 class _Reading(_Slow):
