@@ -26,6 +26,7 @@ from dlprof.late import Shown
 from dlprof.model.bounds import rate_allowed
 from dlprof.model.work import Means
 from dlprof.records import (
+    SPREAD_SIGN,
     WHILE_MEASURED,
     Config,
     Estimate,
@@ -298,7 +299,8 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     unclear = alike or close
     whole = _whole_scripts(one, two) if a.watched and not unclear else ""
     verdict = _verdict(ratio, parts, (info_a, info_b), alike=alike)
-    wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
+    said = ((name, text) for name, run in (("A", a), ("B", b)) for text in said_first(run))
+    wrong = [f"{name}: {text}" for name, text in said if SPREAD_SIGN not in text]
     return Comparison(
         a=info_a,
         b=info_b,
@@ -976,6 +978,9 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
             "A dataset keeps samples: its rate is over 10 epochs, and the parts are those of the "
             "first, so what kept samples bring is in the unexplained rest."
         )
+    sides = ("A", data, other), ("B", other, data)
+    spread = (name for name, each, rest in sides if each.is_spread > rest.is_spread)
+    yield from (f"Only in {name} {SPREAD_SIGN}." for name in spread)
     one, two = a.run.header, b.run.header
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]

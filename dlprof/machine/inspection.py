@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -68,7 +69,9 @@ def inspect_machine(
     cpus = root / "sys/devices/system/cpu"
     names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
     groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups) or (psutil.cpu_count(logical=False) if root == _HERE else None)
+    cores = len(groups)
+    with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
+        cores = cores or (root == _HERE and psutil.cpu_count(logical=False)) or 0
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
     release, host = ((line or "").strip() for line in lines)
     machine = Machine(

@@ -164,11 +164,11 @@ class EpochGate:
     ``batches`` are the index batches handed out in this epoch.
 
     With ``spread`` the same index batches come in an order whose every part is spread over the
-    whole epoch, where the loader's own order is that of the dataset (:func:`in_order`).
+    whole epoch, where the loader's own order is that of the dataset (``in_order``).
     """
 
     def __init__(self, *, spread: bool = False) -> None:
-        self.spread = spread
+        self.spread, self._goes_in_order = spread, False
         # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
         self.detach("no loader has been made with this gate")
@@ -187,6 +187,11 @@ class EpochGate:
         """
         known = self.exact and self.batches == len(self.asked)
         return self.asked if known else None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the epoch that began last, by its indices here, goes through all from 0 on."""
+        return self._goes_in_order if self._inner is None else self._inner.in_order
 
     @property
     def closed(self) -> bool:
@@ -215,7 +220,7 @@ class EpochGate:
                 return
             # What the inner one is asked for is counted, and its epochs are never ended: the outer
             # one may begin the next by itself, or make no batch of so few.
-            self._inner, self._outer_name = EpochGate(), name
+            self._inner, self._outer_name = EpochGate(spread=self.spread), name
             self._inner.attach(inner)
             self.detach(
                 f"{name} passes on what a DataLoader loads, and its epochs can't be ended early"
@@ -268,11 +273,11 @@ class EpochGate:
         self.attached, self.reason = False, reason
 
 
-def in_order(source: Any) -> bool:
+def _in_order(source: Any) -> bool:
     """Whether what a loader takes its indices from goes through the dataset from 0 on."""
-    sampler = source.sampler if source.__class__ is BatchSampler else source
-    shared_out = sampler.__class__ is DistributedSampler and not sampler.shuffle
-    return shared_out or sampler.__class__ is SequentialSampler
+    sampler = source.sampler if type(source) is BatchSampler else source
+    shared_out = type(sampler) is DistributedSampler and not sampler.shuffle
+    return shared_out or type(sampler) is SequentialSampler
 
 
 def _spread(source: Any) -> Iterator[Any]:
@@ -309,7 +314,9 @@ class GatedIndices:
     def __iter__(self) -> Iterator[Any]:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
         # it draws the base seed: the order of random draws must stay.
-        source, spread = self._source, self._gate.spread and in_order(self._source)
+        source, gate = self._source, self._gate
+        gate._goes_in_order = _in_order(source)  # noqa: SLF001 - the gate's other half
+        spread = gate.spread and gate.in_order
         return self._passed(_spread(source) if spread else iter(source))
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:

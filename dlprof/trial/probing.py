@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
-from dlprof.internals import index_source, iterator_maker, set_iterator_maker
+from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import (
     BY_COPY,
     NO_DATA_SIGN,
@@ -75,7 +75,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     from dlprof.targets.counting import count_bytes, count_tensors
     from dlprof.targets.files import dataset_files, moved, open_files, positions
-    from dlprof.targets.loader import EpochGate, in_order
+    from dlprof.targets.loader import EpochGate
     from dlprof.targets.parts import core_of
 
     files, began_s = open_files(), _clock()
@@ -92,6 +92,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     along: tuple[float, float] | None = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     kept: tuple[float, float, int | None] | None = None
+    each_s = (ended_s - middle_s) / (samples or 1)
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
         from dlprof.targets.weighing import along_epoch, is_bounded
@@ -100,12 +101,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         # batch all have come.
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            each_s = (ended_s - middle_s) / (samples or 1)
             kept = _kept(built, loader, 2 * (samples or 1), each_s, left_s)
-        if alone is None and kept is None and in_order(index_source(core_of(loader))):
-            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            limit_s = min(2.0, left_s / 3)
-            along = along_epoch(built.parts.dataset, math.ceil(2 * (samples or 1)), limit_s=limit_s)
+        if alone is None and kept is None and gate.in_order:
+            begin, left_s = 2 * (samples or 1), (request.limit_s or math.inf) - (_clock() - began_s)
+            patience_s = min(2.0, left_s / 3)
+            if 24 * each_s < patience_s:  # fewer samples say nothing
+                along = along_epoch(built.parts.dataset, math.ceil(begin), limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlprof.advise.compare import Comparison, compare, shares
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Run, Trial, Usage, WatchedScript
+from dlprof.records import SPREAD_SIGN, Run, Trial, Usage, WatchedScript
 from dlprof.stats.intervals import t_quantile
 
 _FRACTIONS = st.none() | st.floats(0, 1)
@@ -183,6 +183,15 @@ def test_rates_over_ten_epochs_are_said_beside_parts_of_the_first() -> None:
     for kept, said in ((target(**about), True), (target(), False)):
         found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.02), target=kept))
         assert any("rate is over 10 epochs" in doubt for doubt in found.doubts) is said
+
+
+def test_batches_from_all_over_an_epoch_are_no_fault_and_compare_with_such() -> None:
+    note = f"A sample at the beginning of an epoch takes 1 ms: {SPREAD_SIGN}."
+    spread, plain = made_run(Costs(), target=target(notes=(note,))), made_run(Costs())
+    for a, b, said in ((spread, spread, False), (spread, plain, True), (plain, spread, True)):
+        found = compare(a, b)
+        assert SPREAD_SIGN not in found.verdict
+        assert any(SPREAD_SIGN in doubt for doubt in found.doubts) is said
 
 
 def test_a_script_and_a_sweep_are_refused_for_what_they_are() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find

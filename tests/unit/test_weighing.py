@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -390,6 +391,50 @@ def test_blocks_that_are_read_once_are_no_other_part_of_an_epoch(
     data = Blocks(10_000)
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
     assert weighing.along_epoch(data, 64, limit_s=60.0) is None
+
+
+@pytest.mark.parametrize(("opens_s", "spread"), [(0.02, True), (0.5, False)])
+def test_an_epoch_is_not_spread_where_opening_what_batches_lie_in_makes_more(
+    monkeypatch: pytest.MonkeyPatch, opens_s: float, spread: bool
+) -> None:
+    """A batch of 8 that takes 55 ms on average, of samples that become 5 times as slow."""
+    places = list[int]()
+
+    def took_s(at: float) -> float:
+        places.append(round(at * 10_000))
+        follows = len(places) > 1 and places[-1] == places[-2] + 1
+        return 0.0023 + 0.0092 * at + (0.0 if follows else opens_s)
+
+    data = Along(took_s)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert (weighing.along_epoch(data, 16, limit_s=60.0) is not None) is spread
+
+
+def test_samples_that_vary_alike_everywhere_seldom_differ_along_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By half of their size, as images do."""
+    differ = 0
+    for seed in range(200):
+        draws = random.Random(seed)
+        data = Along(lambda _at, draws=draws: 0.01 * draws.lognormvariate(0, 0.5))  # type: ignore[misc]
+        monkeypatch.setattr(weighing, "_spent_s", lambda data=data: data.now_s)
+        differ += weighing.along_epoch(data, 64, limit_s=60.0) is not None
+    assert differ < 20
+
+
+def test_a_sample_along_an_epoch_is_not_cut_off_at_the_limit() -> None:
+    """It may be writing a file."""
+    written = list[int]()
+
+    class Writing(Blocks):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.3)
+            written.append(index)
+            return index
+
+    assert weighing.along_epoch(Writing(), 64, limit_s=0.2) is None
+    assert written == [64]
 
 
 class Keeping(Blocks):

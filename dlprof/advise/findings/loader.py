@@ -254,7 +254,7 @@ def _all_read(view: Evidence, costs: Costs, alone: Costs) -> bool:
     Of two workers that may be what cores that compute at once take from each other.
     """
     now, one, times = costs.making, alone.making, 0.75 * view.workers
-    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s >= times * one.own_s
+    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s > times * one.own_s
 
 
 def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:

@@ -314,3 +314,15 @@ def test_a_guest_has_the_clock_of_its_host(tmp_path: Path, line: str, ghz: float
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\n{line}\n", encoding="ascii")
     assert inspect_machine(tmp_path).base_ghz == ghz
+
+
+def test_cores_that_nobody_says_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ``/proc`` is mounted with processes alone."""
+
+    def absent(*, logical: bool) -> int:
+        raise FileNotFoundError(logical)
+
+    monkeypatch.setattr("psutil.cpu_count", absent)
+    monkeypatch.setattr(inspection, "list_names", lambda _: [])
+    monkeypatch.setattr(inspection, "read_text", lambda _: None)
+    assert inspect_machine().physical_cores is None

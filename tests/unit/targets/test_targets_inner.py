@@ -194,6 +194,20 @@ def test_epochs_of_a_chain_are_never_ended() -> None:
     assert "Chain" in gate.reason
 
 
+def test_what_a_chain_holds_is_spread_over_its_epoch() -> None:
+    def found(dataset: Dataset[int], *, spread: bool) -> tuple[list[int], bool]:
+        own = Chain(DataLoader(dataset, batch_size=2), pairs)
+        gate = EpochGate(spread=spread)
+        batches = [int(each) for each in make_loader(build_from_object(own), Config(), gate=gate)]
+        return batches, gate.in_order
+
+    plain, spread = found(Numbers(), spread=False), found(Numbers(), spread=True)
+    assert plain[1]
+    assert spread[1]
+    assert plain[0] == sorted(spread[0]) != spread[0]
+    assert not found(Stream(), spread=True)[1]
+
+
 def test_a_loader_that_does_not_load_from_what_it_holds_is_refused() -> None:
     gate = EpochGate()
     next(iter(make_loader(build_from_object(Unused()), Config(), gate=gate)))

@@ -287,3 +287,22 @@ def test_a_dataset_that_took_long_to_weigh_is_asked_for_no_sample(
     asked = TrialRequest(config=Config(num_workers=2), trial_s=2.0, weigh=True)
     weight = probing.weigh_dataset(built, asked)["weight"]
     assert (weight.pickle_s, weight.far_sample_s) == (3.0, None)
+
+
+def test_samples_of_which_too_few_come_in_time_are_not_asked_for() -> None:
+    """One that is ended half way may be writing a file."""
+    asked = list[int]()
+
+    class Slow(Dataset[int]):
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, index: int) -> int:
+            asked.append(index)
+            time.sleep(0.02)
+            return index
+
+    built = build_from_object(DataLoader(Slow(), batch_size=1))
+    found = probing.probe(built, TrialRequest(config=Config(), trial_s=1.0, limit_s=0.3))
+    assert found["along_epoch"] is None
+    assert asked == [0, 1]
