@@ -163,7 +163,7 @@ def test_a_script_without_a_loader(tmp_path: Path) -> None:
 def test_one_of_several_ranks(folder: Path) -> None:
     done = ran([*DLPROF, *FILES, "train.py"], folder, RANK="0", WORLD_SIZE="2")
     assert done.returncode == 2
-    assert "--headroom measures a training of one process" in done.stdout
+    assert "--headroom measures a training of one process" in done.stderr
 
 
 DEVICE = f"""
