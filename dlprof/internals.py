@@ -629,7 +629,7 @@ def made_first(loader: Any) -> Callable[[], Any] | None:
 
 def become_worker(loader: Any) -> Any:
     """Have this process be a loader's first worker to whoever asks; returns what they are given."""
-    module: Any = importlib.import_module("torch.utils.data._utils.worker")
+    module: Any = sys.modules["torch.utils.data._utils.worker"]
     given = {"id": 0, "num_workers": loader.num_workers, "seed": 0, "dataset": loader.dataset}
     module._worker_info = module.WorkerInfo(**given)
     return module._worker_info

@@ -340,6 +340,8 @@ def feed_text(feed: Feed) -> str:
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
         takes = f"with at most {asked} data wait (--max-wait) {can} be done; the closest is"
     what = f"Feeding {counted(feed.ranks, 'rank')} at a step of {format_duration(feed.step_s)}"
+    if feed.run.header.target.keeps_samples:  # later ones load little of them
+        what += " in a first epoch"
     said = f"{what} {takes} {workers}, {cores}"
     here = feed.recommended.num_workers if feed.recommended else feed.config.num_workers
     if here == feed.config.num_workers:
@@ -414,7 +416,8 @@ def _is_fed(feed: Feed) -> bool:
 def _fed(feed: Feed) -> str:
     asked = percent_text(feed.asked_wait_fraction)
     share, restarts = feed.prediction.wait_fraction, _restarts(feed.prediction)
-    wait = MISSING if share is None else wait_text(share, restarts)
+    kept = feed.run.header.target.keeps_samples
+    wait = MISSING if share is None else wait_text(share, restarts, kept=kept)
     # Restarts are shown apart, which no number of workers avoids.
     wait += "; in epochs" if share is not None and wait_parts(share, restarts)[1] else ":"
     if _is_fed(feed):

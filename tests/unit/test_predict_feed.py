@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -129,6 +130,18 @@ def test_the_answer_is_one_line() -> None:
     assert "\n" not in text
     shown = " ".join(drawn(feed_report(found), 200).split())
     assert "MiB/s, 4 ranks together" in shown.partition("Throughput")[2]
+
+
+def test_of_a_dataset_that_keeps_samples_it_is_the_first_epoch_that_is_fed() -> None:
+    """Later ones load little: what they need is no figure of this answer."""
+    found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)
+    header = found.run.header
+    keeping = dataclasses.replace(header.target, first_sample_s=0.01, kept_sample_s=1e-4)
+    run = dataclasses.replace(found.run, header=dataclasses.replace(header, target=keeping))
+    kept = dataclasses.replace(found, run=run)
+    assert feed_text(kept).startswith("Feeding 4 ranks at a step of 10 ms in a first epoch takes ")
+    assert "of the first epoch" in " ".join(drawn(feed_report(kept), 200).split())
+    assert "first epoch" not in drawn(feed_report(found), 200)
 
 
 def test_the_document_holds_the_answer() -> None:
