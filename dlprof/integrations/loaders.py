@@ -96,7 +96,7 @@ def line_of(callers: Callers, which: int, folder: str) -> str:
     path, number = callers[which]
     if not path.startswith("<"):
         inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
-        path = path if inside.startswith(os.pardir) else inside
+        path = os.path.normpath(path) if inside.startswith(os.pardir) else inside
     return f"{path}:{number}"
 
 

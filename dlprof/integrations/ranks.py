@@ -250,7 +250,7 @@ def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:
     if finding.code == "workers.unfed":  # which is of several ranks, and names them
         return finding
     # All ranks go at its pace.
-    evidence = {**finding.evidence, "rank": rank, "gain_at": "for the whole job"}
+    evidence = {**finding.evidence, "rank": rank, "gain_at": "in all ranks' loops"}
     finding = dataclasses.replace(finding, title=f"Rank {rank}: {finding.title}", evidence=evidence)
     gain = finding.predicted_gain
     if gain is None or gain.value <= most:

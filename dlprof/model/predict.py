@@ -74,7 +74,8 @@ def predict_all(
         ValueError: The calibration holds no batch or is for another batch size.
     """
     works: dict[tuple[object, ...], Work] = {}
-    rates: dict[tuple[object, ...], tuple[Steady, Estimate]] = {}
+    rates: dict[tuple[object, ...], tuple[Steady, Estimate, float]] = {}
+    alone = dataclasses.replace(conditions, neighbours=0.0, fair_cores=None)
     made = []
     for config in configs:
         kind = (config.num_workers > 0, config.batch_size)
@@ -85,7 +86,12 @@ def predict_all(
         same = (*key, cell.workers, cell.prefetch, cell.in_order)
         if same not in rates:
             steady = steady_rate(cell)
-            rates[same] = steady, interval(steady.batches_per_s, calibration, cell, steady.lost_log)
+            taken_log = 0.0
+            if conditions.neighbours and steady.batches_per_s > 0:
+                free = steady_rate(cell_of(calibration, config, alone, work=works[key]))
+                taken_log = max(0.0, math.log(free.batches_per_s / steady.batches_per_s))
+            of_it = interval(steady.batches_per_s, calibration, cell, steady.lost_log)
+            rates[same] = steady, of_it, taken_log
         made.append(_prediction(calibration, config, cell, *rates[same]))
     return made
 
@@ -103,13 +109,19 @@ def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
                 speed=speed / best,
                 bound=each.bound,
                 epoch_samples_per_s=None if each.epoch_batches_per_s is None else over,
+                taken_log=each.taken_log,
             )
         )
     return tuple(found)
 
 
 def _prediction(
-    calibration: Calibration, config: Config, cell: Cell, steady: Steady, estimate: Estimate
+    calibration: Calibration,
+    config: Config,
+    cell: Cell,
+    steady: Steady,
+    estimate: Estimate,
+    taken_log: float,
 ) -> Prediction:
     needed, where, rate = needs(calibration, config), cell.conditions, steady.batches_per_s
     samples = calibration.samples_per_batch
@@ -133,6 +145,7 @@ def _prediction(
         wait_fraction=wait if where.step_s or where.step_cpu_s else None,
         bound=bound,
         cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
+        taken_log=taken_log,
         **needed._asdict(),
     )
 

@@ -95,6 +95,8 @@ class Prediction:
     # ``barrier``.
     bound: str = ""
     cores: float | None = None  # cores that one rank would keep busy
+    # Natural logarithm of how many times as fast it would be without the others that are assumed.
+    taken_log: float = 0.0
     # Memory of one rank's process tree; ``None`` where it was not calibrated.
     pss_bytes: float | None = None
     shm_bytes: float | None = None  # shared memory of one rank with full queues
@@ -120,6 +122,7 @@ class PredictedCell:
     bound: str = ""  # what limits it, as in ``Prediction``
     # Rate over whole epochs, restarts included; ``None`` where their length is not known.
     epoch_samples_per_s: float | None = None
+    taken_log: float = 0.0  # as in ``Prediction``
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -267,8 +267,10 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
             sure = f"{each}beyond its limit{level}; false alarms at most {share}"
     elif check.state == "pass" and views:
         highs = [view.high for view in views if view.high is not None]
-        most = percent(max(0.0, *highs)).removeprefix("+")
-        sure = f"a slowdown of more than {most} is excluded{level}"
+        most = percent(max(highs, default=0.0))
+        sure = f"a slowdown of more than {most.removeprefix('+')} is excluded{level}"
+        if most.startswith("-"):
+            sure = f"faster by at least {most.removeprefix('-')}{level}"
         if len(highs) < len(views):
             sure = f"only a slowdown of more than {views[0].limit_text} would be seen"
         part = _part(check.target)

@@ -50,12 +50,11 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     fixed = {"multiprocessing_context" if n == "start_method" else n for n in target.fixed}
     settings = {k: v for k, v in recommendation.dataloader_kwargs.items() if k not in fixed}
     extra, known = _worker_init(config), target.call.checked()
-    # The user's own has more arguments, such as its batch size.
-    dataset = "dataset" if target.own_config is None else f"dataset,\n{_INDENT}..."
-    call = loader_call(settings, dataset, extra)
+    call = loader_call(settings, extra=extra)
     call[0] = f"loader = {call[0]}"
     imports = [_TORCH_LOADER]
-    if known != LoaderCall():  # what else it takes, and where it is from, the user's code knows
+    # What else it takes, and where it is from, the user's code knows: PyG's has torch's name.
+    if known != LoaderCall() or target.own_config is not None:
         call, imports = [clean_lines(known.assigned(settings, extra))], []
     return "\n".join([*_head(run, recommendation, *imports), *_set_up(config), *call]) + "\n"
 

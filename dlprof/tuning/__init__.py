@@ -26,9 +26,9 @@ def tune(
     Args:
         loader: A DataLoader, or what holds one.
         max_workers: Never more. With it workers also change where only the user knows that they
-            may: from and to 0, and between two epochs of an iterable dataset, which then come in
-            another order; and so does ``pin_memory``. ``None`` for twice the cores, at least 16,
-            and none of these.
+            may: from and to 0, and those of an iterable dataset before its first epoch and between
+            two, which then come in another order; and so does ``pin_memory``. ``None`` for twice
+            the cores, at least 16, and none of these.
         max_ram: What workers and batches in flight may take, as ``"16GiB"``; ``None`` for what is
             free.
         reseed: ``"batch"`` seeds Python's, torch's and numpy's random numbers for each batch by its

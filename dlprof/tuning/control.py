@@ -355,6 +355,14 @@ class Control:
         risked_s = self._given_up(candidate.workers, seen) * batches * each_s
         if not self._may_lose(max(_ALLOWED_S / 2, risked_s)):
             return False
+        if candidate.workers > self.kept.workers and self._takes_all_cores(seen):
+            tried = [
+                each
+                for (before, each), gains in self._gains.items()
+                if before == self.kept and gains
+            ]
+            if any(each.workers > self.kept.workers for each in tried):
+                return False  # a second look would cost more than is to be won
         gains = self._of(candidate)
         known = mean_interval(gains).high if gains else None
         return known is None or known > _EQUAL or candidate.in_flight < self.kept.in_flight
@@ -376,18 +384,17 @@ class Control:
         get, keep = (min(each, self.cores * each / (each + others)) for each in (wanted, least))
         return max(0.0, 1 - min(1.0, keep / get))
 
-    def _shared(self, seen: Window, ratio: float) -> float:
-        """Workers that make so many times the batches, beside others who have cores as well.
+    def _takes_all_cores(self, seen: Window) -> bool:
+        """Whether more workers can have no more of the cores: they add to what is in flight."""
+        return seen.fetch_s > 0 and _HEADROOM * seen.busy_cores >= self.cores
 
-        No more where all cores compute for those that there are.
-        """
+    def _shared(self, seen: Window, ratio: float) -> float:
+        """Workers that make so many times the batches, beside others who have cores as well."""
         had = seen.setting.workers
         wanted = (1 - seen.idle_s / seen.fetch_s) * had
         busy = min(seen.busy_cores, float(self.cores))
         if not (wanted and busy):
             return ratio * had
-        if _HEADROOM * busy >= self.cores:
-            return 0.0
         if ratio * busy >= self.cores:
             return math.inf
         others = max(0.0, wanted * (self.cores / busy - 1))
@@ -409,16 +416,15 @@ class Control:
             # While workers never rest, each batch takes one of them as long as all of them.
             worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
             need = worked_s / step_s if step_s > 0 else math.inf
-            least = workers + 1
             had = workers or (self._given_back or NO_WORKERS).workers or 1
             most = min(self._most, _JUMP * had) if self.live else self._most
+            full = bool(fetch_s and workers) and self._takes_all_cores(seen)
             if fetch_s and workers:
-                need = self._shared(seen, need / workers)
-                least = workers + (need > workers)
+                need = 0.0 if full else self._shared(seen, need / workers)
             if 0 < slope < 1 and 0 < workers < need:
                 reach = math.log(max(workers, most) / workers)
                 need = workers * math.exp(min(math.log(need / workers) / slope, reach))
-            least = least if workers else had
+            least = workers + (not full) if workers else had
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(up, ahead), share)] if up > workers else []

@@ -520,7 +520,7 @@ def test_an_iterable_that_shares_its_samples_out_is_read_without_workers(
 
     refusals = refusals_of(monkeypatch, NO_WORKERS)
     monkeypatch.setattr(tuned, "Control", Edge)
-    changing, until = dlprof.tune(made(2), max_workers=4), time.monotonic() + 120
+    changing, until = dlprof.tune(made(2), max_workers=2), time.monotonic() + 120
     while not changing.dataset.begun and time.monotonic() < until:
         seen, after = drawn(changing, 4)
     (shared, _), alone = drawn(made(2), 4), list(range(LENGTH))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings.diagnosis import find
-from dlprof.records import Finding, Usage
+from dlprof.records import Config, Finding, Usage
 
 CROWD = Usage(  # of 1.7 threads that run or could, 1.5 wait for a core
     own_cpu_cores=0.2,
@@ -43,7 +42,7 @@ def test_others_take_nothing_from_a_loader_that_is_blocked_all_the_time() -> Non
 
 def test_nor_of_a_loader_of_which_only_the_wait_for_its_batches_is_seen() -> None:
     """Its threads may have waited for a core while others slept for longer, as SPDL's do."""
-    seen = evidence(Loader(config=config(0), collate_cpu=0.0, rate=50), usage=CROWD)
+    seen = evidence(Loader(config=Config(), collate_cpu=0.0, rate=50), usage=CROWD)
     found = next(each for each in find(seen) if each.code == "cpu.neighbours")
     assert found.predicted_gain is None
     assert "of the loader's time" in found.explanation

@@ -130,6 +130,15 @@ def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> Non
     assert "slower by at least 2.2% (99%); by more than 5%: undecided" in undecided
 
 
+def test_what_got_faster_excludes_no_slowdown_of_nothing() -> None:
+    quads = load_quads(LOOKS[0], -0.3, noise=0.01)
+    target = checked_target("data.py:make", make_plan(gates=("service",)), quads)
+    faster = dataclasses.replace(passing_check(), targets=(target,))
+    text = " ".join(drawn(check_report(faster), 80).split())
+    assert "Certainty faster by at least 2" in text
+    assert "slowdown of more than" not in text
+
+
 def test_beyond_its_limit_and_unconfirmed_only_the_code_is_in_doubt() -> None:
     quads = load_quads(LOOKS[0], 0.12, noise=0.005)
     target = checked_target("data.py:make", make_plan(gates=()), quads)

@@ -156,6 +156,40 @@ def test_epochs_too_short_for_their_workers_are_told() -> None:
     assert not any("make it once" in note for note in found.notes)
 
 
+def test_a_step_that_waits_before_each_epoch_alone_is_not_the_limit() -> None:
+    """Within epochs it never waits; starts take 11.2 of 12.8 s."""
+    stages = tuple(
+        dataclasses.replace(each, mean_s=1e-4) if each.name == "wait" else each
+        for each in TRACED.stages
+    )
+    fed = dataclasses.replace(
+        EPOCHS, wait=durations(1e-4, BATCHES - 15), waited_s=12.1, wait_fraction=0.89
+    )
+    traced = dataclasses.replace(TRACED, stages=stages, wait_fraction=0.01)
+    found = diagnosed(fed, traced, wall_s=20.0)
+    assert found is not None
+    assert found.findings[0].code == "startup"
+    assert found.findings[0].fix is not None
+    assert found.findings[0].fix.dataloader_kwargs["persistent_workers"] is True
+    busy = Usage(
+        own_cpu_cores=0.4,
+        available_cpu_cores=0.4,
+        other_cpu_cores=7.6,
+        other_runnable=24,
+        run_queue_wait_fraction=0.7,
+    )
+    traced = dataclasses.replace(traced, step_cpu_s=0.01)
+    among = diagnose_script(
+        [fed], [traced], builders.machine(8), builders.target(), wall_s=20.0, usage=busy
+    )
+    assert among is not None
+    assert [each.code for each in among.findings][:2] == ["startup", "cpu.neighbours"]
+    once = dataclasses.replace(fed, epochs=1, epochs_completed=1, turnover=None)
+    found = diagnosed(once, traced, wall_s=20.0)
+    assert found is not None
+    assert found.findings[0].code == "consumer"
+
+
 def test_workers_do_not_outlive_an_epoch_where_the_dataset_changes_with_it() -> None:
     why = "Mixed has set_epoch: workers that outlive an epoch don't see what that changes."
     found = diagnosed(dataclasses.replace(EPOCHS, against_persisting=why), wall_s=20.0)

@@ -179,6 +179,7 @@ def test_what_lies_beside_the_script_is_the_users_whatever_is_installed_there(
 def test_a_place_outside_the_folder_is_named_in_full() -> None:
     place = (("/data/train.py", 3), ("<string>", 1))
     assert line_of(place, 0, "/home/me") == "/data/train.py:3"
+    assert line_of((("/home/me/../train.py", 3),), 0, "/home/me") == "/home/train.py:3"
     named = [line_of(place, which, "/data") for which in range(3)]
     assert named == ["train.py:3", "<string>:1", ""]
 

@@ -296,7 +296,7 @@ def test_a_late_rank_0_reports_its_own_wait() -> None:
     assert "Bottleneck Rank 0: Blocking I/O" in text
     # Not 3x, which is its loader's alone: the other one is then the slowest.
     assert "Fix num_workers=4 on rank 0, or on all ranks (now num_workers=1)" in text
-    assert "at most 1.67x for the whole job, an" in text
+    assert "at most 1.67x in all ranks' loops, an" in text
 
 
 def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
@@ -310,7 +310,7 @@ def test_the_fix_of_a_late_rank_brings_what_the_next_one_allows() -> None:
     assert found[0] is not None
     assert found[0].value == pytest.approx(1 / 0.7)
     assert found[1] == gains[1]
-    assert "at most 1.43x for the whole job, an estimate" in text
+    assert "at most 1.43x in all ranks' loops, an estimate" in text
 
 
 def test_wrong_data_comes_before_who_is_late() -> None:

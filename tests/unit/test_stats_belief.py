@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from builders import config, failed, trial
+from builders import around, config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Config, Estimate, RankFigures, Trial, Usage
+from dlprof.records import Config, Estimate, PredictedCell, RankFigures, Trial, Usage
 from dlprof.stats.belief import (
     _JOINT,
     ADJUSTED_LOG_SD,
@@ -1034,6 +1034,26 @@ def test_what_more_workers_take_from_other_sessions_is_their_own_doing() -> None
     assert gain.value == pytest.approx(740 / 460, rel=0.02)
     assert gain.low is not None
     assert gain.low > 1
+
+
+def test_what_others_take_of_many_workers_alone_is_predicted_badly() -> None:
+    """As seen of 16 workers that wait beside 13 others: 7,507 samples/s of 2,958 predicted."""
+    one, many = config(1), config(16)
+    trials = [(0, one, 740.0), (1, one, 740.0), (2, many, 7507.0), (3, one, 740.0)]
+    made = [observe(trial(c, rate, noisy=True, spread=0.3, repetition=n)) for n, c, rate in trials]
+    seen = [each for each in made if each is not None]
+
+    def rate(taken_log: float, of_one: float = 0.0) -> float:
+        rates = {one: (740.0, of_one), many: (2958.0, taken_log)}
+        cells = [
+            PredictedCell(config=c, samples_per_s=around(rate), speed=1.0, taken_log=taken)
+            for c, (rate, taken) in rates.items()
+        ]
+        return believe(seen, ExpectedRates.of(cells, 0.08)).rate(many.key).value
+
+    assert rate(0.0) < 5000
+    assert rate(2.0) > 1.3 * rate(0.0)
+    assert rate(2.0, of_one=2.0) == rate(0.0)  # what they take of all, they take of those fitted
 
 
 def test_what_of_the_cores_is_mains_is_no_share_of_its_workers() -> None:

@@ -537,6 +537,7 @@ def test_samples_that_an_iterable_keeps_come_sooner_the_second_time(
     found = weighing.by_iterating(data, came=32, first_s=first_s, limit_s=60.0, collate=collate)
     assert (found is not None) is kept
     if found is not None:
+        assert found[::2] == (first_s, None)
         assert found[1] == pytest.approx(1e-5, rel=0.01)
     few = weighing.by_iterating(data, came=3, first_s=first_s, limit_s=60.0)
     assert few is None  # of so few nothing is said

@@ -112,6 +112,8 @@ where the step is the limit, as does waste."""
 def rows(view: Evidence) -> Iterator[Cause]:
     """The causes that come into question."""
     fed, also = view.limit == "consumer", {*_IN_STEP, "too_many_workers", "cpu.neighbours"}
+    if loader.starting_leads(view) and (view.script is None or view.script.loader.epochs > 1):
+        also.add("startup")  # before each of its epochs the step waits
     for row in TABLE:
         if not fed or row.place <= Place.CONSUMER or row.code in also:
             yield row
@@ -232,8 +234,8 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     """All causes that the evidence shows, the one to bet on first.
 
     Where the consumer is the limit, only what ends the run or is wasted is listed as well; or, in
-    its place, that its batches come to the device too slowly. Each next finding can't cost more
-    than the one before it leaves, so that ``cost`` falls.
+    its place, that its batches come to the device too slowly, or that its workers start too often.
+    Each next finding can't cost more than the one before it leaves, so that ``cost`` falls.
     """
     stated = [
         _stated(view, row, best_of_measured(view, claim))
@@ -258,8 +260,11 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     if wrong and "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each.place is Place.BROKEN]
-    elif not codes.isdisjoint(_IN_STEP):
+    elif not codes.isdisjoint({*_IN_STEP, "startup"}):
         found = [each for each in found if each.finding.code != "consumer"]
+        # Nor do others come first that take cores from the step: what can be mended does.
+        behind = {Place.CONSUMER: Place.BEHIND}
+        found = [each._replace(place=behind.get(each.place, each.place)) for each in found]
     ordered = sorted(_agreeing(found, view), key=lambda each: (each.place, -each.finding.cost))
     listed, left = list[Finding](), 1.0
     for placed in _merged(ordered):

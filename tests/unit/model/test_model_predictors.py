@@ -37,6 +37,21 @@ def test_constant_costs_give_the_closed_form(rate: Rate, workers: int, step_ms: 
     assert rate(calibration, fed(workers, 4), **where) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("workers", "where", "times"),
+    [
+        (8, {"cores": 2.0}, 1.0),  # nobody else is assumed
+        (1, {"cores": 2.0, "neighbours": 2.0, "fair_cores": 0.5}, 1.1),  # it mostly waits
+        (40, {"cores": 2.0, "neighbours": 2.0, "fair_cores": 0.5}, 4.0),
+    ],
+)
+def test_what_others_take_is_named_beside_what_they_leave(
+    workers: int, where: dict[str, float], times: float
+) -> None:
+    found = prediction(constant(cpu=2 * MS, io=18 * MS), fed(workers), **where)
+    assert math.exp(found.taken_log) == pytest.approx(times, rel=0.05)
+
+
 @BOTH
 def test_without_workers_they_are_exact(rate: Rate) -> None:
     calibration = constant(cpu=6 * MS, io=3 * MS)
