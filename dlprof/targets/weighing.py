@@ -53,7 +53,7 @@ _SUMS = ("pickled_bytes", "pickle_s", "unpickle_s", "object_bytes", "flat_bytes"
 _now_s = time.perf_counter
 
 
-def _spent_s() -> float:
+def undelayed_s() -> float:
     """Seconds in which this thread did not wait for a core: that is not the dataset's doing."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:  # as it is faster
@@ -134,9 +134,9 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
         for place in (count * each // 8 for each in (1, 3, 5, 7) if count >= 64):
             took = []
             for index in range(place, place + 6):
-                began_s = _spent_s()
+                began_s = undelayed_s()
                 dataset[index]
-                took.append(_spent_s() - began_s)
+                took.append(undelayed_s() - began_s)
             far.append(took[0])
             following.append(sorted(took[1:])[-2])
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
@@ -166,9 +166,9 @@ def along_epoch(dataset: Any, begin: int, *, limit_s: float) -> tuple[float, flo
             took = list[float]()
             for index in range(place, place + 3):
                 if _now_s() < ends_s:
-                    began_s = _spent_s()
+                    began_s = undelayed_s()
                     dataset[index]
-                    took.append(_spent_s() - began_s)
+                    took.append(undelayed_s() - began_s)
             if len(took) < 3:
                 break
             into.append(max(1e-6, min(took[1:])))  # no clock's doing is a rate
@@ -217,9 +217,9 @@ def by_memory(
         took = list[float]()
         for place in places:
             if _now_s() < ends_s:
-                before_s = _spent_s()
+                before_s = undelayed_s()
                 sample = dataset[place]
-                took.append(_spent_s() - before_s)
+                took.append(undelayed_s() - before_s)
                 if into is not None:
                     into.append(sample)
         return took
@@ -276,9 +276,9 @@ def by_iterating(
         samples = iter(dataset)
         next(samples)  # pays for what is opened anew
         while len(again) < min(32, came - 1) and _now_s() < ends_s:
-            before_s = _spent_s()
+            before_s = undelayed_s()
             batch.append(next(samples))
-            again.append(_spent_s() - before_s)
+            again.append(undelayed_s() - before_s)
             if len(again) == 3 and not _is_kept([first_s], again):
                 return None
     if len(again) < 3:
@@ -296,9 +296,9 @@ def _collating_s(
     took_s = 0.0
     with _alarm(limit_s), contextlib.suppress(Exception):
         for make in (collate, collate) if collate else ():  # the first imports what it needs
-            began_s = _spent_s()
+            began_s = undelayed_s()
             make(batch)
-            took_s = _spent_s() - began_s
+            took_s = undelayed_s() - began_s
     return took_s / len(batch)
 
 
@@ -429,7 +429,7 @@ class _Weigher:
         self._seen.add(id(value))
         self._alive.append(value)
         weight = AttributeWeight(name=name or "dataset", type=_type_of(value))
-        self._last_s = _spent_s()
+        self._last_s = undelayed_s()
         try:
             inside, fault = _inside(value) if depth < 8 else (None, "")
         except Exception as error:  # whatever the user's __getstate__ raises
@@ -450,11 +450,11 @@ class _Weigher:
             self.look(name + below, each, depth + 1)
 
     def _lasted_s(self) -> float:
-        return max(0.0, _spent_s() - self._last_s)
+        return max(0.0, undelayed_s() - self._last_s)
 
     def _weigh(self, weight: AttributeWeight, value: Any) -> None:
         """Weigh one attribute that isn't looked into any further."""
-        self._last_s = _spent_s()
+        self._last_s = undelayed_s()
         flat = flat_bytes(value)
         weight = dataclasses.replace(weight, flat_bytes=flat or 0)
         try:
@@ -475,16 +475,16 @@ class _Weigher:
         if _is(value, torch.Tensor):
             return dataclasses.replace(weight, pickled_bytes=0.0)  # its data is shared
         part = bytes(range(256)) * (1 << 16)
-        began_s = _spent_s()
+        began_s = undelayed_s()
         text = ForkingPickler.dumps(part)
-        packed_s = _spent_s()
+        packed_s = undelayed_s()
         pickle.loads(text)  # of this line's own making
         times = weight.flat_bytes / len(part)
         return dataclasses.replace(
             weight,
             pickled_bytes=weight.flat_bytes,
             pickle_s=times * (packed_s - began_s),
-            unpickle_s=times * (_spent_s() - packed_s),
+            unpickle_s=times * (undelayed_s() - packed_s),
             how="sampled",
         )
 
@@ -534,17 +534,17 @@ class _Weigher:
         """Pickle and unpickle some entries as one worker's start does."""
         # The memo of the pickler grows with each, and so has to the unpickler's.
         sink = self._sink
-        before, began_s = sink.size, _spent_s()
+        before, began_s = sink.size, undelayed_s()
         self._pickler.dump(entries)
-        packed_s = _spent_s() - began_s
+        packed_s = undelayed_s() - began_s
         size = sink.size - before
         sink.kept.seek(0)
         if self._unpickler is None:
             self._unpickler = pickle.Unpickler(sink.kept)  # written above
         try:
-            began_s = _spent_s()
+            began_s = undelayed_s()
             self._unpickler.load()
-            unpacked_s = _spent_s() - began_s
+            unpacked_s = undelayed_s() - began_s
         except Exception:  # that it can't be unpickled is for ``try_start`` to say
             self._begin()
             return _Sample(len(entries), size, packed_s, packed_s)

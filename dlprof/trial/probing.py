@@ -77,12 +77,14 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.files import dataset_files, moved, open_files, positions
     from dlprof.targets.loader import EpochGate
     from dlprof.targets.parts import core_of
+    from dlprof.targets.weighing import along_epoch, is_bounded, undelayed_s
 
     files, began_s = open_files(), _clock()
     places, gate = positions(files), EpochGate()
     loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
-    middle_cpu_s, middle_s, batch = _cpu_s(workers), _clock(), next(iterator, first)
+    middle_cpu_s, middle_s, own_s = _cpu_s(workers), _clock(), undelayed_s()
+    batch, own_s = next(iterator, first), undelayed_s() - own_s
     ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
     moving = moved(files, places)
     sent = try_batch(first, batch)
@@ -92,18 +94,16 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     along: tuple[float, float] | None = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     kept: tuple[float, float, int | None] | None = None
-    each_s = (ended_s - middle_s) / (samples or 1)
+    begin, each_s = 2 * (samples or 1), (ended_s - middle_s) / (samples or 1)
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import along_epoch, is_bounded
-
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
         # batch all have come.
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            kept = _kept(built, loader, 2 * (samples or 1), each_s, left_s)
+            kept = _kept(built, loader, begin, each_s, own_s / (samples or 1), left_s)
         if alone is None and kept is None and gate.in_order:
-            begin, left_s = 2 * (samples or 1), (request.limit_s or math.inf) - (_clock() - began_s)
+            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             patience_s = min(2.0, left_s / 3)
             if 24 * each_s < patience_s:  # fewer samples say nothing
                 along = along_epoch(built.parts.dataset, math.ceil(begin), limit_s=patience_s)
@@ -153,9 +153,12 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _kept(
-    built: BuiltTarget, loader: Any, came: float, each_s: float, left_s: float
+    built: BuiltTarget, loader: Any, came: float, each_s: float, first_s: float, left_s: float
 ) -> tuple[float, float, int | None] | None:
-    """What ``by_memory`` says of a dataset of which samples came, each in so many seconds."""
+    """What ``by_memory`` says of a dataset of which samples came, each in so many seconds.
+
+    In ``first_s`` of these it didn't wait for a core.
+    """
     import psutil
 
     from dlprof.targets.parts import core_of
@@ -167,7 +170,7 @@ def _kept(
     if built.target.kind == "iterable":
         if built.target.batch_size is None:  # what it gives may be batches
             return None
-        return by_iterating(dataset, first_s=each_s, **about)
+        return by_iterating(dataset, first_s=first_s, **about)
     if 7 * each_s >= patience_s:  # fewer samples say nothing
         return None
     own_bytes = functools.partial(_own_bytes, psutil.Process())

@@ -313,7 +313,7 @@ class Blocks(Dataset[int]):
 def test_samples_that_follow_each_other_are_compared_with_those_far_apart(
     monkeypatch: pytest.MonkeyPatch, data: Blocks, following_s: float
 ) -> None:
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     assert weighing.by_order(data, limit_s=60.0) == pytest.approx((0.1, following_s))
     assert len(data.asked) == 24
 
@@ -378,7 +378,7 @@ def test_an_epoch_s_beginning_is_compared_with_all_of_it(
     expected: tuple[float, float] | None,
 ) -> None:
     data = Along(took_s)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     found = weighing.along_epoch(data, 64, limit_s=60.0)
     assert found == (None if expected is None else pytest.approx(expected, rel=0.02))
     assert len(data.asked) == 96
@@ -389,7 +389,7 @@ def test_blocks_that_are_read_once_are_no_other_part_of_an_epoch(
 ) -> None:
     """Of three samples in a row the first pays for what they lie in."""
     data = Blocks(10_000)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     assert weighing.along_epoch(data, 64, limit_s=60.0) is None
 
 
@@ -406,7 +406,7 @@ def test_an_epoch_is_not_spread_where_opening_what_batches_lie_in_makes_more(
         return 0.0023 + 0.0092 * at + (0.0 if follows else opens_s)
 
     data = Along(took_s)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     assert (weighing.along_epoch(data, 16, limit_s=60.0) is not None) is spread
 
 
@@ -418,7 +418,7 @@ def test_samples_that_vary_alike_everywhere_seldom_differ_along_an_epoch(
     for seed in range(200):
         draws = random.Random(seed)
         data = Along(lambda _at, draws=draws: 0.01 * draws.lognormvariate(0, 0.5))  # type: ignore[misc]
-        monkeypatch.setattr(weighing, "_spent_s", lambda data=data: data.now_s)
+        monkeypatch.setattr(weighing, "undelayed_s", lambda data=data: data.now_s)
         differ += weighing.along_epoch(data, 64, limit_s=60.0) is not None
     assert differ < 20
 
@@ -487,7 +487,7 @@ class Varying(Blocks):
 def test_samples_are_asked_for_again_when_others_were(
     monkeypatch: pytest.MonkeyPatch, data: Blocks, *, kept: bool
 ) -> None:
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     samples = list[int]()
 
     def collate(batch: list[int]) -> None:
@@ -515,7 +515,7 @@ def test_samples_that_an_iterable_keeps_come_sooner_the_second_time(
 ) -> None:
     """Unless most of what they took the first time was to collate them."""
     now_s = [0.0]
-    monkeypatch.setattr(weighing, "_spent_s", lambda: now_s[0])
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: now_s[0])
 
     class Stream(IterableDataset[int]):
         def __init__(self) -> None:
@@ -550,7 +550,7 @@ def test_of_few_samples_those_that_came_before_are_left_out(
 ) -> None:
     """As two batches of eight did of 24; where all came nothing is known."""
     data = Keeping(length=24)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     monkeypatch.setattr(weighing, "_now_s", lambda: data.now_s)
     for index in range(16):
         data[index]
@@ -560,7 +560,7 @@ def test_of_few_samples_those_that_came_before_are_left_out(
 
 def test_what_keeps_nothing_is_asked_for_five_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Blocks(keeps=False)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     assert weighing.by_memory(data, limit_s=60.0) is None
     assert data.asked == [0, 998, 998, 967, 967]
 
@@ -574,7 +574,7 @@ def test_no_sample_is_begun_after_the_limit_nor_soon_ended(monkeypatch: pytest.M
         return contextlib.nullcontext()
 
     monkeypatch.setattr(weighing, "_alarm", alarm)
-    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
     monkeypatch.setattr(weighing, "_now_s", lambda: data.now_s)
     assert weighing.by_memory(data, limit_s=5.25) is None  # 5 s of which open files
     assert data.now_s == pytest.approx(5.3, abs=0.01)

@@ -12,12 +12,12 @@ import pickle
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from dlprof.records import Config, DatasetWeight
 from dlprof.targets import weighing
@@ -306,3 +306,28 @@ def test_samples_of_which_too_few_come_in_time_are_not_asked_for() -> None:
     found = probing.probe(built, TrialRequest(config=Config(), trial_s=1.0, limit_s=0.3))
     assert found["along_epoch"] is None
     assert asked == [0, 1]
+
+
+def test_what_waits_for_a_core_is_no_first_load_of_what_an_iterable_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others had the core for most of its second batch; asked again it took as long alone."""
+    now_s, waited_s = [0.0], [0.0]
+
+    class Computing(IterableDataset[int]):
+        given = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for each in range(64):
+                now_s[0] += 0.002
+                if self.given < 16:
+                    now_s[0] += 0.006
+                    waited_s[0] += 0.006
+                Computing.given += 1
+                yield each
+
+    monkeypatch.setattr(probing, "_clock", lambda: now_s[0])
+    monkeypatch.setattr(weighing, "_now_s", lambda: now_s[0])
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: now_s[0] - waited_s[0])
+    built = build_from_object(DataLoader(Computing(), batch_size=8))
+    assert probing.probe(built, TrialRequest(config=Config(), trial_s=1.0))["kept"] is None
