@@ -64,7 +64,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
         dataset seems to keep samples, else ``None``);
-        ``along_epoch`` (see ``weighing.along_epoch``; ``None`` where order is not the dataset's);
+        ``in_order`` (whether it keeps none, and goes through the dataset from 0 on);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -89,11 +89,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
-    kept = along = None
+    kept = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     if built.parts is not None:
         data_files = sum(1 for _ in dataset_files(built.parts.dataset, limit=8))
-        from dlprof.targets.weighing import along_epoch, by_memory, is_bounded
+        from dlprof.targets.weighing import by_memory, is_bounded
 
         # A loader that loads nothing here has no samples to ask for here, and of an epoch of one
         # batch all have come.
@@ -108,10 +108,6 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
                     collate=getattr(core_of(loader), "collate_fn", None),
                     own_bytes=functools.partial(_own_bytes, psutil.Process()),
                 )
-        if alone is None and kept is None and in_order(index_source(core_of(loader))):
-            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            limit_s = min(2.0, left_s / 3)
-            along = along_epoch(built.parts.dataset, math.ceil(2 * (samples or 1)), limit_s=limit_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -149,7 +145,10 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "kept": kept,
-        "along_epoch": along,
+        "in_order": built.parts is not None
+        and alone is None
+        and kept is None
+        and in_order(index_source(core_of(loader))),
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),
@@ -304,6 +303,19 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     forked = several and start_method_of(loader) == "fork"
     shared = named(moved_by_workers(loader, files), loader) if forked else ()
     return {"failure": failure, "shared_files": list(shared)}
+
+
+def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """``along``: how samples differ along an epoch in order; see ``weighing.along_epoch``.
+
+    In a process that nothing else waits for: one of them may end it, or hang past every alarm.
+    """
+    from dlprof.targets.weighing import along_epoch
+
+    loader = _loader(built, request.config)
+    batch = getattr(index_source(loader), "batch_size", 1)  # else each index is a batch
+    limit_s = min(2.0, (request.limit_s or math.inf) / 2)
+    return {"along": along_epoch(loader.dataset, batch, limit_s=limit_s)}
 
 
 def _samples_per_batch(

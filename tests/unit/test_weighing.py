@@ -377,8 +377,9 @@ def test_an_epoch_s_beginning_is_compared_with_all_of_it(
 ) -> None:
     data = Along(took_s)
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
-    found = weighing.along_epoch(data, 64, limit_s=60.0)
-    assert found == (None if expected is None else pytest.approx(expected, rel=0.02))
+    found = weighing.along_epoch(data, 32, limit_s=60.0)
+    assert (found and found[:2]) == (expected and pytest.approx(expected, rel=0.02))
+    assert not found or found[2] is None
     assert len(data.asked) == 96
 
 
@@ -388,7 +389,39 @@ def test_blocks_that_are_read_once_are_no_other_part_of_an_epoch(
     """Of three samples in a row the first pays for what they lie in."""
     data = Blocks(10_000)
     monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
-    assert weighing.along_epoch(data, 64, limit_s=60.0) is None
+    assert weighing.along_epoch(data, 32, limit_s=60.0) is None
+
+
+def test_what_each_batch_would_have_to_find_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A video, or a block that is kept: reading on takes nothing, and another place 0.1 s."""
+
+    class Video(Along):
+        def __getitem__(self, index: int) -> int:
+            self.now_s += 0.1 if index - 1 not in self.asked[-1:] else 0.0
+            return super().__getitem__(index)
+
+    data = Video(lambda at: 0.003 if at < 0.1 else 0.012)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    found = weighing.along_epoch(data, 8, limit_s=60.0)
+    assert found is not None
+    assert found[2] == pytest.approx(0.1)
+    again = weighing.along_epoch(data, 200, limit_s=60.0)  # a batch of 200 takes 2 s
+    assert again is not None
+    assert again[2] is None
+
+
+def test_an_epoch_of_which_a_sample_is_refused_stays_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(Along):
+        def __getitem__(self, index: int) -> int:
+            if index > 0.95 * self.length:
+                raise ValueError(index)
+            return super().__getitem__(index)
+
+    data = Broken(lambda at: 0.003 if at < 0.1 else 0.012)
+    monkeypatch.setattr(weighing, "_spent_s", lambda: data.now_s)
+    assert weighing.along_epoch(data, 8, limit_s=60.0) is None
 
 
 class Keeping(Blocks):
