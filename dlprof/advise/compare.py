@@ -980,7 +980,7 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
         )
     sides = ("A", data, other), ("B", other, data)
     spread = (name for name, each, rest in sides if each.is_spread > rest.is_spread)
-    yield from (f"Only in {name} {SPREAD_SIGN}." for name in spread)
+    yield from (f"Only in {name} trials took {SPREAD_SIGN}." for name in spread)
     one, two = a.run.header, b.run.header
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]

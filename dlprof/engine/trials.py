@@ -242,11 +242,15 @@ def _probed(
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"
         notes.append(f"{start}, so each of them gets the dataset pickled.")
-    if (along := probe.get("along_epoch")) is not None:
-        begin, all_over = (format_duration(mean_s) for mean_s in along)
+    if along := probe["in_order"] and runner.along_epoch(left_s=left_s()):
+        begin, all_over, opening = (each and format_duration(each) for each in along)
+        how = f": trials took {SPREAD_SIGN}, not in the dataset's order."
+        if opening:
+            how = f", but trials load its beginning: of {SPREAD_SIGN} each would take {opening} "
+            how += "more, to find its first sample."
         notes.append(
             f"A sample at the beginning of an epoch takes {begin}, and {all_over} on average over "
-            f"all of it: {SPREAD_SIGN}, not in the dataset's order."
+            f"all of it{how}"
         )
     target = dataclasses.replace(
         built,

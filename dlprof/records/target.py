@@ -23,7 +23,7 @@ COPIED_SIGN = "where no setting says otherwise"
 """In the note on a target whose workers aren't forked unless a setting says so."""
 
 NO_DATA_SIGN, PARTIAL_SIGN = "Each batch is None", "less than a full batch"
-SPREAD_SIGN = "trials took batches from all over an epoch"
+SPREAD_SIGN = "batches from all over an epoch"
 """In notes that any screen begins with: batches without anything in them, an epoch of one that is
 not full, and one in the dataset's order along which samples differ."""
 
@@ -197,7 +197,7 @@ class Target:
     @property
     def is_spread(self) -> bool:
         """Whether trials load batches from all over an epoch, as its beginning is unlike it."""
-        return any(SPREAD_SIGN in note for note in self.notes)
+        return any(f"trials took {SPREAD_SIGN}" in note for note in self.notes)
 
     @property
     def keeps_samples(self) -> bool:

@@ -142,49 +142,57 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
 
 
-def along_epoch(dataset: Any, begin: int, *, limit_s: float) -> tuple[float, float] | None:
+def along_epoch(
+    dataset: Any, batch: int, *, limit_s: float
+) -> tuple[float, float, float | None] | None:
     """Seconds of a sample at the beginning of an epoch in order, and of one anywhere in it.
 
-    Means over places, 8 and 24 at most, by turns; the beginning's follow sample ``begin``, which
-    two batches end before. Each place counts with the lesser of two samples that follow one: that
-    opens what they lie in, and one of them may be disturbed. ``None`` where they are alike, two
-    places at least not being as far beyond all of the beginning's as those are from their middle;
-    where opening would make more of batches that follow no other than that makes of those at the
-    beginning; where the limit leaves fewer than 2 and 6 places (a single sample is ended only after
-    twice as long: it may be writing a file); or where the dataset doesn't give single samples by
-    their numbers.
+    Means over places, 8 and 24 at most, by turns; the beginning's follow two batches of so many.
+    Each place counts with the lesser of two samples that follow one: that opens what they lie in,
+    and one of them may be disturbed. Then what the first takes more where that is a tenth of a
+    batch and more: batches that leave others out would take far longer than in order.
+
+    ``None`` where samples are alike, two places at least not being as far beyond all of the
+    beginning's as those are from their middle; where the limit leaves fewer than 2 and 6 places (a
+    single sample is ended only after twice as long: it may be writing a file); or where the dataset
+    doesn't give single samples by their numbers, or raises for some.
     """
     first, all_over, opening = list[float](), list[float](), list[float]()
-    # A dataset may end its process outside of workers.
-    with _alarm(max(0.0, 2 * limit_s)), contextlib.suppress(Exception, SystemExit):
+
+    def look() -> None:
         count, ends_s = len(dataset) if limit_s > 0 else 0, _now_s() + limit_s
         for each in range(32) if count >= 192 else ():
             into = all_over if each % 4 else first
-            place = begin + 3 * len(first)
+            place = 2 * batch + 3 * len(first)
             if into is all_over:  # whenever time is up, they are spread
                 place = (7 * len(all_over) % 24) * count // 24
             took = list[float]()
             for index in range(place, place + 3):
-                if _now_s() < ends_s:
-                    began_s = undelayed_s()
-                    dataset[index]
-                    took.append(undelayed_s() - began_s)
-            if len(took) < 3:
-                break
+                if _now_s() >= ends_s:
+                    return
+                began_s = undelayed_s()
+                dataset[index]
+                took.append(undelayed_s() - began_s)
             into.append(max(1e-6, min(took[1:])))  # no clock's doing is a rate
             opening.append(took[0] - into[-1])
+
+    with _alarm(max(0.0, 2 * limit_s)):
+        try:
+            look()
+        except (Exception, SystemExit):  # whatever the user's code raises: trials stay in order
+            return None
     if len(first) < 2 or len(all_over) < 6:
         return None
     means = statistics.fmean(first), statistics.fmean(all_over)
-    middle_s = statistics.median(first)
+    middle_s, opened_s = statistics.median(first), statistics.median(opening)
     # What takes next to no time may take several times that for no reason of the dataset's.
     ratio = max(1e-4, means[1]) / max(1e-4, means[0])
     more = sum(took_s > max(first) ** 2 / middle_s for took_s in all_over)
     less = sum(took_s < min(first) ** 2 / middle_s for took_s in all_over)
     # By less than a quarter samples may differ by chance, and rates by the cores.
-    unlike = (ratio > 1.25 and more >= 2) or (ratio < 0.8 and less >= 2)
-    opened = 1 + statistics.median(opening) / (means[1] * max(1.0, begin / 2))
-    return means if unlike and opened < max(ratio, 1 / ratio) else None
+    if not ((ratio > 1.25 and more >= 2) or (ratio < 0.8 and less >= 2)):
+        return None
+    return *means, opened_s if opened_s > max(1e-4, 0.1 * batch * means[1]) else None
 
 
 def by_memory(

@@ -34,7 +34,7 @@ from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.measure import Loop, Measurement
-from dlprof.trial.probing import probe, try_workers, weigh_dataset
+from dlprof.trial.probing import look_along, probe, try_workers, weigh_dataset
 from dlprof.trial.processes import answer_with_stacks, guard_worker, tie_forked
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
@@ -203,9 +203,10 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
             dropped = evict_from_page_cache(paths(built.parts.dataset))
     if request.probe:
         look = try_workers if request.config.num_workers else probe
-        look = weigh_dataset if request.weigh else look
+        look = weigh_dataset if request.weigh else look_along if request.along else look
         # Other ranks have only built the target, whose ranks may have to meet for that.
-        idle = request.rank > 0 and (request.weigh or request.config.num_workers)
+        only_first = request.weigh or request.along or request.config.num_workers
+        idle = request.rank > 0 and only_first
         found = {} if idle else look(built, request)
         session.channel.send({"event": "result", "probe": found})
         return

@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
-from dlprof.internals import iterator_maker, set_iterator_maker
+from dlprof.internals import index_source, iterator_maker, set_iterator_maker
 from dlprof.records import (
     BY_COPY,
     NO_DATA_SIGN,
@@ -64,7 +64,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
         dataset seems to keep samples, else ``None``);
-        ``along_epoch`` (see ``weighing.along_epoch``; ``None`` where order is not the dataset's);
+        ``in_order`` (whether it keeps none, and goes through the dataset from 0 on);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -77,7 +77,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.files import dataset_files, moved, open_files, positions
     from dlprof.targets.loader import EpochGate
     from dlprof.targets.parts import core_of
-    from dlprof.targets.weighing import along_epoch, is_bounded, undelayed_s
+    from dlprof.targets.weighing import is_bounded, undelayed_s
 
     files, began_s = open_files(), _clock()
     places, gate = positions(files), EpochGate()
@@ -91,7 +91,6 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size = count_bytes(batch)
     samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
-    along: tuple[float, float] | None = None
     data_files = 0  # as far as it takes to know that the dataset reads some
     kept: tuple[float, float, int | None] | None = None
     begin, each_s = 2 * (samples or 1), (ended_s - middle_s) / (samples or 1)
@@ -102,11 +101,6 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             kept = _kept(built, loader, begin, each_s, own_s / (samples or 1), left_s)
-        if alone is None and kept is None and gate.in_order:
-            left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            patience_s = min(2.0, left_s / 3)
-            if 24 * each_s < patience_s:  # fewer samples say nothing
-                along = along_epoch(built.parts.dataset, math.ceil(begin), limit_s=patience_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -144,7 +138,11 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "kept": kept,
-        "along_epoch": along,
+        "in_order": alone is None
+        and built.parts is not None
+        and kept is None
+        and gate.in_order
+        and 24 * each_s < 2.0,  # fewer samples say nothing
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),
@@ -324,6 +322,19 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     forked = several and start_method_of(loader) == "fork"
     shared = named(moved_by_workers(loader, files), loader) if forked else ()
     return {"failure": failure, "shared_files": list(shared)}
+
+
+def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """``along``: how samples differ along an epoch in order; see ``weighing.along_epoch``.
+
+    In a process that nothing else waits for: one of them may end it, or hang past every alarm.
+    """
+    from dlprof.targets.weighing import along_epoch
+
+    loader = _loader(built, request.config)
+    batch = getattr(index_source(loader), "batch_size", 1)  # else each index is a batch
+    limit_s = min(2.0, (request.limit_s or math.inf) / 2)
+    return {"along": along_epoch(loader.dataset, batch, limit_s=limit_s)}
 
 
 def _samples_per_batch(

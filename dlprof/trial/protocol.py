@@ -65,6 +65,7 @@ class TrialRequest:
     # try whether they can be started.
     probe: bool = False
     weigh: bool = False  # instead of that, weigh the dataset within ``trial_s``
+    along: bool = False  # instead of that, see whether its samples differ along an epoch
     # Start methods by which one worker is then started; ``own`` for the loader's.
     starts: tuple[str, ...] = ()
     any_size: bool = False  # measure an epoch without one full batch, too

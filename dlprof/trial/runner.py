@@ -228,9 +228,19 @@ class TrialRunner:
         found = self._seen(Config(), limit_s).get("kept")
         return None if found is None else (found[0], found[1], found[2])
 
-    def _seen(self, config: Config, limit_s: float) -> Message:
+    def along_epoch(self, *, left_s: float) -> tuple[float, float, float | None] | None:
+        """How the samples of an unshuffled dataset differ along it; see ``weighing.along_epoch``.
+
+        ``None`` also where a sample ends the process, or all takes longer than a quarter of
+        ``left_s``, which is left of the budget.
+        """
+        limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 4))
+        found = self._seen(Config(), limit_s, along=True).get("along")
+        return None if found is None else (found[0], found[1], found[2])
+
+    def _seen(self, config: Config, limit_s: float, *, along: bool = False) -> Message:
         """What a look at a configuration's loader shows; nothing where it fails or takes longer."""
-        request = TrialRequest(config=config, limit_s=limit_s)
+        request = TrialRequest(config=config, limit_s=limit_s, along=along)
         try:
             return self.look(request, limit_s=limit_s, stall_s=limit_s)
         except DlprofError:

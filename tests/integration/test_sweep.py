@@ -431,3 +431,51 @@ def test_an_epoch_that_becomes_slower_is_not_judged_by_its_beginning(tmp_path: P
         assert trial.samples_per_s is not None
         assert trial.samples_per_s.value < 100  # the first 200 samples would give 500 and more
     assert "not in the dataset's order" in " ".join(done.stdout.split())
+
+
+MIDDLE = """
+import os, signal, time
+
+class Grows:
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        if 1600 < index < 3200:
+            self.middle()
+        time.sleep(0.001 if index < 400 else 0.01)
+        return float(index)
+
+class Ends(Grows):
+    def middle(self):
+        os._exit(9)
+
+class Hangs(Grows):
+    def middle(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(3600)
+
+class Seeks(Grows):
+    at = -1
+    def middle(self):
+        pass
+    def __getitem__(self, index):
+        time.sleep(0.1 if not 0 <= index - self.at < 100 else 0)
+        self.at = index
+        return super().__getitem__(index)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Ends", "Hangs", "Seeks"])
+def test_of_an_epoch_whose_middle_can_t_be_asked_the_beginning_is_measured(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "middle.py").write_text(MIDDLE)
+    options = ["--num-workers", "0", "--batch-size", "4", "--budget", "40s", "-o", "run.jsonl"]
+    done = dlprof(tmp_path, "sweep", f"middle.py:{name}", *options)
+    assert done.returncode == 0, done.stderr
+    found = read_run(tmp_path / "run.jsonl")
+    assert not found.header.target.is_spread
+    assert found.completed
+    said = "but trials load its beginning" in " ".join(done.stdout.split())
+    assert said == (name == "Seeks")

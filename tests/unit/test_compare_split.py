@@ -186,7 +186,7 @@ def test_rates_over_ten_epochs_are_said_beside_parts_of_the_first() -> None:
 
 
 def test_batches_from_all_over_an_epoch_are_no_fault_and_compare_with_such() -> None:
-    note = f"A sample at the beginning of an epoch takes 1 ms: {SPREAD_SIGN}."
+    note = f"A sample at the beginning of an epoch takes 1 ms: trials took {SPREAD_SIGN}."
     spread, plain = made_run(Costs(), target=target(notes=(note,))), made_run(Costs())
     for a, b, said in ((spread, spread, False), (spread, plain, True), (plain, spread, True)):
         found = compare(a, b)
