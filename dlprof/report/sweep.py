@@ -17,6 +17,7 @@ from dlprof.advise.wrong_data import noted, present_failure, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
+    SPREAD_SIGN,
     Certificate,
     Config,
     ConfigRate,
@@ -142,7 +143,7 @@ def first(run: Run, *, found: bool = True) -> Iterator[doc.Block]:
     With ``found=False`` only what was known before any trial.
     """
     for text in said_first(run) if found else noted(run):
-        yield doc.Text(doc.Styled(text, "bad"))
+        yield doc.Text(doc.Styled(text, "warn" if SPREAD_SIGN in text else "bad"))
 
 
 def _answer(
