@@ -1219,6 +1219,8 @@ def _by_worker(loader: Any) -> Callable[[], Any]:
 
     def made() -> Any:
         if get_worker_info() is None:
+            sys.dont_write_bytecode = True
+            sys.addaudithook(_end_before_others_see)
             notice_asking(internals.become_worker(loader), asked, 0)
         batch = again()
         if not (shared_out or asked[0]):
@@ -1226,6 +1228,25 @@ def _by_worker(loader: Any) -> Callable[[], Any]:
         return batch
 
     return made
+
+
+_SEEN_BY_OTHERS = (
+    *("socket.connect", "socket.sendto", "socket.sendmsg", "sqlite3.connect", "fcntl.flock"),
+    *("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
+    *("subprocess.Popen", "os.posix_spawn", "os.system"),
+)
+"""Events of Python's audit table by which a process may take what others then don't find."""
+
+
+def _end_before_others_see(event: str, given: tuple[Any, ...]) -> None:
+    """Ends the process where a dataset is about to take, or change, what others could miss.
+
+    A sample that a queue gives to a process that only tries, no worker gives.
+    """
+    writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+    opened = event == "open" and isinstance(given[2], int) and given[2] & writes
+    if opened or event in _SEEN_BY_OTHERS:
+        os._exit(1)
 
 
 def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:

@@ -6,10 +6,13 @@ import contextlib
 import errno
 import itertools
 import multiprocessing
+import os
 import random
+import socket
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -262,6 +265,18 @@ class Valued(Slowly):
         self.taken = multiprocessing.Value("l", 0)
 
 
+class Claiming(Slowly):
+    """Its processes take what no other then finds."""
+
+    def __init__(self, take: Callable[[], object]) -> None:
+        self.take = take
+
+    def __iter__(self) -> Iterator[int]:
+        with contextlib.suppress(Exception):
+            self.take()
+        return super().__iter__()
+
+
 class Heavy(Slowly):
     """Takes memory once it is read."""
 
@@ -278,6 +293,24 @@ class Heavy(Slowly):
         pytest.param(OfAll(), {"max_workers": 4}, 2, id="each worker gives all of it"),
         pytest.param(Shared(), {"max_workers": 4}, 2, id="shared tensor"),
         pytest.param(Valued(), {"max_workers": 4}, 2, id="shared value"),
+        pytest.param(
+            Claiming(lambda: Path("job").rename("taken")), {"max_workers": 4}, 2, id="file claimed"
+        ),
+        pytest.param(
+            Claiming(lambda: socket.create_connection(("127.0.0.1", 9), 1.0)),
+            {"max_workers": 4},
+            2,
+            id="server asked",
+        ),
+        pytest.param(
+            Claiming(lambda: open(os.devnull, "a").close()),
+            {"max_workers": 4},
+            2,
+            id="file written",
+        ),
+        pytest.param(
+            Claiming(lambda: open(os.devnull).close()), {"max_workers": 4}, 4, id="file read"
+        ),
         pytest.param(Heavy(), {"max_workers": 4, "max_ram": "600MB"}, 2, id="memory"),
     ],
 )
@@ -295,7 +328,7 @@ def test_an_iterable_begins_with_the_workers_that_its_batches_need(
     assert (len(changing.tuning.changes) == 1) is (workers > 2)
     assert changing.tuning.off == ""
     assert random.getstate() == before[0]
-    assert not vars(dataset).keys() - {"taken"}  # nothing of it was read here
+    assert not vars(dataset).keys() - {"taken", "take"}  # nothing of it was read here
 
 
 class Deepening(Scripted):
