@@ -34,7 +34,7 @@ from dlprof.records import Machine, TriedSetting
 from dlprof.saved import read_document, save_kwargs, saved_kwargs
 from dlprof.targets.counting import count_bytes, count_tensors
 from dlprof.targets.deriving import derive_in_place
-from dlprof.targets.faults import one_line
+from dlprof.targets.faults import one_line, own_attributes
 from dlprof.targets.files import (
     OpenFile,
     cut_off,
@@ -425,6 +425,7 @@ class _Tuner:
         Its first epoch may be the only one, and within it their number can't change.
         """
         fixed = self._is_map or self._has_answer or self._why_fixed(loader)
+        fixed = fixed or _is_shared_by_processes(loader.dataset)  # what is tried would take of it
         if fixed or self.tuning.off or self._context.get_start_method() != "fork":
             return
         attempt = _Attempt(_by_worker(loader), self._context, "", seconds=_ATTEMPTS_S / 8)
@@ -1193,6 +1194,18 @@ def _end(process: Any) -> None:
     """End a process by a signal that no training has a handler for."""
     process.kill()
     process.join()
+
+
+def _is_shared_by_processes(dataset: Any) -> bool:
+    """Whether a dataset holds what its processes share, as a count of the samples that are taken.
+
+    What a process that only tries one takes of it, no worker gives.
+    """
+    return any(
+        type(each).__module__.startswith(("multiprocessing", "torch.multiprocessing", "ctypes"))
+        or (isinstance(each, torch.Tensor) and each.is_shared())
+        for each in own_attributes(dataset).values()
+    )
 
 
 def _by_worker(loader: Any) -> Callable[[], Any]:
