@@ -425,8 +425,8 @@ class _Tuner:
         Its first epoch may be the only one, and within it their number can't change.
         """
         fixed = self._is_map or self._has_answer or self._why_fixed(loader)
-        fixed = fixed or _is_shared_by_processes(loader.dataset)  # what is tried would take of it
-        if fixed or self.tuning.off or self._context.get_start_method() != "fork":
+        shared = _is_shared_by_processes(loader.dataset)  # what is tried would take of it
+        if fixed or shared or self.tuning.off or self._context.get_start_method() != "fork":
             return
         attempt = _Attempt(_by_worker(loader), self._context, "", seconds=_ATTEMPTS_S / 8)
         if attempt.error(wait_s=_ATTEMPTS_S / 2) != "" or not attempt.fetch_s:
