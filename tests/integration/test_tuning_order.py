@@ -11,7 +11,7 @@ import random
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -303,13 +303,10 @@ class Heavy(Slowly):
             id="server asked",
         ),
         pytest.param(
-            Claiming(lambda: open(os.devnull, "a").close()),
-            {"max_workers": 4},
-            2,
-            id="file written",
+            Claiming(lambda: Path(os.devnull).write_text("")), {"max_workers": 4}, 2, id="written"
         ),
         pytest.param(
-            Claiming(lambda: open(os.devnull).close()), {"max_workers": 4}, 4, id="file read"
+            Claiming(lambda: Path(os.devnull).read_text()), {"max_workers": 4}, 4, id="file read"
         ),
         pytest.param(Heavy(), {"max_workers": 4, "max_ram": "600MB"}, 2, id="memory"),
     ],
