@@ -781,7 +781,7 @@ def test_a_stream_that_needs_long_outside_of_workers_is_not_waited_for(
 
     refusals = refusals_of(monkeypatch, *Staying.settings)
     monkeypatch.setattr(tuned, "_ATTEMPT_S", 1)
-    changing = dlprof.tune(DataLoader(Stuck(), batch_size=3, num_workers=2), max_workers=4)
+    changing = dlprof.tune(DataLoader(Stuck(), batch_size=3, num_workers=2), max_workers=2)
     plain = [batch.tolist() for batch in DataLoader(Streams(), batch_size=3, num_workers=2)]
     for epoch in until_refused(changing, refusals):
         assert [batch.tolist() for batch in epoch] == plain
