@@ -340,6 +340,7 @@ def test_queues_get_deeper_before_workers_of_an_iterable_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuned, "Control", Deepening)
+    monkeypatch.setattr(tuned._Tuner, "_open", lambda *_: None)  # it begins with its own workers
     plain = DataLoader(Streams(), batch_size=3, num_workers=2)
     changing = dlprof.tune(DataLoader(Streams(), batch_size=3, num_workers=2), max_workers=3)
     batches = iter(changing)
