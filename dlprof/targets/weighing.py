@@ -282,7 +282,7 @@ def by_iterating(
     again, batch, ends_s = list[float](), list[Any](), _now_s() + limit_s
     with _alarm(2 * limit_s), contextlib.suppress(Exception, SystemExit):
         samples = iter(dataset)
-        next(samples)  # pays for what is opened anew
+        next(samples)  # pays for what is opened again
         while len(again) < min(32, came - 1) and _now_s() < ends_s:
             before_s = undelayed_s()
             batch.append(next(samples))

@@ -1231,7 +1231,8 @@ def _by_worker(loader: Any) -> Callable[[], Any]:
 
 
 _SEEN_BY_OTHERS = (
-    *("socket.connect", "socket.sendto", "socket.sendmsg", "sqlite3.connect", "fcntl.flock"),
+    *("socket.connect", "socket.sendto", "socket.sendmsg", "sqlite3.connect"),
+    *("fcntl.flock", "fcntl.lockf"),
     *("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
     *("subprocess.Popen", "os.posix_spawn", "os.system"),
 )
