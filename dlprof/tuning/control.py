@@ -209,6 +209,7 @@ class Control:
         self._most, self.cores, self.live = most_workers, cores, live
         self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
+        self._worked_s = 0.0  # of a worker, for a batch, before all were done without
         self._losses: deque[tuple[float, float]] = deque()
         self._gains: dict[tuple[Setting, Setting], list[float]] = {}
         self._given_back: Setting | None = None  # what was kept before some were parked
@@ -414,7 +415,8 @@ class Control:
         ahead = ahead or 2
         if self._changes_workers or not workers:  # the loader's own may always come back
             # While workers never rest, each batch takes one of them as long as all of them.
-            worked_s = fetch_s or ((wait_s + step_s) * workers if workers else wait_s)
+            worked_s = (wait_s + step_s) * workers if workers else self._worked_s or wait_s
+            worked_s = fetch_s or worked_s
             need = worked_s / step_s if step_s > 0 else math.inf
             had = workers or (self._given_back or NO_WORKERS).workers or 1
             most = min(self._most, _JUMP * had) if self.live else self._most
@@ -547,7 +549,8 @@ class Control:
         if NO_WORKERS in {self.kept, stays.now}:
             if kept is (stays.now == NO_WORKERS):  # it goes on without
                 with_workers = stays.lately(max(self.kept, stays.now))
-                self._receive_s = self._handed_s(with_workers) or self._receive_s
+                takes_s = (self._handed_s if self.kept == NO_WORKERS else self._spared_s)(with_workers)
+                self._receive_s = takes_s or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
@@ -610,22 +613,28 @@ class Control:
         tried = [gains for (_, each), gains in self._gains.items() if each == NO_WORKERS]
         if any(judged(each, cheaper=True, last=len(each) >= _ENOUGH) is False for each in tried):
             return False  # what was kept then was faster, and nothing has changed since
-        # More workers may share what handing over costs, while there are cores; never receiving.
-        want = seen.setting.workers * (1 - seen.idle_s / seen.fetch_s) if seen.fetch_s else 0.0
-        no_more = max(self.kept.workers / self._most, want / self.cores) >= 1 or any(
-            each.before == self.kept and each.after.workers > self.kept.workers
-            for each in self.changes
-        )
-        takes_s = self._handed_s(seen) if no_more else max(seen.receive_s, self._shared_out_s(seen))
         alone_s = self._alone_s(seen)  # 0 where nothing was clocked
-        return alone_s > 0 and alone_s + _SEEDED_S < takes_s
+        return alone_s > 0 and alone_s + _SEEDED_S < self._handed_s(seen)
+
+    def _spared_s(self, seen: Window) -> float:
+        """What a batch takes at least because it comes from a worker, however many there are.
+
+        More of them may share what handing over costs, while there are cores; never receiving.
+        """
+        had, handed_s = seen.setting.workers, self._handed_s(seen)
+        want = had * (1 - seen.idle_s / seen.fetch_s) if seen.fetch_s else 0.0
+        no_more = max(had / self._most, want / self.cores) >= 1 or any(
+            each.before == seen.setting and each.after.workers > had for each in self.changes
+        )
+        self._worked_s = 0.0 if no_more else (seen.waited_s + seen.stepped_s) / seen.batches * had
+        return handed_s if no_more else min(handed_s, max(seen.receive_s, self._shared_out_s(seen)))
 
     def _shared_out_s(self, seen: Window) -> float:
         """What a batch is waited for at least while workers compute for it on all cores."""
         step_s, waited_s = seen.stepped_s / seen.batches, seen.waited_s / seen.batches
         computed_s = (waited_s + step_s) * seen.setting.workers - seen.idle_s
         slowed = 1 + seen.delay_s / seen.cpu_s if seen.cpu_s else 1.0
-        return min(waited_s, computed_s / slowed / self.cores - step_s)
+        return min(waited_s, (computed_s / slowed + seen.receive_s) / self.cores - step_s)
 
     def _alone_s(self, seen: Window) -> float:
         """What a batch takes to fetch where no other worker has a core that it waits for."""
@@ -687,6 +696,9 @@ class Control:
             elif not self.kept.workers:  # workers are missed: something has changed
                 self._given_back = None
                 self._gains.clear()
+            if not candidate.workers:  # what that was faster than is no faster than that
+                back = self._gains.setdefault((candidate, self.kept), [])
+                back += [-gain for gain in self._of(candidate)]
             self.pins = self.pins if candidate.pins is None else candidate.pins
             self.kept = candidate._replace(pins=None)
 
@@ -712,10 +724,10 @@ class Control:
         """Do without workers where that may be as fast, and is."""
         if not (self._spares(seen) and self._may_lose()):
             return False
-        handed_s = self._handed_s(seen)
+        takes_s = self._spared_s(seen)
         spared = yield from self._try(NO_WORKERS, _SPARED, seen)
         if spared:
-            self._receive_s = handed_s or self._receive_s
+            self._receive_s = takes_s or self._receive_s
         self._spares_workers = not self.changes[-1].refused
         return spared
 
@@ -889,6 +901,8 @@ class _Stays:
             for each in self.seen
             if each.workers > kept.workers and each.ahead == candidate.ahead
         ]
+        if not kept.workers:  # more of them share what handing over costs
+            return all(candidate.workers > each.workers for each in more)
         return all(
             candidate.workers < 0.8 * each.workers
             and (not self.are_enough(each) or self.gain(kept, each)[0] < -_MOVED)
