@@ -76,7 +76,7 @@ Name = Literal["tuned", "best", "untuned"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
 EPOCH_S = 20.0
-"""Of the tuned training: some settings come at an epoch's edge only."""
+"""Some settings come at an epoch's edge only."""
 
 _ENDLESS = 1 << 40  # samples
 _SHUFFLED = 400_000  # more would take long to shuffle
@@ -265,9 +265,6 @@ class _GatedStream(IterableDataset[Any]):
 class _Timed(Sampler[int]):
     """A sampler whose epochs are over after some time of the training's, however fast it is.
 
-    Those of twins only end with the order, but it takes them as long: without workers it is the
-    training's process that draws.
-
     Attributes:
         batches: That were drawn in this epoch.
     """
@@ -410,7 +407,9 @@ def _train(
     setting: Setting,
     gates: Sequence[Gate],
     results: Connection,
-    tuned_batches: int | None,
+    epoch_batches: int | None,
+    *,
+    tuned: bool,
 ) -> None:
     """The process of a training: to its end, or its owner's."""
     os.setsid()  # what its owner ends it by, workers and all
@@ -424,13 +423,14 @@ def _train(
         with contextlib.suppress(OSError):  # takes little CPU, but wants it at once
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     tuning = None
-    if tuned_batches is None:
+    if epoch_batches is None:
         loader = source.loader(gate, setting)
     else:
-        loader = source.loader(gate, setting, epoch_s=EPOCH_S, batches=tuned_batches)
+        loader = source.loader(gate, setting, epoch_s=EPOCH_S, batches=epoch_batches)
+    if tuned:
         _share_clock(gate, source)
-        tuned: Any = dlprof.tune(loader, max_workers=MOST_WORKERS)
-        tuning = tuned.tuning
+        given: Any = dlprof.tune(loader, max_workers=MOST_WORKERS)
+        tuning = given.tuning
     due, disordered, most_workers = source.due(loader), 0, 0
     while not gate.is_over:
         others, workers = _epoch(gate, loader, due(), owner, tuning)
@@ -494,8 +494,8 @@ def _share_clock(gate: Gate, source: Source) -> None:
 class Arm:
     """A training in a process of its own, which its owner lets go on and ends.
 
-    ``gates`` are those of the owner's other trainings. Where it is tuned, ``tuned_batches`` says
-    how long a stream's epochs are.
+    ``gates`` are those of the owner's other trainings. Its epochs end where ``epoch_batches`` says
+    how many a stream has.
     """
 
     def __init__(
@@ -503,13 +503,15 @@ class Arm:
         source: Source,
         setting: Setting,
         gates: Sequence[Gate] = (),
-        tuned_batches: int | None = None,
+        epoch_batches: int | None = None,
+        *,
+        tuned: bool = False,
     ) -> None:
         context = multiprocessing.get_context("fork")
         self.gate, self.setting = Gate(), setting
         self._results, self._theirs = context.Pipe(duplex=False)
-        given = (source, setting, (*gates, self.gate), self._theirs, tuned_batches)
-        self._process = context.Process(target=_train, args=given)
+        given = (source, setting, (*gates, self.gate), self._theirs, epoch_batches)
+        self._process = context.Process(target=_train, args=given, kwargs={"tuned": tuned})
 
     def start(self) -> None:
         """Start its process, held at its beginning; whoever owns it ends it from here on."""
@@ -674,12 +676,12 @@ def against(turns: Sequence[Turn], other: Name, phase: str) -> tuple[float, floa
     return mean, math.sqrt(spread * len(logs) / (len(logs) - 1)) / sum(counts)
 
 
-def restarts(turns: Sequence[Turn], phase: str) -> float:
-    """Share of its time that the tuned one loses to epoch restarts in the rounds of a phase.
+def restarts(turns: Sequence[Turn], phase: str, arm: Name = "tuned") -> float:
+    """Share of its time that a training loses to epoch restarts in the rounds of a phase.
 
     That is what the first batches of epochs took beyond what as many of its others take.
     """
-    own = [t for t in turns if t.phase == phase and t.arm == "tuned" and t.round >= 0]
+    own = [t for t in turns if t.phase == phase and t.arm == arm and t.round >= 0]
     whole_s, batches = math.fsum(t.whole_s for t in own), math.fsum(t.batches for t in own)
     if not (whole_s and batches):
         return 0.0
@@ -688,12 +690,18 @@ def restarts(turns: Sequence[Turn], phase: str) -> float:
 
 
 def settling(turns: Sequence[Turn], phase: str) -> tuple[float, float]:
-    """Seconds that the tuned one went on alone, and those of them that it lost on the best."""
+    """Seconds that the tuned one went on alone, and those of them that it lost on the best.
+
+    Its epoch restarts are in these, and so are those that the best one has in as long.
+    """
     known = [(turn, rate) for turn, rate in rates(turns) if turn.phase == phase]
     logs = [math.log(rate) for turn, rate in known if turn.arm == "best"]
     alone = math.fsum(turn.whole_s * rate for turn, rate in known if turn.round < 0)
     took_s = math.fsum(t.whole_s for t in turns if t.phase == phase and t.round < 0)
-    return took_s, took_s - alone / math.exp(statistics.fmean(logs)) if logs else 0.0
+    if not logs:
+        return took_s, 0.0
+    best = math.exp(statistics.fmean(logs)) * (1 - restarts(turns, phase, "best"))
+    return took_s, took_s - alone / best
 
 
 class _Stage:
@@ -705,10 +713,12 @@ class _Stage:
         self._probe = SpeedProbe()
         self._taken: list[tuple[str, Name, int, Arm, int, float, float | None]] = []
 
-    def start(self, setting: Setting, tuned_batches: int | None = None) -> Arm:
+    def start(
+        self, setting: Setting, epoch_batches: int | None = None, *, tuned: bool = False
+    ) -> Arm:
         """One more, held at its beginning."""
         gates = [arm.gate for arm in self.arms]
-        self.arms.append(Arm(self._source, setting, gates, tuned_batches))
+        self.arms.append(Arm(self._source, setting, gates, epoch_batches, tuned=tuned))
         self.arms[-1].start()
         return self.arms[-1]
 
@@ -873,9 +883,9 @@ def live(world: World, design: Design, seconds: float) -> Lived:
         slow = most_with_step(grid.rates[start] or 1.0, grid.step_s, start)
         batches = max(16, round(EPOCH_S * slow))
         arms: dict[Name, Arm] = {
-            "tuned": stage.start(start, batches),
-            "best": stage.start(best),
-            "untuned": stage.start(start),
+            "tuned": stage.start(start, batches, tuned=True),
+            "best": stage.start(best, batches),
+            "untuned": stage.start(start, batches),
         }
         for arm in arms.values():
             arm.gate.set_step(grid.step_s)

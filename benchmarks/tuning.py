@@ -318,7 +318,7 @@ class HalfHour:
         lost: Batches that the best setting that stays had more, as a share, settling and epoch
             restarts included.
         steady: The same without these; and its standard error.
-        restarts: Share of the time, settled, that epoch restarts take.
+        restarts: Share of the time, settled, that epoch restarts take; and of the best one's.
         untuned: Rate over that of the untuned twin, settled; and its standard error.
         alone_s: How long the tuned one went on alone.
         settling_s: Seconds of these that it lost on the best one.
@@ -329,7 +329,7 @@ class HalfHour:
     phase: str
     lost: float
     steady: tuple[float, float]
-    restarts: float
+    restarts: tuple[float, float]
     untuned: tuple[float, float]
     alone_s: float
     settling_s: float
@@ -352,15 +352,19 @@ def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
             ratio, its = _together([against(each.turns, "untuned", phase) for each in some])
             alone = [settling(each.turns, phase) for each in some]
             alone_s, settling_s = (statistics.fmean(each) for each in zip(*alone, strict=True))
-            restart = statistics.fmean(restarts(each.turns, phase) for each in some)
-            steady, share = 1 - math.exp(log), 1 - math.exp(log) * (1 - restart)
+            restart, its_restart = (
+                statistics.fmean(restarts(each.turns, phase, arm) for each in some)
+                for arm in ("tuned", "best")
+            )
+            steady = 1 - math.exp(log)
+            share = 1 - math.exp(log) * (1 - restart) / (1 - its_restart)
             found.append(
                 HalfHour(
                     world=world,
                     phase=phase,
                     lost=(lost_s + settling_s + share * (left_s - alone_s)) / _HALF_HOUR_S,
                     steady=(steady, error),
-                    restarts=restart,
+                    restarts=(restart, its_restart),
                     untuned=(math.exp(ratio), its),
                     alone_s=alone_s,
                     settling_s=settling_s,
@@ -458,7 +462,7 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
     columns = (
         *("dataset", "what happens", "began with", "best that stays", "had in the end"),
         *("lost in half an hour, %", "lost, settled %", "standard error, %"),
-        "epoch restarts, %",
+        *("epoch restarts, %", "of the best, %"),
         *("over the untuned", "its standard error, %", "alone until settled, s"),
         *("lost of these, s", "turns of each"),
     )
@@ -478,7 +482,7 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
                 f"{100 * each.lost:.1f}",
                 f"{100 * each.steady[0]:.1f}",
                 f"{100 * each.steady[1]:.1f}",
-                f"{100 * each.restarts:.1f}",
+                *(f"{100 * share:.1f}" for share in each.restarts),
                 f"{each.untuned[0]:.2f}",
                 f"{100 * each.untuned[1]:.1f}",
                 f"{'' if each.settled else '> '}{each.alone_s:.0f}",
@@ -505,11 +509,10 @@ Trainings take turns of {design.turn_s:g} s in random order; each is held betwee
 workers and its clock, which dlprof.tune reads. Rates are those at the usual speed of the cores, \
 by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
 the logarithms of their ratios, turn by turn.
-The tuned one may have {tuned_live.MOST_WORKERS} workers. Its epochs take \
-{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned; its twins have \
-one that doesn't end. What the first batches of an epoch, which wait for workers, take beyond \
-others is apart, and in what is lost in half an hour; alone, all batches count, and all of the \
-time."""
+The tuned one may have {tuned_live.MOST_WORKERS} workers. Epochs take \
+{tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. What the first \
+batches of an epoch, which wait for workers, take beyond others is apart, and counts in half an \
+hour, for the tuned one as for the best; alone, all batches count, and all of the time."""
     return text.splitlines()
 
 

@@ -549,7 +549,9 @@ class Control:
         if NO_WORKERS in {self.kept, stays.now}:
             if kept is (stays.now == NO_WORKERS):  # it goes on without
                 with_workers = stays.lately(max(self.kept, stays.now))
-                takes_s = (self._handed_s if self.kept == NO_WORKERS else self._spared_s)(with_workers)
+                takes_s = (self._handed_s if self.kept == NO_WORKERS else self._spared_s)(
+                    with_workers
+                )
                 self._receive_s = takes_s or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False

@@ -155,8 +155,21 @@ def test_epoch_restarts_are_apart_and_lost(live: Any, tuning: Any) -> None:
     assert live.restarts(turns(live), live.QUIET) == 0.0
     assert live.restarts(found, live.QUIET) == pytest.approx(0.04)  # 0.6 s for 0.2 s in 10 s
     quiet, _ = tuning.half_hours([lived(live, turns=found)])
-    assert (quiet.steady[0], quiet.restarts) == pytest.approx((0.0, 0.04))
+    assert (quiet.steady[0], *quiet.restarts) == pytest.approx((0.0, 0.04, 0.0))
     assert quiet.lost == pytest.approx((10 + 0.04 * 1780) / 1800)
+
+
+def test_what_the_best_takes_to_begin_epochs_is_not_lost(live: Any, tuning: Any) -> None:
+    def restarting(turn: Any) -> Any:
+        if turn.round != 5:
+            return turn
+        return dataclasses.replace(
+            turn, batches=4.0, seconds=0.4, restart_batches=2.0, restart_s=0.6
+        )
+
+    quiet, _ = tuning.half_hours([lived(live, turns=[*map(restarting, turns(live))])])
+    assert quiet.restarts == pytest.approx((0.04, 0.04))
+    assert quiet.lost == pytest.approx((20 - 10 / 0.96) / 1800)  # alone it had none
 
 
 def test_turns_without_a_batch_have_no_rate(live: Any) -> None:
@@ -252,7 +265,8 @@ def has_ended(pid: int) -> bool:
 
 @contextlib.contextmanager
 def ready(live: Any, made: Any, workers: int, batches: int | None = None) -> Iterator[Any]:
-    arm = live.Arm(made, Setting(workers, 2 if workers else 0), tuned_batches=batches)
+    setting = Setting(workers, 2 if workers else 0)
+    arm = live.Arm(made, setting, epoch_batches=batches, tuned=batches is not None)
     try:
         arm.start()
         arm.wait_until_ready()
@@ -376,7 +390,7 @@ class Stage:
     def __init__(self, *_: object) -> None:
         self.arms: list[Arm] = []
 
-    def start(self, setting: Setting, *_: object) -> Arm:
+    def start(self, setting: Setting, *_: object, **__: object) -> Arm:
         self.arms.append(Arm(setting))
         return self.arms[-1]
 
