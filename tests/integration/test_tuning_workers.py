@@ -721,6 +721,18 @@ def test_what_an_attempt_raises_needs_no_words(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err == ""
 
 
+def test_what_an_attempt_s_first_batches_take_says_nothing_of_later_ones() -> None:
+    """They are the first to touch the memory of their process; half of all may be so."""
+    calls = itertools.count()
+
+    def again() -> None:
+        time.sleep(0.05 if next(calls) < internals.LATEST // 2 else 0.0)
+
+    attempt = tuned._Attempt(again, multiprocessing.get_context("fork"), "", seconds=60.0)
+    assert attempt.error(wait_s=60.0) == ""
+    assert 0 < attempt.fetch_s < 0.05
+
+
 def test_an_attempt_that_nobody_asks_about_leaves_no_process_behind() -> None:
     attempt = tuned._Attempt(lambda: time.sleep(60), multiprocessing.get_context("fork"), "")
     process = attempt._process
