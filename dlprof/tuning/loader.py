@@ -46,6 +46,7 @@ from dlprof.targets.files import (
     positions,
 )
 from dlprof.targets.parts import dataloader_of
+from dlprof.targets.weighing import undelayed_s
 from dlprof.targets.workers import start_method_of
 from dlprof.tuning.budget import Budget, Node, usable_cores
 from dlprof.tuning.control import (
@@ -1135,7 +1136,7 @@ class _Attempt:
 
     Attributes:
         cpu_s: CPU time of a batch; 0 where that isn't known, or not yet.
-        fetch_s: All of its time.
+        fetch_s: All of its time but what it waited for a core.
         batch_bytes: What it takes.
         worker_bytes: What the process took.
     """
@@ -1263,14 +1264,14 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
         cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
         until_s = time.monotonic() + seconds
         while not took_s or (len(took_s) < internals.LATEST and time.monotonic() < until_s):
-            began_s = time.process_time(), time.perf_counter()
+            began_s = time.process_time(), undelayed_s()
             try:
                 batch = again()
             except StopIteration:  # there are no more
                 if took_s:
                     break
                 raise
-            ended_s = time.process_time(), time.perf_counter()
+            ended_s = time.process_time(), undelayed_s()
             took_s.append((ended_s[0] - began_s[0], ended_s[1] - began_s[1]))
         own = parse_pss(read_text(Path("/proc/self/smaps_rollup")) or "")
         weights = count_bytes(batch), own or 0
