@@ -104,7 +104,7 @@ class Design:
     rounds: int = 3
     turn_s: float = 1.0
     least_rounds: int = 6
-    settle_s: tuple[float, float] = (8.0, 60.0)
+    settle_s: tuple[float, float] = (40.0, 60.0)  # in which what brought nothing is tried again
 
 
 QUICK = Design(
