@@ -238,6 +238,9 @@ class Control:
 
     def _within_epochs(self) -> _Plan:
         seen = yield from self._windows(self.kept, _IN_A_ROW, skip=2 * self.kept.in_flight)
+        self.wait_share = _whole(seen).wait_share
+        if self._spares_workers and self.wait_share > WORTH:  # meanwhile a process tries a batch
+            seen = yield from self._windows(self.kept, _FEWEST)
         while self.live:
             if (yield from self._spare(_whole(seen))):
                 seen = yield from self._windows(self.kept, _IN_A_ROW)
