@@ -1089,8 +1089,7 @@ def test_a_limit_that_many_workers_meet_beside_others_is_seen() -> None:
             (open_, 1640.0, 0.25),
         )
     ]
-    waiting = {"cpu_share": 0.15, "log_sd": 0.1}
-    seen = [dataclasses.replace(each, **waiting) for each in made if each is not None]
+    seen = [dataclasses.replace(o, cpu_share=0.15, log_sd=0.1) for o in made if o is not None]
     believed = believe(seen, ExpectedRates.of(cells, 0.08))
     # Before, 1,500, so that a sweep recommended what nobody had measured.
     assert believed.rate(open_.key).value < 1300
