@@ -797,10 +797,14 @@ class _Fit:
         places = {p.place for group, p in self._predicted.items() if group in seen}
         self._held = set(map(math.log2, expected.calibrated))
         self._nodes = sorted({place for place in places if place is not None} | self._held)
-        # Variance by what others take, of each place and fewer workers.
-        others = sorted(expected.beside_others.items())
-        largest = itertools.accumulate((sd**2 for _, sd in others), max)
-        self._others = [*zip((math.log2(each) for each, _ in others), largest, strict=True)]
+        # The variance by what others take, gathered up to each place: where it says no more of
+        # twice as many, these are off by something else as well.
+        self._others = list[tuple[float, float]]()
+        for workers, sd in sorted(expected.beside_others.items()):
+            place = math.log2(workers)
+            last, variance = self._others[-1] if self._others else (place, 0.0)
+            grown = variance + _PER_DOUBLING * sd**2 * (place - last)
+            self._others.append((place, max(grown, sd**2)))
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
         self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next
