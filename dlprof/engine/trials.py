@@ -242,16 +242,13 @@ def _probed(
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"
         notes.append(f"{start}, so each of them gets the dataset pickled.")
-    if along := probe["in_order"] and runner.along_epoch(left_s=left_s()):
-        begin, all_over, opening = (each and format_duration(each) for each in along)
-        how = f": trials took {SPREAD_SIGN}, not in the dataset's order."
-        if opening:
-            how = f", but trials load its beginning: of {SPREAD_SIGN} each would take {opening} "
-            how += "more, to find its first sample."
-        notes.append(
-            f"A sample at the beginning of an epoch takes {begin}, and {all_over} on average over "
-            f"all of it{how}"
-        )
+    if probe["in_order"]:
+        each_s = probe["batch_s"] / (probe["samples_per_batch"] or 1)
+        if 24 * each_s < 2.0:  # fewer samples say nothing
+            along = runner.along_epoch(left_s=left_s())
+        else:
+            along = f"each takes {format_duration(each_s)}, too long to try some beforehand"
+        notes += [] if along is None else [_along_text(along, built)]
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -269,6 +266,25 @@ def _probed(
         notes=tuple(notes),
     )
     return target, accelerator, probe
+
+
+def _along_text(along: tuple[float, float, str | None] | str, built: Target) -> str:
+    """That the samples of an epoch differ along it, or why that isn't known; a sentence."""
+    if isinstance(along, str):
+        return (
+            f"Trials load the beginning of an epoch. Whether {SPREAD_SIGN} take as long isn't "
+            f"known: {along}."
+        )
+    begin, all_over, why = format_duration(along[0]), format_duration(along[1]), along[2]
+    plain = built.sampler in (None, "SequentialSampler", "BatchSampler", "DistributedSampler")
+    order = "the dataset's order" if plain else f"the order of {built.sampler}"
+    how = f": trials took {SPREAD_SIGN}, not in {order}"
+    if why:
+        how = f", but trials load its beginning, and not {SPREAD_SIGN}: {why}"
+    return (
+        f"A sample at the beginning of an epoch takes {begin}, and {all_over} on average over "
+        f"all of it{how}."
+    )
 
 
 def _device(asked: str, found: str | None) -> str | None:

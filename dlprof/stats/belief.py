@@ -290,6 +290,9 @@ class ExpectedRates:
     calibrated: frozenset[int] = frozenset()
     # How far off each may be beside that, as a standard deviation; those of no limit not at all.
     beside_limit: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    # How far off all of a ``num_workers`` may be beside that, as a standard deviation: by what
+    # others take, which its neighbors share.
+    beside_others: Mapping[int, float] = dataclasses.field(default_factory=dict, hash=False)
     # Coefficient of variation of what a batch costs: a window of few may have had none of the dear.
     batch_cv: float = 0.0
     epoch_batches: float = math.inf  # of an epoch, if that is known: more differ in nothing
@@ -317,6 +320,10 @@ class ExpectedRates:
         # beside 5 to 20 busy processes, trials were off by 0.95 (root mean square of logarithms)
         # where it was 0.6 to 1.5, and by 0.45 where it was next to nothing.
         least = min((c.taken_log for c in cells if c.config.num_workers in found), default=0.0)
+        taken = dict[int, float]()
+        for c in cells:
+            if (workers := c.config.num_workers) and c.taken_log > least:
+                taken[workers] = max(taken.get(workers, 0.0), c.taken_log - least)
         return cls(
             log_rates={key: math.log(rate) for key, (rate, _) in rates.items() if rate > 0},
             log_sd=min(max(log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
@@ -324,11 +331,7 @@ class ExpectedRates:
             groups={c.config.key: _steady_group(c.config) for c in cells},
             families={c.config.key: c.config.num_workers for c in cells},
             calibrated=found,
-            beside_limit={
-                c.config.key: 0.7 * (c.taken_log - least)
-                for c in cells
-                if c.config.num_workers and c.taken_log > least
-            },
+            beside_others={workers: 0.7 * log for workers, log in taken.items()},
             batch_cv=(by.cpu_cv if by is not None else None) or 0.0,
             epoch_batches=epoch or math.inf,
         )
@@ -794,6 +797,14 @@ class _Fit:
         places = {p.place for group, p in self._predicted.items() if group in seen}
         self._held = set(map(math.log2, expected.calibrated))
         self._nodes = sorted({place for place in places if place is not None} | self._held)
+        # The variance by what others take, gathered up to each place: where it says no more of
+        # twice as many, these are off by something else as well.
+        self._others = list[tuple[float, float]]()
+        for workers, sd in sorted(expected.beside_others.items()):
+            place = math.log2(workers)
+            last, variance = self._others[-1] if self._others else (place, 0.0)
+            grown = variance + _PER_DOUBLING * sd**2 * (place - last)
+            self._others.append((place, max(grown, sd**2)))
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
         self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next
@@ -894,10 +905,21 @@ class _Fit:
         part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
         if found.place is None or not self._nodes:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
-        shares, open_ = _between(self._nodes, found.place)
+        shares, open_ = _between([*map(self._walked, self._nodes)], self._walked(found.place))
         part |= {self._first + node: share for node, share in shares.items()}
-        own = _OWN_SHARE / self._trust[group] + (1 - _OWN_SHARE) * open_
-        return found.log_rate, part, 1 / (own * self._known_sd**2 + found.variance)
+        own = _OWN_SHARE / self._trust[group] * self._known_sd**2
+        return found.log_rate, part, 1 / (own + open_ + found.variance)
+
+    def _walked(self, place: float, known_sd: float | None = None) -> float:
+        """The variance that errors have gathered on their way from one worker to a place.
+
+        By how they change with each doubling, as far off as predictions are or as ``known_sd`` has
+        it, and by what others take there and not before.
+        """
+        beside = bisect.bisect_right(self._others, (place, math.inf))
+        taken = self._others[beside - 1][1] if beside else 0.0
+        sd = self._known_sd if known_sd is None else known_sd
+        return (1 - _OWN_SHARE) * sd**2 * _PER_DOUBLING * place + taken
 
     def _beforehand(self) -> tuple[list[list[float]], list[float]]:
         """Precision of what all have in common before anything is seen, and that times its mean."""
@@ -970,9 +992,10 @@ class _Fit:
 
     def _spreads(self) -> list[float]:
         """Standard deviation of the first node's error, and of what each differs from the last."""
-        whole = math.sqrt(1 - _OWN_SHARE) * self._known_sd
-        apart = [1.0, *(_PER_DOUBLING * (b - a) for a, b in itertools.pairwise(self._nodes))]
-        return [whole * math.sqrt(each) for each in apart[: len(self._nodes)]]
+        walked = [*map(self._walked, self._nodes)]
+        apart = [b - a for a, b in itertools.pairwise(walked)]
+        first = (1 - _OWN_SHARE) * self._known_sd**2
+        return [math.sqrt(each) for each in [first, *apart][: len(self._nodes)]]
 
     def _reweigh(
         self,
@@ -985,12 +1008,13 @@ class _Fit:
         repeated = any(len(numbers) > 1 for numbers in self._by_group.values())
         known, costs = self._known_sd, list[float]()
 
-        def trust(before: float, square: float, open_: float) -> float:
+        def trust(before: float, square: float, open_: float, claimed: float) -> float:
+            # ``claimed``: the variance that these are in parts of, over what was claimed of it.
             # What was measured shows of an error counts, and what that leaves open does not: a
             # prediction that nothing is held against is no good one.
             nonlocal missed, shown
             whole = square + open_
-            costs.append(_surprise(whole * (known / self._claimed) ** 2, _MODEL_TAIL_DF))
+            costs.append(_surprise(whole * claimed, _MODEL_TAIL_DF))
             missed += _trust(whole) * square * known**2
             shown += max(0.0, 1 - before * open_)
             return _trust(whole)
@@ -1005,8 +1029,11 @@ class _Fit:
                 given = self._predicted[group]
                 share = 1 if given.place is None else _OWN_SHARE
                 one = known**2 * share + given.variance
-                costs.append(math.log1p(given.variance / (self._claimed**2 * share)) / 2)
-                self._trust[group] = trust(self._trust[group], off**2 / one, open_ / one)
+                claimed = self._claimed**2 * share
+                costs.append(math.log1p(given.variance / claimed) / 2)
+                claimed += given.variance
+                before = self._trust[group]
+                self._trust[group] = trust(before, off**2 / one, open_ / one, one / claimed)
             # About what they give themselves: that they are not as predicted is no noise of theirs.
             own, weights = self._own(numbers, found), [self._weights[n] for n in numbers]
             middle = statistics.fmean(own, weights)
@@ -1026,7 +1053,15 @@ class _Fit:
             apart = {place: 1.0, place - 1: -1.0} if step else {place: 1.0}
             off = math.fsum(found[i] * a for i, a in apart.items())
             open_ = _variance(apart, common) / spread**2
-            self._steps[step] = trust(self._steps[step], (off / spread) ** 2, open_)
+            claimed = (spread * self._claimed / known) ** 2
+            if step:
+                pair = self._nodes[step - 1 : step + 1]
+                before, after = (self._walked(each, self._claimed) for each in pair)
+                plain = (1 - _OWN_SHARE) * self._claimed**2 * _PER_DOUBLING * (pair[1] - pair[0])
+                claimed = after - before
+                costs.append(math.log(claimed / plain) / 2)
+            whole = spread**2 / claimed
+            self._steps[step] = trust(self._steps[step], (off / spread) ** 2, open_, whole)
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
@@ -1035,11 +1070,11 @@ class _Fit:
             square = (found[place] / self._level_sd) ** 2
             costs.append(_surprise(square, TAIL_DF))
             self._common_sd[place] = self._level_sd / math.sqrt(_trust(square))
-        claimed = _MODEL_TAIL_DF * self._claimed**2
+        stated = _MODEL_TAIL_DF * self._claimed**2
         # A calibration that is off by far more than any was knows no better how they differ.
         missed += (self._claimed * found[_LEVEL] / self._level_sd) ** 2
         self._predicted_df = _MODEL_TAIL_DF + shown
-        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + shown))
+        self._known_sd = math.sqrt((stated + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         # What a quiet machine drifts from one block to another, expected before any is seen.
         self._block_variance = (TAIL_DF * 0.03**2 + drift) / (TAIL_DF + count)
@@ -1070,18 +1105,18 @@ def _variance(slopes: Mapping[int, float], common: Sequence[Sequence[float]]) ->
 def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:
     """What the errors at some nodes say of the error at a place between or beyond them.
 
-    The share of each node's error in it, and the variance that stays open: those of a Brownian
-    bridge, in parts of the variance of one error.
+    Each place by the variance that errors gather up to it. The share of each node's error in it,
+    and the variance that stays open: those of a Brownian bridge.
     """
     right = bisect.bisect_left(nodes, place)
     if right < len(nodes) and nodes[right] == place:
         return {right: 1.0}, 0.0
     if right in (0, len(nodes)):
         near = min(right, len(nodes) - 1)
-        return {near: 1.0}, _PER_DOUBLING * abs(place - nodes[near])
+        return {near: 1.0}, abs(place - nodes[near])
     before, after = place - nodes[right - 1], nodes[right] - place
     whole = before + after
-    return {right - 1: after / whole, right: before / whole}, _PER_DOUBLING * before * after / whole
+    return {right - 1: after / whole, right: before / whole}, before * after / whole
 
 
 def _at(level: _Level, common: Sequence[float]) -> float:
@@ -1135,10 +1170,15 @@ def _bounded(
         for key, log in logs.items()
         if families.get(key) and key not in few
     }
-    others = expected.beside_limit
-    beside = {**others, **{key: math.hypot(sd, others.get(key, 0.0)) for key, sd in near.items()}}
+    # What others take of the rest isn't missing where the limit gives less.
+    below = {families.get(key) for key, log in logs.items() if log < bound}
+    others = {each: sd for each, sd in expected.beside_others.items() if each in below}
     bounded = dataclasses.replace(
-        expected, log_rates=rates, epoch_log_rates=epochs, beside_limit=beside
+        expected,
+        log_rates=rates,
+        epoch_log_rates=epochs,
+        beside_limit=near,
+        beside_others=others,
     )
     return bounded, shown
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -164,7 +165,7 @@ class EpochGate:
     ``batches`` are the index batches handed out in this epoch.
 
     With ``spread`` the same index batches come in an order whose every part is spread over the
-    whole epoch, where the loader's own order is that of the dataset (``in_order``).
+    whole epoch, where that is not in an order of chance already (``in_order``).
     """
 
     def __init__(self, *, spread: bool = False) -> None:
@@ -190,7 +191,7 @@ class EpochGate:
 
     @property
     def in_order(self) -> bool:
-        """Whether the epoch that began last, by its indices here, goes through all from 0 on."""
+        """Whether the order of the epoch that began last is the dataset's, or the user's own."""
         return self._goes_in_order if self._inner is None else self._inner.in_order
 
     @property
@@ -273,28 +274,74 @@ class EpochGate:
         self.attached, self.reason = False, reason
 
 
+def _is_torchs(sampler: object) -> bool:
+    return type(sampler).__module__.partition(".")[0] in ("torch", "torchdata")
+
+
+def _batched(source: object) -> bool:
+    """Whether it makes plain batches of what a sampler yields, as torch and torchdata do."""
+    return isinstance(source, BatchSampler) and _is_torchs(source)
+
+
 def _in_order(source: Any) -> bool:
-    """Whether what a loader takes its indices from goes through the dataset from 0 on."""
-    sampler = source.sampler if type(source) is BatchSampler else source
-    shared_out = type(sampler) is DistributedSampler and not sampler.shuffle
-    return shared_out or type(sampler) is SequentialSampler
+    """Whether what a loader takes its indices from has an order that is none of chance.
+
+    The dataset's; or one of a sampler of the user's own, as far as that has a length.
+    """
+    sampler = source.sampler if _batched(source) else source
+    if type(sampler) is DistributedSampler:
+        return not sampler.shuffle
+    if _is_torchs(sampler):
+        return isinstance(sampler, SequentialSampler)
+    try:
+        return len(source) > 0
+    except Exception:  # whatever the user's code raises
+        return False
 
 
-def _spread(source: Any) -> Iterator[Any]:
-    """The indices of one in order, each step further by a golden section of the epoch.
+def order_of(loader: Any) -> tuple[Sequence[Any], int] | None:
+    """What an epoch asks the dataset for, one by one, and how many of them make a batch.
+
+    Of a sampler of the user's own an epoch begins. ``None`` where it doesn't end where its length
+    says.
+    """
+    source: Any = index_source(loader)
+    batched = _batched(source) and loader.batch_sampler is not None
+    sampler = source.sampler if batched else source
+    drawn = _drawn(sampler, more=1)
+    if len(drawn) > len(sampler):
+        return None
+    if batched:
+        return drawn, source.batch_size
+    if loader.batch_sampler is None:
+        return drawn, 1
+    asked = [index for batch in drawn for index in batch]
+    return asked, max(1, len(asked) // max(1, len(drawn)))
+
+
+def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -> Sequence[Any]:
+    """An epoch of a sampler, or the rest of one that ``began``, and as many ``more`` if they come.
+
+    In as little memory as it takes.
+    """
+    if type(sampler) is SequentialSampler:
+        return range(len(sampler))
+    return [*itertools.islice(sampler if began is None else began, len(sampler) + more)]
+
+
+def _spread(source: Any, began: Iterator[Any]) -> Iterator[Any]:
+    """What an epoch that ``began`` would yield, each step further by a golden section of it.
 
     Steps of that length leave no part of it out for long, and return to none before all have come.
     """
-    batched, count = type(source) is BatchSampler, len(source)
-    sampler = source.sampler if batched else source
-    indices = list(sampler) if type(sampler) is DistributedSampler else range(len(sampler))
+    size = source.batch_size if _batched(source) else None
+    drawn = _drawn(source, began) if size is None else _drawn(source.sampler)
+    count = min(len(source), math.ceil(len(drawn) / (size or 1)))
     step = max(1, round(0.618 * count))
     while math.gcd(step, count) > 1:
         step += 1
     for number in (step * each % count for each in range(count)):
-        begin, size = (number * source.batch_size, source.batch_size) if batched else (number, 1)
-        found = list(indices[begin : begin + size])
-        yield found if batched else found[0]
+        yield drawn[number] if size is None else list(drawn[number * size : (number + 1) * size])
 
 
 class GatedIndices:
@@ -315,9 +362,10 @@ class GatedIndices:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
         # it draws the base seed: the order of random draws must stay.
         source, gate = self._source, self._gate
-        gate._goes_in_order = _in_order(source)  # noqa: SLF001 - the gate's other half
-        spread = gate.spread and gate.in_order
-        return self._passed(_spread(source) if spread else iter(source))
+        # What an iterable dataset yields follows none of these indices.
+        gate._goes_in_order = gate.exact and _in_order(source)  # noqa: SLF001 - its other half
+        began = iter(source)
+        return self._passed(_spread(source, began) if gate.spread and gate.in_order else began)
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
         gate, kinds = self._gate, self._kinds

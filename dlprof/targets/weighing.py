@@ -38,6 +38,7 @@ from torch.utils.data import IterableDataset
 
 from dlprof.records import AttributeWeight, DatasetWeight
 from dlprof.targets.faults import one_line, own_attributes
+from dlprof.units import format_duration
 
 _AT_ONCE = 256  # entries that are pickled at once, at most: as one list, as torch would find them
 
@@ -143,35 +144,40 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
 
 
 def along_epoch(
-    dataset: Any, batch: int, *, limit_s: float
-) -> tuple[float, float, float | None] | None:
-    """Seconds of a sample at the beginning of an epoch in order, and of one anywhere in it.
+    ask: Callable[[Any], object], order: Sequence[Any], batch: int, *, limit_s: float
+) -> tuple[float, float, str | None] | str | None:
+    """Seconds of a sample at the beginning of an epoch in some order, and of one anywhere in it.
 
     Means over places, 8 and 24 at most, by turns; the beginning's follow two batches of so many.
     Each place counts with the lesser of two samples that follow one: that opens what they lie in,
-    and one of them may be disturbed. Then what the first takes more where that is a tenth of a
-    batch and more: batches that leave others out would take far longer than in order.
+    and one of them may be disturbed. Then why batches that leave others out would take far longer
+    than in order: what the first sample takes more is a tenth of a batch and more.
 
     ``None`` where samples are alike, two places at least not being as far beyond all of the
-    beginning's as those are from their middle; where the limit leaves fewer than 2 and 6 places (a
-    single sample is ended only after twice as long: it may be writing a file); or where the dataset
-    doesn't give single samples by their numbers, or raises for some.
+    beginning's as those are from their middle; or where the epoch is hardly longer than what is
+    asked for. Why that isn't known, in words, where the limit leaves fewer than 2 and 6 places (a
+    single sample is ended only after twice as long: it may be writing a file); or where asking
+    raises for some.
     """
     first, all_over, opening = list[float](), list[float](), list[float]()
+    count, ends_s = len(order), _now_s() + limit_s
+    if count < max(192, 2 * batch + 24):
+        return None
+    asked: Any = None
 
     def look() -> None:
-        count, ends_s = len(dataset) if limit_s > 0 else 0, _now_s() + limit_s
-        for each in range(32) if count >= 192 else ():
+        nonlocal asked
+        for each in range(32):
             into = all_over if each % 4 else first
             place = 2 * batch + 3 * len(first)
             if into is all_over:  # whenever time is up, they are spread
                 place = (7 * len(all_over) % 24) * count // 24
             took = list[float]()
-            for index in range(place, place + 3):
+            for asked in order[place : place + 3]:
                 if _now_s() >= ends_s:
                     return
                 began_s = undelayed_s()
-                dataset[index]
+                ask(asked)
                 took.append(undelayed_s() - began_s)
             into.append(max(1e-6, min(took[1:])))  # no clock's doing is a rate
             opening.append(took[0] - into[-1])
@@ -179,10 +185,11 @@ def along_epoch(
     with _alarm(max(0.0, 2 * limit_s)):
         try:
             look()
-        except (Exception, SystemExit):  # whatever the user's code raises: trials stay in order
-            return None
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            which = f"sample {asked}" if isinstance(asked, int) else "a sample"
+            return f"{which} raised {one_line(error)}"
     if len(first) < 2 or len(all_over) < 6:
-        return None
+        return "trying some samples from all over it takes too long"
     means = statistics.fmean(first), statistics.fmean(all_over)
     middle_s, opened_s = statistics.median(first), statistics.median(opening)
     # What takes next to no time may take several times that for no reason of the dataset's.
@@ -192,7 +199,9 @@ def along_epoch(
     # By less than a quarter samples may differ by chance, and rates by the cores.
     if not ((ratio > 1.25 and more >= 2) or (ratio < 0.8 and less >= 2)):
         return None
-    return *means, opened_s if opened_s > max(1e-4, 0.1 * batch * means[1]) else None
+    if opened_s <= max(1e-4, 0.1 * batch * means[1]):
+        return *means, None
+    return *means, f"elsewhere a batch takes {format_duration(opened_s)} more for its first sample"
 
 
 def by_memory(

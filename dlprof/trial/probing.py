@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlprof.errors import TargetError
-from dlprof.internals import index_source, iterator_maker, set_iterator_maker
+from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import (
     BY_COPY,
     NO_DATA_SIGN,
@@ -33,7 +33,7 @@ from dlprof.trial.consumer import make_consumer
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.processes import guard_worker
 from dlprof.trial.protocol import TrialRequest
-from dlprof.units import counted
+from dlprof.units import counted, format_duration
 
 if TYPE_CHECKING:
     import psutil
@@ -64,7 +64,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
         dataset seems to keep samples, else ``None``);
-        ``in_order`` (whether it keeps none, and goes through the dataset from 0 on);
+        ``in_order`` (whether it keeps none, and goes through the dataset from 0 on, or as a
+        sampler of the user's own has it);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -138,11 +139,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "kept": kept,
-        "in_order": alone is None
-        and built.parts is not None
-        and kept is None
-        and gate.in_order
-        and 24 * each_s < 2.0,  # fewer samples say nothing
+        "in_order": alone is None and kept is None and gate.in_order,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
         "start_method": multiprocessing.get_start_method(),
@@ -325,16 +322,32 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """``along``: how samples differ along an epoch in order; see ``weighing.along_epoch``.
+    """``along``: how samples differ along an epoch; see ``weighing.along_epoch``.
 
     In a process that nothing else waits for: one of them may end it, or hang past every alarm.
     """
+    from dlprof.targets.loader import order_of
     from dlprof.targets.weighing import along_epoch
 
     loader = _loader(built, request.config)
-    batch = getattr(index_source(loader), "batch_size", 1)  # else each index is a batch
+    dataset, began_s = loader.dataset, _clock()
+    order = order_of(loader)
+    drawn_s = _clock() - began_s
+    if order is None:
+        return {"along": "its sampler yields more than its length says"}
+    # As torch asks for those of a batch.
+    many = None if loader.batch_sampler is None else getattr(dataset, "__getitems__", None)
     limit_s = min(2.0, (request.limit_s or math.inf) / 2)
-    return {"along": along_epoch(loader.dataset, batch, limit_s=limit_s)}
+    found = along_epoch(
+        (lambda index: many([index])) if many else (lambda index: dataset[index]),
+        *order,
+        limit_s=limit_s,
+    )
+    # Each trial would draw two epochs before its first batch of them.
+    if isinstance(found, tuple) and found[2] is None and drawn_s > 0.1:
+        slow = f"its sampler takes {format_duration(drawn_s)} to draw an epoch"
+        return {"along": (*found[:2], slow)}
+    return {"along": found}
 
 
 def _samples_per_batch(

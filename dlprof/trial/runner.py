@@ -228,15 +228,16 @@ class TrialRunner:
         found = self._seen(Config(), limit_s).get("kept")
         return None if found is None else (found[0], found[1], found[2])
 
-    def along_epoch(self, *, left_s: float) -> tuple[float, float, float | None] | None:
-        """How the samples of an unshuffled dataset differ along it; see ``weighing.along_epoch``.
+    def along_epoch(self, *, left_s: float) -> tuple[float, float, str | None] | str | None:
+        """How samples that come in an order differ along an epoch; see ``weighing.along_epoch``.
 
-        ``None`` also where a sample ends the process, or all takes longer than a quarter of
+        Also why that isn't known: a sample ends the process, or all takes longer than a quarter of
         ``left_s``, which is left of the budget.
         """
         limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 4))
-        found = self._seen(Config(), limit_s, along=True).get("along")
-        return None if found is None else (found[0], found[1], found[2])
+        unseen = "trying some samples from all over it ended the process, or took too long"
+        found = self._seen(Config(), limit_s, along=True).get("along", unseen)
+        return found if found is None or isinstance(found, str) else (found[0], found[1], found[2])
 
     def _seen(self, config: Config, limit_s: float, *, along: bool = False) -> Message:
         """What a look at a configuration's loader shows; nothing where it fails or takes longer."""

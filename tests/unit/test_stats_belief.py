@@ -1056,6 +1056,45 @@ def test_what_others_take_of_many_workers_alone_is_predicted_badly() -> None:
     assert rate(2.0, of_one=2.0) == rate(0.0)  # what they take of all, they take of those fitted
 
 
+def test_what_others_take_of_some_workers_they_take_at_any_prefetch_factor() -> None:
+    """As seen of 6 workers beside 7 others: 1,104 samples/s measured, and 1,572 at another."""
+    one, many, deeper = config(1), config(6), config(6, 4)
+    trials = [(0, one, 430.0), (1, one, 430.0), (2, many, 1178.0), (3, many, 1207.0)]
+    made = [observe(trial(c, rate, noisy=True, spread=0.1, repetition=n)) for n, c, rate in trials]
+    seen = [each for each in made if each is not None]
+    cells = [
+        PredictedCell(config=c, samples_per_s=around(rate), speed=1.0, taken_log=taken)
+        for c, rate, taken in ((one, 430.0, 0.0), (many, 1710.0, 0.4), (deeper, 1710.0, 0.4))
+    ]
+    believed = believe(seen, ExpectedRates.of(cells, 0.08))
+    apart = believed.ratio(deeper.key, many.key)
+    assert apart.value == pytest.approx(1.0, abs=0.1)
+    assert apart.high is not None
+    assert apart.high < 1.4
+
+
+def test_a_limit_that_many_workers_meet_beside_others_is_seen() -> None:
+    """As of a server of 12 slots that eight threads of each worker ask: 3 to 20 get the same."""
+    counts = {1: (0.0, 430.0), 3: (0.1, 1129.0), 6: (0.4, 1190.0), 12: (1.1, 1175.0)}
+    counts |= {18: (1.3, 1106.0), 20: (1.3, 1172.0)}
+    open_ = config(5)
+    made = [
+        observe(trial(config(each), rate, noisy=True, spread=0.1, repetition=n))
+        for n, (each, (_, rate)) in enumerate(counts.items())
+    ]
+    cells = [
+        PredictedCell(config=c, samples_per_s=around(rate), speed=1.0, taken_log=taken)
+        for c, rate, taken in (
+            *((config(n), min(430.0 * n, 1710.0), taken) for n, (taken, _) in counts.items()),
+            (open_, 1640.0, 0.25),
+        )
+    ]
+    seen = [dataclasses.replace(o, cpu_share=0.15, log_sd=0.1) for o in made if o is not None]
+    believed = believe(seen, ExpectedRates.of(cells, 0.08))
+    # Before, 1,500, so that a sweep recommended what nobody had measured.
+    assert believed.rate(open_.key).value < 1300
+
+
 def test_what_of_the_cores_is_mains_is_no_share_of_its_workers() -> None:
     """As of tiny batches beside many others: main takes them in, and is the limit at last."""
     waits = {"run_queue_wait_fraction": 0.6, "available_cpu_cores": 2.0}

@@ -340,10 +340,17 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
     assert weighing.by_order(Endless(), limit_s=0.2) is None
     assert weighing.by_order(Endless(), limit_s=-1.0) is None  # weighing took all of the time
     assert weighing.by_order(Ending(), limit_s=60.0) is None
-    assert weighing.along_epoch(Blocks(191), 0, limit_s=60.0) is None
-    for one in (Named(), iter(()), Ending()):
-        assert weighing.along_epoch(one, 0, limit_s=60.0) is None
-    assert weighing.along_epoch(Endless(), 0, limit_s=0.2) is None
+    assert along(Blocks(191), 0) is None
+    assert along(Blocks(1000), 489) is None  # two batches are all of it
+    # What isn't known is no silence.
+    assert along(Named(), 0) == "sample 0 raised KeyError: 0"
+    assert along(Ending(), 0) == "sample 0 raised SystemExit: no worker"
+    assert along(Endless(), 0, limit_s=0.2) == "trying some samples from all over it takes too long"
+
+
+def along(data: Dataset[int], batch: int, *, limit_s: float = 60.0) -> Any:
+    length = len(data)  # type: ignore[arg-type]
+    return weighing.along_epoch(data.__getitem__, range(length), batch, limit_s=limit_s)
 
 
 class Along(Blocks):
@@ -379,7 +386,7 @@ def test_an_epoch_s_beginning_is_compared_with_all_of_it(
 ) -> None:
     data = Along(took_s)
     monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
-    found = weighing.along_epoch(data, 32, limit_s=60.0)
+    found = along(data, 32)
     assert (found and found[:2]) == (expected and pytest.approx(expected, rel=0.02))
     assert not found or found[2] is None
     assert len(data.asked) == 96
@@ -391,7 +398,7 @@ def test_blocks_that_are_read_once_are_no_other_part_of_an_epoch(
     """Of three samples in a row the first pays for what they lie in."""
     data = Blocks(10_000)
     monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
-    assert weighing.along_epoch(data, 32, limit_s=60.0) is None
+    assert along(data, 32) is None
 
 
 def test_what_each_batch_would_have_to_find_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,10 +411,10 @@ def test_what_each_batch_would_have_to_find_is_seen(monkeypatch: pytest.MonkeyPa
 
     data = Video(lambda at: 0.003 if at < 0.1 else 0.012)
     monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
-    found = weighing.along_epoch(data, 8, limit_s=60.0)
+    found = along(data, 8)
     assert found is not None
-    assert found[2] == pytest.approx(0.1)
-    again = weighing.along_epoch(data, 200, limit_s=60.0)  # a batch of 200 takes 2 s
+    assert found[2] == "elsewhere a batch takes 100 ms more for its first sample"
+    again = along(data, 200)  # a batch of 200 takes 2 s
     assert again is not None
     assert again[2] is None
 
@@ -423,7 +430,7 @@ def test_an_epoch_of_which_a_sample_is_refused_stays_in_order(
 
     data = Broken(lambda at: 0.003 if at < 0.1 else 0.012)
     monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
-    assert weighing.along_epoch(data, 8, limit_s=60.0) is None
+    assert along(data, 8) == "sample 9583 raised ValueError: 9583"
 
 
 def test_samples_that_vary_alike_everywhere_seldom_differ_along_an_epoch(
@@ -435,7 +442,7 @@ def test_samples_that_vary_alike_everywhere_seldom_differ_along_an_epoch(
         draws = random.Random(seed)
         data = Along(lambda _at, draws=draws: 0.01 * draws.lognormvariate(0, 0.5))  # type: ignore[misc]
         monkeypatch.setattr(weighing, "undelayed_s", lambda data=data: data.now_s)
-        differ += weighing.along_epoch(data, 32, limit_s=60.0) is not None
+        differ += along(data, 32) is not None
     assert differ < 20
 
 
@@ -449,8 +456,19 @@ def test_a_sample_along_an_epoch_is_not_cut_off_at_the_limit() -> None:
             written.append(index)
             return index
 
-    assert weighing.along_epoch(Writing(), 32, limit_s=0.2) is None
+    assert "too long" in along(Writing(), 32, limit_s=0.2)
     assert written == [64]
+
+
+def test_an_order_of_the_user_s_own_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of texts that are sorted by their length: in the dataset's order nothing differs."""
+    data = Along(lambda at: 0.001 + 0.01 * (round(1e4 * at) % 100) / 100)
+    monkeypatch.setattr(weighing, "undelayed_s", lambda: data.now_s)
+    by_length = sorted(range(len(data)), key=lambda index: index % 100)
+    found = weighing.along_epoch(data.__getitem__, by_length, 32, limit_s=60.0)
+    assert isinstance(found, tuple)
+    assert found[:2] == pytest.approx((0.001, 0.0058), rel=0.05)
+    assert found[2] is None
 
 
 class Keeping(Blocks):

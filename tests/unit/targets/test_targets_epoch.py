@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.records import Config
@@ -51,6 +60,19 @@ class EagerSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> int:
         return epoch
+
+
+class OwnBatches:
+    """Batches of two sizes, by chance."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(20).tolist()
+        for at in range(0, 20, 4):
+            yield order[at : at + 3]
+            yield order[at + 3 : at + 4]
 
 
 class RepeatingLoader(DataLoader[int]):
@@ -115,14 +137,50 @@ def test_every_few_batches_are_spread_over_the_epoch() -> None:
     assert all(set(quarters[at : at + 8]) == {0, 1, 2, 3} for at in range(len(quarters) - 8))
 
 
-def test_an_order_of_the_user_s_own_is_not_spread() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 3, "sampler": EagerSampler()},
+        {"batch_size": None, "sampler": EagerSampler()},
+        {"batch_sampler": OwnBatches()},
+    ],
+)
+def test_an_order_of_the_user_s_own_is_spread(arguments: dict[str, Any]) -> None:
+    """As of samples that are sorted by what they cost; what it draws by chance, it draws alike."""
     torch.manual_seed(3)
-    plain = DataLoader(Squares(), batch_size=3, sampler=EagerSampler())
-    expected = [batch.tolist() for batch in plain]
+    plain: DataLoader[Any] = DataLoader(Squares(), **arguments)
+    expected = [torch.as_tensor(batch).tolist() for batch in plain]
+    after = torch.rand(1)
     gate = EpochGate(spread=True)
-    torch.manual_seed(3)
     loader = make_loader(build_from_object(plain), Config(), gate=gate)
-    assert [batch.tolist() for batch in loader] == expected
+    torch.manual_seed(3)
+    found = [torch.as_tensor(batch).tolist() for batch in loader]
+    assert sorted(found) == sorted(expected)
+    assert found != expected
+    assert torch.rand(1) == after
+    assert gate.batches == len(expected)
+
+
+class Counting(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.cycle(range(20))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler(Squares(), generator=torch.Generator().manual_seed(3)),
+        WeightedRandomSampler([1.0] * 20, 20, generator=torch.Generator().manual_seed(3)),
+        DistributedSampler(Squares(), 1, 0, shuffle=True),
+        Counting(),
+    ],
+)
+def test_an_order_of_chance_or_without_end_stays(sampler: Sampler[int]) -> None:
+    plain = DataLoader(Squares(), batch_size=3, sampler=sampler)
+    gate = EpochGate(spread=True)
+    loader = make_loader(build_from_object(plain), Config(), gate=gate)
+    next(iter(loader))
+    assert not gate.in_order
 
 
 class AskingLoader(DataLoader[int]):

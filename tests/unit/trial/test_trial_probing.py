@@ -12,12 +12,12 @@ import pickle
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from dlprof.records import Config, DatasetWeight
 from dlprof.targets import weighing
@@ -304,8 +304,78 @@ def test_samples_of_which_too_few_come_in_time_are_not_asked_for() -> None:
 
     built = build_from_object(DataLoader(Slow(), batch_size=1))
     found = probing.probe(built, TrialRequest(config=Config(), trial_s=1.0, limit_s=1.0))
-    assert not found["in_order"]
+    assert found["in_order"]
+    assert 24 * found["batch_s"] >= 2.0  # then nothing looks along its epoch
     assert asked == [0, 1]
+
+
+class _Sorted:
+    """Batches of texts by their length, which the dataset has in no order."""
+
+    def __init__(self, lengths: Sequence[int], size: int) -> None:
+        self.lengths, self.size = lengths, size
+
+    def __len__(self) -> int:
+        return len(self.lengths) // self.size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
+        return (order[at : at + self.size] for at in range(0, len(order), self.size))
+
+
+def test_samples_are_looked_at_along_the_order_of_a_batch_sampler() -> None:
+    class Texts(Dataset[int]):
+        lengths = tuple(1 + 13 * each % 400 for each in range(400))
+
+        def __len__(self) -> int:
+            return 400
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            time.sleep(2e-5 * sum(self.lengths[each] for each in indices))
+            return indices
+
+        def __getitem__(self, index: int) -> int:
+            raise NotImplementedError
+
+    loader = DataLoader(Texts(), batch_sampler=_Sorted(Texts.lengths, 4))
+    built = build_from_object(loader)
+    request = TrialRequest(config=Config(), trial_s=1.0, limit_s=20.0)
+    assert probing.probe(built, request)["in_order"]
+    first_s, all_over_s, why = probing.look_along(built, request)["along"]
+    assert 4 * first_s < all_over_s < 0.1
+    assert why is None
+
+
+@pytest.mark.parametrize(
+    ("length", "wait_s", "expected"),
+    [
+        (400, 0.0, None),
+        (399, 0.0, "its sampler yields more than its length says"),
+        (400, 0.15, "its sampler takes"),
+    ],
+)
+def test_what_can_t_be_spread_is_said(length: int, wait_s: float, expected: str | None) -> None:
+    class Own(Sampler[int]):
+        def __len__(self) -> int:
+            return length
+
+        def __iter__(self) -> Iterator[int]:
+            time.sleep(wait_s)
+            yield from range(400)
+
+    class Later(Dataset[int]):
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.0005 if index < 100 else 0.005)
+            return index
+
+    built = build_from_object(DataLoader(Later(), batch_size=4, sampler=Own()))
+    request = TrialRequest(config=Config(), trial_s=1.0, limit_s=20.0)
+    found = probing.look_along(built, request)["along"]
+    why = found[2] if isinstance(found, tuple) else found
+    assert why is None if expected is None else why.startswith(expected)
 
 
 def test_what_waits_for_a_core_is_no_first_load_of_what_an_iterable_keeps(
