@@ -101,9 +101,11 @@ def _find(module: str, name: str) -> Any:
 
 
 def works_in_threads(loader: Any) -> bool:
-    """Whether the workers of a loader are threads of this process."""
+    """Whether the workers of a loader are threads of this process, by torch or as MONAI's."""
     method = getattr(loader, "worker_method", None)
-    return method == "thread" and bool(getattr(loader, "num_workers", 0))
+    worker = getattr(getattr(loader, "multiprocessing_context", None), "Process", None)
+    threads = isinstance(worker, type) and issubclass(worker, threading.Thread)
+    return (threads or method == "thread") and bool(getattr(loader, "num_workers", 0))
 
 
 def set_create_fetcher(create: Callable[..., Any]) -> Callable[..., Any]:

@@ -665,15 +665,16 @@ def _untried(choice: Choice) -> str:
     named = run.header.settings.get("num_workers")
     numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
     most_named = max(numbers, default=limits.max_workers or math.inf)
-    workers, were = counted(pick.num_workers, "worker"), "was" if pick.num_workers == 1 else "were"
-    words = f"; more than {workers} {were} not tried, and may be faster"
+    measured = (each.config.num_workers for each in choice.allowed if each.measured)
+    most_tried = max(measured, default=0)
     target = run.header.target
     unknown = target.kind == "iterable" or "num_workers" in target.fixed
     if unknown or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
         return ""
     cells = run.prediction.cells if run.prediction is not None else ()
     if not cells:
-        return words if _grows(choice) else ""
+        may = most_tried < most_named and (_grows(choice) or _shows_none(choice, most_tried))
+        return _not_tried(most_tried) if may else ""
     tried = max(cell.config.num_workers for cell in cells)
     if most_named < math.inf or pick.num_workers < tried or not situation.is_calibrated:
         return ""
@@ -684,7 +685,12 @@ def _untried(choice: Choice) -> str:
     caps = (alone.epoch_batches, Integrity.of(run).most_workers(pick))
     if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= pick.num_workers:
         return ""
-    return words
+    return _not_tried(pick.num_workers)
+
+
+def _not_tried(workers: int) -> str:
+    are = "was" if workers == 1 else "were"
+    return f"; more than {counted(workers, 'worker')} {are} not tried, and may be faster"
 
 
 def slow_to_begin(run: Run) -> str:
@@ -710,6 +716,17 @@ def _grows(choice: Choice) -> bool:
     slower = max(choice.speeds.ratio(key, pick.key).ends[1] for key in fewer)
     usable = choice.situation.run.header.machine.usable_cores
     return slower < 1 / at.PAYS and own * (workers + 1) <= usable * workers
+
+
+def _shows_none(choice: Choice, most: int) -> bool:
+    """Whether a worker was measured, and cores are left for another: one is as fast as none.
+
+    Where the main process only waits, one makes its batches as fast as that would, whatever more
+    of them would bring.
+    """
+    own = choice.pick.own_cpu_cores
+    usable = choice.situation.run.header.machine.usable_cores
+    return most == 1 and choice.pick.measured and own is not None and 2 * own <= usable
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:

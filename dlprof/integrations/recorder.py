@@ -34,7 +34,7 @@ from dlprof.integrations.wait_statistics import (
 )
 from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
-from dlprof.targets.adapters import call_at, call_of, ranks_served
+from dlprof.targets.adapters import ITERATED, call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
 from dlprof.units import NS
 
@@ -42,6 +42,7 @@ DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
 _MOST_LOADERS = 64
 _TAKE = "_dlprof_take"
+_NO_STAGES = "{}'s {} has no stages of a DataLoader's, so only the wait in next() is timed"
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,6 +148,15 @@ class LoaderRecorder:
         if self._follow and hasattr(os, "register_at_fork"):
             os.register_at_fork(before=self._rest)
 
+    def attach_iterators(self, module: ModuleType) -> None:
+        """Watch what one of ``ITERATED`` iterates from now on: loaders without a DataLoader."""
+        with self.guarded(f"{module.__name__} could not be watched"):
+            of_loaders, of_iterators, begins, gives = ITERATED[module.__name__]
+            loader, iterator = getattr(module, of_loaders), getattr(module, of_iterators)
+            setattr(iterator, _TAKE, None)
+            wrap_methods(iterator, {begins: self._around_epoch, gives: _around_next})
+            wrap_methods(loader, {"__init__": self._around_loader})
+
     def _rest(self) -> None:
         for each in self._followers().values():
             each.rest()
@@ -200,7 +210,12 @@ class LoaderRecorder:
 
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
-        return {name: each.refused for name, each in self._followers().items() if each.refused}
+        refused = {name: each.refused for name, each in self._followers().items() if each.refused}
+        for each in (seen.known for seen in self._seen):
+            module, _, kind = each.kind.rpartition(".")
+            if module in ITERATED:
+                refused[each.name] = _NO_STAGES.format(module.partition(".")[0], kind)
+        return refused
 
     def _followers(self) -> dict[str, Follower]:
         return {seen.known.name: seen.follower for seen in self._seen if seen.follower}
@@ -234,6 +249,14 @@ class LoaderRecorder:
                 self._open(iterator, loader, plainly, new=new)
 
         return make
+
+    def _around_epoch(self, method: Method) -> Method:
+        def begin(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            loader = getattr(iterator, "loader", None) or next(iter(args), None)
+            plainly = functools.partial(method, iterator, *args, **kwargs)
+            self._open(iterator, loader, plainly, new=True)
+
+        return begin
 
     def _open(self, iterator: Any, loader: Any, make: Callable[[], None], *, new: bool) -> None:
         """Begin a reading of an iterator that is made or reset by ``make``."""

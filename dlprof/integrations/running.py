@@ -56,6 +56,7 @@ from dlprof.records import (
     own_s,
 )
 from dlprof.store import RunWriter
+from dlprof.targets.adapters import ITERATED
 from dlprof.targets.workers import start_method_of
 from dlprof.tuning import tune
 from dlprof.units import NS
@@ -116,7 +117,10 @@ class ScriptRun:
         )
         self._recorder.pace.due_ns = self.clock() + _FIRST_PAUSE_NS
         self._usage: Callable[[], Usage | None] = lambda: None
-        self._finder = AfterImport(DATALOADER_MODULE, self._imported)
+        self._finders = [
+            AfterImport(DATALOADER_MODULE, self._imported),
+            *(AfterImport(name, self._recorder.attach_iterators) for name in ITERATED),
+        ]
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
         self._tuned: Mapping[Any, str] = {}
@@ -146,7 +150,8 @@ class ScriptRun:
             self._writer, self._is_loading = open_writer(), False
         except DlprofError:  # there is nothing to watch after all: say nothing
             self._over = True
-            self._finder.remove()
+            for finder in self._finders:
+                finder.remove()
             raise
         # Threads and exit functions of the script's may still run after this.
         self.ending = program if isinstance(program, Ending) else execute(program, as_main(program))
@@ -154,7 +159,8 @@ class ScriptRun:
 
     def _attach(self) -> None:
         """Watch from here on, to the end of the process."""
-        self._finder.install()
+        for finder in self._finders:
+            finder.install()
         atexit.register(self._finish)
         leave = os._exit
 

@@ -242,7 +242,7 @@ def _how_it_went(run: Run) -> str:
     if script is None:
         return f"{name}, cut off"
     parts = [f"{name} ran {format_duration(script.wall_s)}"]
-    if run.watched:
+    if run.watched and not _in_background(_slowest(run.watched)):
         # As seconds alone: the share that is said is that of the loop.
         waited, rest = format_duration(script.waited_s), "that"
         # Batches given again are no part of the script as it runs otherwise.
@@ -259,6 +259,11 @@ def _how_it_went(run: Run) -> str:
     if script.rank is not None:
         parts.append(f"rank {script.rank} of {script.world_size}")
     return ", ".join(parts)
+
+
+def _in_background(loader: WatchedLoader) -> bool:
+    """Whether another thread waits for it: how long the main one waits for that is not seen."""
+    return loader.background_s > loader.waited_s / 2
 
 
 def _by_wait(run: Run) -> list[WatchedLoader]:
@@ -333,7 +338,7 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
             once = not slowest.against_persisting
             sentence += " (persistent_workers=True starts workers once)" if once else ""
     sentence += "."
-    if slowest.background_s > slowest.waited_s / 2:
+    if _in_background(slowest):
         sentence += " That is in a background thread; the main one need not wait for it."
     return sentence
 

@@ -25,6 +25,13 @@ from dlprof.version import __version__
 ENTRY_POINTS = "dlprof.loaders"
 """The group of other packages' adapters; each is named after the package whose objects it knows."""
 
+ITERATED: Final[Mapping[str, tuple[str, str, str, str]]] = {
+    "spdl.pipeline._pipeline": ("Pipeline", "PipelineIterator", "__init__", "__next__"),
+    "torchdata.nodes.loader": ("Loader", "LoaderIterator", "reset", "next"),
+}
+"""Modules of loaders that have no DataLoader in them: the classes of loaders and their iterators,
+and of these the methods that begin an epoch and give a batch."""
+
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
 )  # fmt: skip
@@ -87,7 +94,14 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
 def call_of(loader: object) -> LoaderCall | None:
     """Where the users of a loader's class set it; ``None`` for a plain DataLoader."""
+    if type(loader).__module__ in ITERATED:
+        return as_it_is(type(loader).__name__)
     return call_by(adapt(loader)[0]) or _call_of_class(type(loader))
+
+
+def as_it_is(kind: str) -> LoaderCall:
+    """What is shown in place of a call of what has nothing to set."""
+    return LoaderCall(text=f"# {kind} is measured as it is: nothing of it is set", variable="")
 
 
 def call_by(adapted: Adapted | None) -> LoaderCall | None:
@@ -335,6 +349,10 @@ def _accelerate(found: Any) -> Adapted | None:
 def _timm(found: Any) -> Adapted | None:
     """What ``create_loader`` returns, which has less to set than a DataLoader."""
     if not _is_a(found, "PrefetchLoader", "MultiEpochsDataLoader"):
+        return None
+    # It gives workers a function of timm's; a script that makes the loader itself does not.
+    seeds = getattr(getattr(found, "loader", found), "worker_init_fn", None)
+    if getattr(getattr(seeds, "func", None), "__module__", "") != "timm.data.loader":
         return None
     taken = inspect.signature(sys.modules["timm.data.loader"].create_loader).parameters
     return Adapted(

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError, did_you_mean
 from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
-from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
+from dlprof.targets.adapters import Adapted, adapt, as_it_is, call_by, call_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
     one_line,
@@ -240,7 +240,7 @@ def _settable(
         )
         fixed = {field.name: reason for field in dataclasses.fields(Config)}
         note = f"{kind} is measured as it is."
-        call = LoaderCall(text=f"# {note[:-1]}: nothing of it is set", variable="")
+        call = as_it_is(kind)
     else:
         fixed, note = dict(factory.fixed), f"Every loader is made by {name}."
         if dataloader_of(found) is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import multiprocessing
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +127,13 @@ def test_workers_that_are_threads_are_no_processes() -> None:
         types.SimpleNamespace(worker_method="thread", num_workers=0)
     )
     assert not internals.works_in_threads(types.SimpleNamespace(num_workers=2))
+    context = types.SimpleNamespace(Process=type("Shim", (threading.Thread,), {}))  # MONAI's
+    shimmed = types.SimpleNamespace(multiprocessing_context=context, num_workers=2)
+    assert internals.works_in_threads(shimmed)
+    forked = multiprocessing.get_context("spawn")
+    assert not internals.works_in_threads(
+        types.SimpleNamespace(multiprocessing_context=forked, num_workers=2)
+    )
 
 
 class Iterator26:

@@ -548,6 +548,8 @@ def test_how_much_a_wait_may_bring_is_said_only_where_it_is_a_bound() -> None:
         text = drawn(script_report(run), 80)
         assert "none found that is worth fixing" in text
         assert "without any wait for data" not in text
+        # A thread of its own fetches: what the main thread waits for that one isn't seen.
+        assert ("for data" in text.partition("Data wait")[0]) is (each is given)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from dlprof.integrations.recorder import LoaderRecorder
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import WatchedLoader
+from dlprof.targets.adapters import ITERATED
 
 
 class Data(list[int]):
@@ -90,6 +91,56 @@ def test_loaders_are_named_by_the_line_that_made_them(
     assert (two.batches, two.epochs) == (3, 1)
     assert one.config is not None
     assert one.config.batch_size == 2
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_loaders_that_have_no_dataloader_are_watched(name: str, recorder: LoaderRecorder) -> None:
+    """As SPDL's pipelines, each epoch of which has an iterator, and torchdata's nodes."""
+    of_loaders, of_iterators, begins, gives = ITERATED[name]
+
+    class Iterator_:  # noqa: N801 - it gets another name
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            return vars(type(self))[gives](self)
+
+    def begin(self: Any, loader: Any = None) -> None:
+        self.source = iter([1, 2, 3])
+
+    names = {begins: begin, gives: lambda self: next(self.source)}
+    iterators: Any = type(of_iterators, (Iterator_,), names)
+
+    class Loader:
+        def __init__(self) -> None:
+            self.kept = None if begins == "__init__" else iterators()
+
+        def __iter__(self) -> Any:
+            if self.kept is None:
+                return iterators(self)
+            self.kept.loader = self
+            self.kept.reset(None)
+            return self.kept
+
+    Loader.__module__ = name
+    Loader.__qualname__ = of_loaders
+    module: Any = types.ModuleType(name)
+    vars(module).update({of_loaders: Loader, of_iterators: iterators})
+    recorder.attach_iterators(module)
+    loader = Loader()
+    assert [list(loader) for _ in range(2)] == [[1, 2, 3]] * 2
+    assert not recorder.faults
+    (record,) = recorder.records()
+    assert record.place.startswith("test_run_recorder.py:")
+    assert (record.batches, record.epochs, record.epochs_completed) == (6, 2, 2)
+    (why,) = recorder.refusals().values()
+    assert why.startswith(f"{name.partition('.')[0]}'s {of_loaders} has no stages")
+
+
+def test_a_package_that_has_moved_its_iterators_is_named(recorder: LoaderRecorder) -> None:
+    recorder.attach_iterators(types.ModuleType("torchdata.nodes.loader"))
+    (fault,) = recorder.faults
+    assert fault.startswith("torchdata.nodes.loader could not be watched: ")
 
 
 def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: LoaderRecorder) -> None:

@@ -144,6 +144,18 @@ def test_of_what_was_measured_alone_more_workers_may_be_faster_where_each_brough
         assert said not in recommend(other).confidence_reason
 
 
+def test_that_one_worker_is_as_fast_as_none_says_nothing_of_more() -> None:
+    """A budget that held two configurations of a loader that waits, as for storage."""
+    said = "; more than 1 worker was not tried, and may be faster"
+    rates = {NONE: [65.0] * 3, config(1): [66.0] * 3}
+    found = run(blocks(rates, usage=WAITING))
+    assert recommend(found).confidence_reason.endswith(said)
+    busy = Usage(own_cpu_cores=float(found.header.machine.usable_cores))
+    every = dataclasses.replace(found.header, settings={"num_workers": [0, 1]})
+    for other in (run(blocks(rates, usage=busy)), dataclasses.replace(found, header=every)):
+        assert said not in recommend(other).confidence_reason
+
+
 def test_only_what_is_over_3_percent_faster_itself_may_be_called_faster() -> None:
     rates = {TWO: 100.0, FOUR: 101.5, config(8): 104.0}
     logs = ExpectedRates.of(predicted(rates).cells, 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -297,6 +298,35 @@ def test_a_loader_of_endless_indices_ends_its_epochs_itself() -> None:
     assert not gate.attached
     assert "MultiEpochs counts the batches of its epochs itself" in gate.reason
     assert [len([*loader]) for _ in range(2)] == [3, 3]
+
+
+def test_a_loader_of_timm_is_set_where_the_script_makes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By ``create_loader``, whose workers seed themselves, or by the class itself."""
+
+    def create_loader(dataset: Any, num_workers: int = 1, pin_memory: bool = False) -> Any:
+        raise NotImplementedError
+
+    def seeded(worker_id: int, worker_seeding: str = "all") -> None:
+        raise NotImplementedError
+
+    seeded.__module__ = "timm.data.loader"
+    timm = SimpleNamespace(create_loader=create_loader)
+    monkeypatch.setitem(sys.modules, "timm.data.loader", timm)
+    epochs = of("timm.data", "MultiEpochsDataLoader", DataLoader)
+    made = epochs(Numbers(), worker_init_fn=functools.partial(seeded, worker_seeding="all"))
+    wrapped = of("timm.data", "PrefetchLoader")()
+    vars(wrapped)["loader"] = made
+    for each in (made, wrapped):
+        call = call_of(each)
+        assert call is not None
+        assert call.text == "create_loader(dataset, ..., {settings})"
+        assert call.fixed["prefetch_factor"] == "timm's create_loader takes no prefetch_factor"
+    own = call_of(epochs(Numbers()))
+    assert own is not None
+    assert own.text == "MultiEpochsDataLoader(dataset, ..., {settings})"
+    assert "prefetch_factor" not in own.fixed
 
 
 def test_an_adapter_of_another_package_is_found(
