@@ -296,8 +296,8 @@ class _Live:
     To no workers none are handed out. As soon as those have come that were, batches are made here
     by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those of the
     batches that were drawn last. Where the iterator has a thread that pins, ``pins`` says whether
-    it does, and is ``None`` where that can't be changed. While it is ``unasked`` none are drawn: the
-    loader has no workers of its own, and draws with the first batch that is asked for.
+    it does, and is ``None`` where that can't be changed. While it is ``unasked`` none are drawn:
+    the loader has no workers of its own, and draws with the first batch that is asked for.
     """
 
     __slots__ = (
@@ -518,9 +518,9 @@ def tapped_iterator(
 
     An iterator with workers asks the sampler twice as it begins, and uses the second answer; one
     without asks once. A sampler may draw random numbers then, or count epochs: it is asked as often
-    as with the ``own_in_flight`` batches of the loader's own workers; 0 for none. And as early: with
-    workers as the iterator is made, without with its first batch. Between these a loop may begin
-    another loader, as ``zip`` does, that draws from the same random numbers.
+    as with the ``own_in_flight`` batches of the loader's own workers; 0 for none. And as early:
+    with workers as the iterator is made, without with its first batch. Between these a loop may
+    begin another loader, as ``zip`` does, that draws from the same random numbers.
 
     Where the loader has workers of its own, and the iterator none, an iterable dataset begins with
     the first batch, as in a worker, and by the random numbers that ``wrap`` has for it. What it
