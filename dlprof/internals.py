@@ -412,12 +412,15 @@ def _freeing(end: Callable[..., None]) -> Callable[..., None]:
 
     Ctrl-C ends a worker without a word, and a signal kills it, at any place: also where it has the
     lock by which all of them look whether they are to end. The others and torch would wait for it
-    for ever. So would torch where Ctrl-C came as it put something into a queue.
+    for ever. So would torch where Ctrl-C came as it put something into a queue. As Python
+    exits torch asks nobody, and this module may be empty by now.
     """
+    loading: Any = _find("torch.utils.data", "_utils")
 
     def freeing(self: Any, *given: Any, **options: Any) -> None:
         try:
-            if not getattr(self, "_shutdown", True):
+            exits = getattr(loading, "python_exit_status", False) is not False
+            if not (exits or getattr(self, "_shutdown", True)):
                 with contextlib.suppress(AttributeError):  # a context may make queues of its own
                     _free_locks(self)
         finally:
