@@ -298,18 +298,20 @@ class _Live:
     To no workers none are handed out. As soon as those have come that were, batches are made here
     by the ``fetcher``, from indices that are ``held`` until then. ``latest`` are those of the
     batches that were drawn last. Where the iterator has a thread that pins, ``pins`` says whether
-    it does, and is ``None`` where that can't be changed.
+    it does, and is ``None`` where that can't be changed. While it is ``unasked`` none are drawn:
+    the loader has no workers of its own, and draws with the first batch that is asked for.
     """
 
     __slots__ = (
-        *("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "pins", "workers"),
+        *("cycle", "fetcher", "freely", "held", "in_flight", "latest", "own", "pins", "unasked"),
+        "workers",
     )
 
     def __init__(
         self, workers: int, in_flight: int, *, own: int = 1, freely: float = math.inf
     ) -> None:
         self.workers, self.in_flight = workers, in_flight
-        self.own, self.freely = own, freely
+        self.own, self.freely, self.unasked = max(1, own), freely, not own
         self.fetcher: Any = None
         self.pins: bool | None = None
         self.held: list[Any] = []
@@ -325,6 +327,8 @@ def _filling(put: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def _try_put_index(self: Any) -> None:
         live = getattr(self, _LIVE)
+        if live.unasked:
+            return
         if self._worker_queue_idx_cycle is not live.cycle:  # changed, or new with the epoch
             live.restart()
             self._worker_queue_idx_cycle = live.cycle
@@ -354,6 +358,7 @@ def _fetching(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def _next_data(self: Any) -> Any:
         live = getattr(self, _LIVE)
+        live.unasked = False
         if not live.held:
             if live.workers and not self._task_info:
                 self._try_put_index()
@@ -409,12 +414,15 @@ def _freeing(end: Callable[..., None]) -> Callable[..., None]:
 
     Ctrl-C ends a worker without a word, and a signal kills it, at any place: also where it has the
     lock by which all of them look whether they are to end. The others and torch would wait for it
-    for ever. So would torch where Ctrl-C came as it put something into a queue.
+    for ever. So would torch where Ctrl-C came as it put something into a queue. As Python
+    exits torch asks nobody, and this module may be empty by now.
     """
+    loading: Any = _find("torch.utils.data", "_utils")
 
     def freeing(self: Any, *given: Any, **options: Any) -> None:
         try:
-            if not getattr(self, "_shutdown", True):
+            exits = getattr(loading, "python_exit_status", False) is not False
+            if not (exits or getattr(self, "_shutdown", True)):
                 with contextlib.suppress(AttributeError):  # a context may make queues of its own
                     _free_locks(self)
         finally:
@@ -515,7 +523,9 @@ def tapped_iterator(
 
     An iterator with workers asks the sampler twice as it begins, and uses the second answer; one
     without asks once. A sampler may draw random numbers then, or count epochs: it is asked as often
-    as with the ``own_in_flight`` batches of the loader's own workers; 0 for none.
+    as with the ``own_in_flight`` batches of the loader's own workers; 0 for none. And as early:
+    with workers as the iterator is made, without with its first batch. Between these a loop may
+    begin another loader, as ``zip`` does, that draws from the same random numbers.
 
     Where the loader has workers of its own, and the iterator none, an iterable dataset begins with
     the first batch, as in a worker, and by the random numbers that ``wrap`` has for it. What it
@@ -525,7 +535,7 @@ def tapped_iterator(
     name = _BATCH_ITERATOR[1] if workers else "_SingleProcessDataLoaderIter"
     iterator = object.__new__(_tuned_class(_find(_BATCH_ITERATOR[0], name)))
     in_flight = workers * (loader.prefetch_factor or 0)
-    live = _Live(workers, in_flight, own=max(1, own_in_flight), freely=_asked_freely(loader))
+    live = _Live(workers, in_flight, own=own_in_flight, freely=_asked_freely(loader))
     first = -1 if workers else 0  # with workers an iterator is reset as it is made
     vars(iterator).update({_LIVE: live, _TAP: tap, _EPOCH: first, _DRAWN: 0})
     vars(iterator).update({_SEEDED: wrap is not None, _ASKED_ONCE: not own_in_flight})
@@ -539,6 +549,8 @@ def tapped_iterator(
     if own_in_flight and not (workers or late):
         iterator._sampler_iter = iter(iterator._index_sampler)
         live.fetcher = iterator._dataset_fetcher
+        with contextlib.suppress(StopIteration):
+            live.held.append(iterator._next_index())
     return iterator
 
 

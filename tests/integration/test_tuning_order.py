@@ -468,6 +468,27 @@ def test_a_sampler_is_asked_as_often_with_workers_as_without(
     assert not changing.tuning.off
 
 
+@pytest.mark.parametrize(("workers", "script"), [(0, Hiring), (1, Sparing)])
+def test_loaders_that_are_begun_before_one_is_asked_draw_in_turn_as_without(
+    monkeypatch: pytest.MonkeyPatch, workers: int, script: type[Scripted]
+) -> None:
+    """Workers have a shuffle draw as it begins, and without them it draws with the first batch."""
+    monkeypatch.setattr(tuned, "Control", script)
+    monkeypatch.setattr(tuned, "_SHORT_EPOCH", 0)
+
+    def drawn(*made: Any) -> tuple[list[Any], float]:
+        torch.manual_seed(3)
+        epochs = [list(zip(*made, strict=True)) for _ in range(3)]
+        shown = [[numbers(pair) for pair in epoch] for epoch in epochs]
+        return shown, float(torch.rand(()))
+
+    options: dict[str, Any] = {"num_workers": workers, "shuffle": True, "generator": None}
+    plain, other, changing = (loader(Numbers(draws=False), **options) for _ in range(3))
+    dlprof.tune(changing, max_workers=4)
+    assert drawn(changing, other) == drawn(plain, other)
+    assert len(internals.workers_of(iter(changing))) == script.settings[0].workers
+
+
 def augmented(**options: Any) -> list[list[list[list[float]]]]:
     torch.manual_seed(11)
     made = loader(**{k: v for k, v in options.items() if k != "max_workers"})

@@ -993,6 +993,19 @@ def test_the_end_waits_for_no_lock_that_nobody_frees(
     assert not any(worker.is_alive() for worker in workers)
 
 
+def test_as_python_exits_nobody_looks_at_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python empties modules by then, and torch leaves workers to those that end with it."""
+    batches: Any = iter(dlprof.tune(loader(Waiting(), shuffle=False), max_workers=4))
+    next(batches)
+    with monkeypatch.context() as exiting:
+        exiting.setattr("torch.utils.data._utils.python_exit_status", True)
+        exiting.setattr(internals, "contextlib", None)
+        internals.shut_down(batches)
+    assert all(worker.is_alive() for worker in internals.workers_of(batches))
+    internals.shut_down(batches)
+    assert not any(worker.is_alive() for worker in internals.workers_of(batches))
+
+
 class Running(Numbers):
     """Runs a program, and says whether Ctrl-C is ignored then."""
 
