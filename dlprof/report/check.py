@@ -8,6 +8,7 @@ import json
 import math
 import re
 import secrets
+import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree as ET
@@ -192,8 +193,10 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unconfirmed" in reasons:
         larger = f"--budget{needed}" if needed else "a larger --budget"
         return f"Check again with {larger}: two new pairs of processes may agree"
-    record = "Record runs on this machine with dlprof baseline update FILE"
-    return record if check.state == "no_baseline" else ""
+    if check.state != "no_baseline":
+        return ""
+    file, target = (shlex.quote(short(text)) for text in (check.base.name, check.target.target))
+    return f"Record runs on this machine: dlprof baseline update {file} {target}"
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
