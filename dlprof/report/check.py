@@ -193,10 +193,9 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unconfirmed" in reasons:
         larger = f"--budget{needed}" if needed else "a larger --budget"
         return f"Check again with {larger}: two new pairs of processes may agree"
-    if check.state != "no_baseline":
-        return ""
     file, target = (shlex.quote(short(text)) for text in (check.base.name, check.target.target))
-    return f"Record runs on this machine: dlprof baseline update {file} {target}"
+    record = f"Record runs on this machine: dlprof baseline update {file} {target}"
+    return record if check.state == "no_baseline" else ""
 
 
 GIVE_DOCUMENT = "Give a document that dlprof check --json printed."

@@ -32,7 +32,7 @@ from dlprof.targets.faults import (
     type_name,
     user_traceback,
 )
-from dlprof.targets.grammar import TargetSpec
+from dlprof.targets.grammar import TargetSpec, find_file
 from dlprof.targets.parts import (
     KEYWORDS,
     NOT_A_SCRIPT,
@@ -500,7 +500,7 @@ def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
     """Import the module of a target and return the attribute that it names, whatever that is."""
     directory = directory or Path.cwd()
     if spec.kind == "file":
-        module = _import_file(spec, (directory / spec.source).resolve())
+        module = _import_file(spec, find_file(spec, directory))
     else:
         _put_first_on_path(directory)
         module = _import(spec, spec.source)
@@ -521,13 +521,6 @@ def module_name(path: Path) -> tuple[Path, str]:
 
 
 def _import_file(spec: TargetSpec, path: Path) -> ModuleType:
-    if not path.exists():
-        raise TargetError(
-            f"There is no file {spec.source!r}.",
-            hint="Give a path that exists, relative to the working directory.",
-        )
-    if not path.is_file():
-        raise TargetError(f"{spec.source!r} is not a file.", hint="Name a .py file.")
     root, name = module_name(path)
     if "." in path.stem:
         raise TargetError(
