@@ -25,6 +25,7 @@ from dlprof.targets.adapters import Adapted, adapt, call_by, call_of
 from dlprof.targets.arguments import named_parameters, signature_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
+    NOT_A_SCRIPT,
     one_line,
     own_attributes,
     raised_outside,
@@ -35,7 +36,6 @@ from dlprof.targets.faults import (
 from dlprof.targets.grammar import TargetSpec, find_file
 from dlprof.targets.parts import (
     KEYWORDS,
-    NOT_A_SCRIPT,
     Factory,
     LoaderParts,
     core_of,
