@@ -516,7 +516,7 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
 
     class Data:
         def setup(self, stage: str) -> None:
-            self.numbers = Numbers() if stage == "fit" else None
+            self.numbers = Numbers(10 if stage == "fit" else 0)
 
         def train_dataloader(self) -> DataLoader[int]:
             return DataLoader(self.numbers)
@@ -530,7 +530,7 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
         "Data": Data,
     }
     for name, make in makes.items():
-        hint = fault(lambda make=make, name=name: build_from_object(make, text=f"data:{name}")).hint
+        hint = fault(functools.partial(build_from_object, make, text=f"data:{name}")).hint
         wanted, _, code = hint.partition(": ")
         assert wanted == "Name a function that returns one"
         names = dict(makes)

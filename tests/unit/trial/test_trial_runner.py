@@ -15,6 +15,7 @@ from dlprof.targets.grammar import parse_target
 from dlprof.trial import launch as launch_module
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
+from dlprof.trial.hangs import parse_stacks
 from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
 from dlprof.trial.nodes import Link, Nodes, Ranks
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
@@ -346,8 +347,8 @@ def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
     own = launch_module.__file__
     stack = f'Thread 0x01 (most recent call first):\n  File "{file}", line 725 in wait\n'
     stack += f'  File "/train.py", line 25 in main\n  File "{own}", line 9 in _call\n'
-    found = launch_module.hangs.parse_stacks(stack)
-    monkeypatch.setattr(launch_module.hangs, "collect", lambda pids, _log: {pids[0]: found})
+    found = parse_stacks(stack)
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda pids, _log: {pids[0]: found})
     with open_log(tmp_path / "log") as log:
         log.write(stack.encode())
         log.flush()
