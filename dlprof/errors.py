@@ -24,14 +24,21 @@ class ExitCode(enum.IntEnum):
 
 
 def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
-    """Asks for the names nearest to what was typed; empty where none is as near as ``cutoff``.
+    """Asks for the names nearest to what was typed, or for the only one that it is a part of.
+
+    Empty where none is as near as ``cutoff``.
 
     >>> did_you_mean("num_worker", ["num_workers", "seed"])
     'Did you mean num_workers?'
+    >>> did_you_mean("titan", ["8x-titan-rtx-shared", "4090-box"])
+    'Did you mean 8x-titan-rtx-shared?'
     """
     from difflib import get_close_matches  # where something is wrong
 
-    close = get_close_matches(typed, known, most, cutoff)
+    names = list(known)
+    close = get_close_matches(typed, names, most, cutoff)
+    within = [name for name in names if typed and typed in name]
+    close = close or (within if len(within) == 1 else [])
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
 

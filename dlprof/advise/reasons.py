@@ -762,6 +762,7 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         known = f"nothing was measured on {name}: only its cores and memory are known"
         tried = [trial.config for trial in run.completed]
         left = f"more workers than {max(each.num_workers for each in tried)}"
+        left += "" if run.calibration else " (a run of dlprof profile predicts them)"
         # That which all trials were given is no choice.
         left += ", other batch sizes" if {e.batch_size for e in tried} == {size} != {None} else ""
         yield "low", f"{known}; not considered: {left}"

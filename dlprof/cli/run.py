@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -121,7 +122,7 @@ def run(  # noqa: PLR0913 - one for each option
         name, folder = script[0], program.folder
     else:
         name, folder = module, str(Path.cwd())
-    document = None if json_file is None else _ranked(json_file, rank)
+    began_in, document = Path.cwd(), None if json_file is None else _ranked(json_file, rank)
     on_screen = not asked.quiet and (rank is None or rank.rank == 0)
     header = new_header(name)
     moment = job_moment(os.environ, launcher_of(os.getpid()))
@@ -132,7 +133,7 @@ def run(  # noqa: PLR0913 - one for each option
     watched = ScriptRun(
         header=header,
         rank=rank,
-        show=lambda run: _report(run, document, on_screen=on_screen),
+        show=lambda run: _report(run, document, began_in, on_screen=on_screen),
         clock=time.perf_counter_ns,
         follow=follow and not tune,
         headroom=headroom,
@@ -165,7 +166,7 @@ def _ranked(path: Path, rank: Rank | None) -> Path:
     return (path if rank is None else rank.file(path)).absolute()
 
 
-def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
+def _report(run: Run, json_file: Path | None, began_in: Path, *, on_screen: bool) -> None:
     from dlprof.report.script import script_document, script_report
 
     if json_file is not None:
@@ -176,5 +177,7 @@ def _report(run: Run, json_file: Path | None, *, on_screen: bool) -> None:
                 warning = f"dlprof: {json_file} can't be written: {error.strerror}."
                 click.echo(warning, file=sys.__stderr__)
     if on_screen:
+        if run.path and Path(run.path).is_relative_to(began_in):  # as the user's shell finds it
+            run = dataclasses.replace(run, path=str(Path(run.path).relative_to(began_in)))
         with contextlib.suppress(OSError, ValueError):
             options.print_report(script_report(run))

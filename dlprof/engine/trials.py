@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dlprof.advise import thresholds as at
@@ -59,7 +60,7 @@ from dlprof.search.space import (
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.store import RunWriter
 from dlprof.targets.builtin.options import DlioOptions, options_of, prepare
-from dlprof.targets.grammar import TargetSpec, parse_target
+from dlprof.targets.grammar import TargetSpec, find_file, parse_target
 from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runner import TrialRunner
@@ -488,6 +489,8 @@ def opened_runner(
             spec = parse_target(settings.target)
             if spec.kind == "builtin":
                 prepare(spec, listener.preparing, arguments=settings.arguments)
+            elif spec.kind == "file":
+                find_file(spec, Path.cwd())  # before torch is imported, which takes seconds
         else:
             path = directory / "target.pickle"
             path.write_bytes(pickled)

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import secrets
+import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree as ET
@@ -192,7 +193,8 @@ def advice(check: CheckReport) -> str:
     if check.state == "inconclusive" and "unconfirmed" in reasons:
         larger = f"--budget{needed}" if needed else "a larger --budget"
         return f"Check again with {larger}: two new pairs of processes may agree"
-    record = "Record runs on this machine with dlprof baseline update FILE"
+    file, target = (shlex.quote(short(text)) for text in (check.base.name, check.target.target))
+    record = f"Record runs on this machine: dlprof baseline update {file} {target}"
     return record if check.state == "no_baseline" else ""
 
 

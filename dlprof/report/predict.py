@@ -150,6 +150,11 @@ def _limit(forecast: Forecast, picked: ForecastRow) -> str:
     waits = bound == "step" and wait is not None and wait > FED_WAIT_FRACTION
     if not picked.config.num_workers and (waits or bound == "main"):
         return "the main process loads each batch itself"
+    _, restarting = wait_parts(0.0, _restarts(picked.prediction))
+    if picked.config.num_workers and restarting > 100 - restarting:
+        again = ", as workers start again: persistent_workers=True keeps them"
+        again = "" if picked.config.persistent_workers else again
+        return f"epoch restarts ({restarting}% of the time){again}"
     if waits and wait is not None:
         within, restarting = wait_parts(wait, _restarts(picked.prediction))
         parts = {"the training step": 100 - within - restarting}

@@ -600,8 +600,9 @@ def _case_text(name: str) -> str:
 
 
 def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
-    names = {"present": "yours", "tie": "as fast"}
     for each in advice.alternatives:
+        cheaper = each.config.cost_key < advice.config.cost_key  # in the words of ``bar_notes``
+        names = {"present": "yours", "tie": "perhaps as fast" if cheaper else "as fast"}
         rate = rate_text(each.expected.samples_per_s) + _speed(advice, each.config, each.speed)
         yield f"{names.get(each.relation, each.relation)}: {each.config.text}: {rate}"
 

@@ -52,6 +52,10 @@ def bind_arguments(
         listed = ", ".join(repr(key) for key in missing)
         texts = " ".join(f"--arg {key}=..." for key in missing)
         hint = f"Add {texts}, or name a function without arguments that calls it."
+        owner = name.rpartition(".")[0]
+        if owner and missing[0] == "self":
+            hint = "It is a method, which an instance has. Name a function that makes one and "
+            hint += f"calls it, or the class, {owner}, where it is Lightning's."
         raise TargetError(
             f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
         )

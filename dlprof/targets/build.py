@@ -22,8 +22,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from dlprof.errors import TargetError, did_you_mean
 from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
 from dlprof.targets.adapters import Adapted, adapt, as_it_is, call_by, call_of
+from dlprof.targets.arguments import named_parameters, signature_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
+    NOT_A_SCRIPT,
     one_line,
     own_attributes,
     raised_outside,
@@ -31,10 +33,9 @@ from dlprof.targets.faults import (
     type_name,
     user_traceback,
 )
-from dlprof.targets.grammar import TargetSpec
+from dlprof.targets.grammar import TargetSpec, find_file
 from dlprof.targets.parts import (
     KEYWORDS,
-    NOT_A_SCRIPT,
     Factory,
     LoaderParts,
     core_of,
@@ -119,7 +120,7 @@ def build_from_object(
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable."""
     arguments = arguments or {}
-    factory = None
+    factory, called = None, "" if text == "<object>" else text.rpartition(":")[2]
     if (
         callable(found)
         and not isinstance(found, Dataset | DataLoader)
@@ -133,6 +134,8 @@ def build_from_object(
         )
         found = factory.first_call()
         source = f"{factory.name} returned"
+        called = factory.name.rpartition("<locals>.")[2]
+        called = called.replace("()", "(...)") if arguments else called
     elif arguments:
         raise TargetError(
             f"--arg {next(iter(arguments))} is given, but {text!r} is not callable: it is "
@@ -148,8 +151,9 @@ def build_from_object(
     try:
         parts = None if made else _parts_of(found, factory, source, batch_size)
     except TargetError as error:
+        hint = _one_of(found, called) or error.hint
         raise TargetError(
-            f"{error.message} {misfit}".strip(), hint=error.hint, traceback=error.traceback
+            f"{error.message} {misfit}".strip(), hint=hint, traceback=error.traceback
         ) from error
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
@@ -279,7 +283,7 @@ def _parts_of(
         return None
     what = type_name(found)
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):
-        what = f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
+        what = f"a {type(found).__name__} of {len(found)}"
     if isinstance(found, Iterator):
         raise TargetError(
             f"{source} an iterator, which gives one epoch only: {what}.",
@@ -359,10 +363,38 @@ def _is_dataset(found: object) -> bool:
 
 
 def _is_collection_of_targets(found: object) -> bool:
-    """Whether it is several targets, as in ``return train, val``."""
-    if not isinstance(found, list | tuple) or not found:
-        return False
-    return isinstance(found[0], Dataset | DataLoader)
+    """Whether it holds targets, as in ``return train, val`` or ``return loader, classes``."""
+    return isinstance(found, list | tuple) and any(map(_is_target, found))
+
+
+def _is_target(found: object) -> bool:
+    return isinstance(found, Dataset | DataLoader)
+
+
+def _one_of(found: object, called: str) -> str:
+    """The function to write where a target holds several loaders or makes one when it is asked.
+
+    Empty where it holds none. ``called`` is the code that gives the target.
+    """
+    if not called or _is_target(found) or isinstance(found, type):
+        return ""
+    held: Iterable[tuple[str, object]] = ()
+    if callable(getattr(found, "train_dataloader", None)):  # as Lightning's have it
+        setup = getattr(found, "setup", None)
+        stage = "'fit'" if callable(setup) and named_parameters(signature_of(setup)) else ""
+        ready = f" data.setup({stage});" if callable(setup) else ""
+        code = f"data = {called};{ready} return data.train_dataloader()"
+        return f"Name a function that returns one: def train_loader(): {code}"
+    if isinstance(found, Mapping):
+        held = ((f"[{key!r}]", each) for key, each in found.items())
+    elif isinstance(found, list | tuple):
+        held = ((f"[{place}]", each) for place, each in enumerate(found))
+    else:
+        held = ((f".{name}", each) for name, each in own_attributes(found).items())
+    own = next((place for place, each in held if _is_target(each)), None)
+    if own is None:
+        return ""
+    return f"Name a function that returns one: def train_loader(): return {called}{own}"
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:
@@ -468,7 +500,7 @@ def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
     """Import the module of a target and return the attribute that it names, whatever that is."""
     directory = directory or Path.cwd()
     if spec.kind == "file":
-        module = _import_file(spec, (directory / spec.source).resolve())
+        module = _import_file(spec, find_file(spec, directory))
     else:
         _put_first_on_path(directory)
         module = _import(spec, spec.source)
@@ -489,13 +521,6 @@ def module_name(path: Path) -> tuple[Path, str]:
 
 
 def _import_file(spec: TargetSpec, path: Path) -> ModuleType:
-    if not path.exists():
-        raise TargetError(
-            f"There is no file {spec.source!r}.",
-            hint="Give a path that exists, relative to the working directory.",
-        )
-    if not path.is_file():
-        raise TargetError(f"{spec.source!r} is not a file.", hint="Name a .py file.")
     root, name = module_name(path)
     if "." in path.stem:
         raise TargetError(
@@ -545,10 +570,13 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         # Where the target's module is missing, and not one that it needs.
         if missing and f"{name}.".startswith(f"{missing}.") and not raised_outside(error):
+            hint = "The working directory is searched first; for a file write path/to/file.py:"
+            hint += f"{spec.attr}, and install what the module's package needs."
+            if folder := _folder_of(missing):  # as of a project with a src layout
+                hint = f"It is in {folder}/: write PYTHONPATH={folder} before dlprof, or install "
+                hint += "the project: pip install -e ."
             raise TargetError(
-                f"There is no module {missing!r} (target {spec.text!r}).",
-                hint="The working directory is searched first; for a file write path/to/file.py:"
-                f"{spec.attr}, and install what the module's package needs.",
+                f"There is no module {missing!r} (target {spec.text!r}).", hint=hint
             ) from None
         hint = "Import it in a Python prompt to see the error alone."
         if missing:
@@ -558,6 +586,14 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
             hint += f"package.module:{spec.attr}."
         said = f"{spec.source!r} was found, but importing it failed:"
         raise target_fault(said, error, hint) from error
+
+
+def _folder_of(module: str) -> str:
+    """The folder in the working directory that holds a module; empty where none does."""
+    for found in (f"*/{module}/__init__.py", f"*/{module}.py", f"*/{module}/*.py"):
+        for path in sorted(Path().glob(found)):
+            return path.parts[0]
+    return ""
 
 
 def _attribute(spec: TargetSpec, module: ModuleType) -> object:

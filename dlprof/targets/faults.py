@@ -14,6 +14,7 @@ from dlprof.errors import TargetError
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 """What the file names of dlprof's own frames begin with."""
+NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 
 
 def user_traceback(error: BaseException) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
-from dlprof.errors import UsageError, did_you_mean
+from dlprof.errors import TargetError, UsageError, did_you_mean
 
 BUILTINS = ("images", "voc", "shards", "text", "synthetic", "dlio")
 """Names of the built-in workloads; a module of the same name is reached through its file."""
@@ -67,6 +68,23 @@ def parse_target(text: str) -> TargetSpec:
     return TargetSpec(text=text, kind="module", source=source, attr=attr)
 
 
+def find_file(spec: TargetSpec, directory: Path) -> Path:
+    """The file that a target names.
+
+    Raises:
+        TargetError: There is none.
+    """
+    path = (directory / spec.source).resolve()
+    if not path.exists():
+        raise TargetError(
+            f"There is no file {spec.source!r}.",
+            hint="Give a path that exists, relative to the working directory.",
+        )
+    if not path.is_file():
+        raise TargetError(f"{spec.source!r} is not a file.", hint="Name a .py file.")
+    return path
+
+
 def _split_attribute(text: str) -> tuple[str, str]:
     """Split at the last colon; a colon that belongs to a drive letter splits nothing."""
     source, colon, attr = text.rpartition(":")
@@ -82,9 +100,13 @@ def _split_attribute(text: str) -> tuple[str, str]:
         raise UsageError(
             f"{attr!r} in the target {text!r} is not the name of an attribute.", hint=_FORMS
         )
+    hint = did_you_mean(text, BUILTINS) or _FORMS
+    if "/" in text or "\\" in text:  # as the folder of the data
+        hint = "Name the code that loads it, a Dataset or a function that returns one: "
+        hint += "path/to/file.py:name."
     raise UsageError(
         f"{text.rstrip(':')!r} is not a built-in target, and names no attribute of a module.",
-        hint=did_you_mean(text, BUILTINS) or _FORMS,
+        hint=hint,
     )
 
 

@@ -25,7 +25,7 @@ from dlprof.errors import TargetError
 from dlprof.internals import iterator_class, kept_iterator
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
-from dlprof.targets.faults import target_fault
+from dlprof.targets.faults import NOT_A_SCRIPT, target_fault
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
 SWEPT: Mapping[str, Any] = {
@@ -391,7 +391,6 @@ def _exchanged(value: Any, old: DataLoader[Any], new: DataLoader[Any], depth: in
     return with_inner(value, old, new, depth)
 
 
-NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 """What to do about a target that is a whole training."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import socket
@@ -16,6 +17,7 @@ from typing import IO, cast
 from dlprof.errors import TargetError
 from dlprof.records import Failure, Target
 from dlprof.records.codec import MismatchError, from_json
+from dlprof.targets.faults import NOT_A_SCRIPT, without_own_lines
 from dlprof.trial import hangs
 from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
@@ -157,11 +159,16 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
             answer = Received(process.source, None)
     log = cast(TrialLog, process.log)
     if answer is None:
-        hangs.collect([process.pid], log)
+        stacks = itertools.chain(*hangs.collect([process.pid], log).values())
+        files = [frame.file for stack in stacks for frame in stack]
+        trains = any("/torch/utils/data/" in file or "/torch/optim/" in file for file in files)
+        hint = f"Raise {limit} if it takes that long; the stack shows what it waits for."
+        if trains:  # as the main function of a script
+            hint = f"It loads batches or trains. {NOT_A_SCRIPT} Otherwise raise {limit}."
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
-            hint=f"Raise {limit} if it takes that long; the stack shows what it waits for.",
-            traceback=last_lines(log.text()),
+            hint=hint,
+            traceback=last_lines(without_own_lines(log.text())),
         )
     if answer.message is None:
         raise BuilderDiedError(process.status(_QUIT_S), log)

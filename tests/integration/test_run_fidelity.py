@@ -110,10 +110,11 @@ def test_a_script_finds_what_python_gives_it(words: list[str], tmp_path: Path) -
 
 
 def test_a_script_without_loaders_is_reported_as_such(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('hi')")
+    (tmp_path / "train.py").write_text("print('hi'); import os; os.chdir('/')")
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.stdout == b"hi\n"
     assert b"did not import torch.utils.data" in done.stderr
+    assert b"dlprof report run.dlprof.jsonl -v" in done.stderr  # as the user's shell finds it
     run = read_run(tmp_path / "run.dlprof.jsonl")
     assert run.watched == ()
     assert run.script is not None

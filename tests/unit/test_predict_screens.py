@@ -247,6 +247,17 @@ def test_workers_that_persist_are_what_may_be_faster_where_restarts_take_long() 
     assert better == [config(7, persistent_workers=True)]
 
 
+def test_workers_that_start_again_for_most_of_the_time_are_not_busy_all_the_time() -> None:
+    costs = calibration(
+        cpu=0.003, io=0.13, startup_s={"default": (1.0, 0.5)}, turnover_s={"default": 2.0}
+    )
+    run = calibrated(costs, target=target(length=320, batches_per_epoch=10))
+    text = " ".join(screen(run, 80, workers="4").split())
+    assert "busy with a batch all the time" not in text
+    assert "Bottleneck epoch restarts (" in text
+    assert "as workers start again: persistent_workers=True keeps them" in text
+
+
 def test_the_bottleneck_is_what_the_step_waits_for() -> None:
     waits = calibrated(calibration(cpu=0.001, receive=0.02))
     text = screen(waits, 80, step_s=0.03, workers="4")

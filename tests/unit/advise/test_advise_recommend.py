@@ -517,7 +517,7 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     assert answer.confidence == "low"
     assert answer.confidence_reason == (
         "nothing was measured on small: only its cores and memory are known; "
-        "not considered: more workers than 8"
+        "not considered: more workers than 8 (a run of dlprof profile predicts them)"
     )
     assert not any(each.measured for each in answer.rates)
     assert "dlprof sweep" in answer.measure_there[0].command

@@ -99,3 +99,13 @@ def test_an_option_of_another_command_is_named_with_it(
 ) -> None:
     assert dlprof(words, {}) == 2
     assert hint in capsys.readouterr().err
+
+
+def test_a_target_file_that_is_not_there_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Importing torch takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dlprof.engine.trials.TrialRunner", None)
+    assert dlprof(["sweep", "my_data.py:make"], {}) == 2
+    assert "There is no file 'my_data.py'" in capsys.readouterr().err

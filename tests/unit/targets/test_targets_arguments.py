@@ -121,6 +121,16 @@ def test_missing_arguments_are_named() -> None:
         bind(make, root="/")
 
 
+def test_a_method_of_a_class_needs_an_instance_and_no_arg() -> None:
+    class Module:
+        def train_dataloader(self) -> None: ...
+
+    with pytest.raises(TargetError, match="needs the argument 'self'") as caught:
+        bind_arguments(Module.train_dataloader, {}, {}, name="Module.train_dataloader()")
+    assert "--arg" not in caught.value.hint
+    assert "the class, Module," in caught.value.hint
+
+
 def test_positional_only_parameters_are_passed_by_position() -> None:
     def make(root: str, n: int, /, *, flip: bool) -> None: ...
 

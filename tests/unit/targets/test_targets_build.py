@@ -6,6 +6,7 @@ import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -494,7 +495,8 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         (lambda: None, "returned neither a Dataset nor a DataLoader: NoneType"),
         (lambda: Numbers, "neither a Dataset nor a DataLoader"),
         (lambda: (n for n in range(3)), "an iterator, which gives one epoch only: generator"),
-        (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
+        (lambda: (Numbers(), Numbers()), "a tuple of 2"),
+        (lambda: (5, DataLoader(Numbers())), "neither a Dataset nor a DataLoader: a tuple of 2"),
         (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),
         (Halves(), "Halves raised TypeError: 'float' object"),
@@ -507,6 +509,33 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
 )
 def test_what_is_no_target_is_named(found: object, part: str) -> None:
     assert part in fault(lambda: build_from_object(found)).message
+
+
+def test_where_several_are_made_the_function_to_write_is_shown() -> None:
+    """What the hint shows is code: it gives a loader that can be measured."""
+
+    class Data:
+        def setup(self, stage: str) -> None:
+            self.numbers = Numbers(10 if stage == "fit" else 0)
+
+        def train_dataloader(self) -> DataLoader[int]:
+            return DataLoader(self.numbers)
+
+    both = DataLoader(Numbers()), DataLoader(Numbers(20))
+    makes: dict[str, Callable[..., object]] = {
+        "a_pair": lambda: both,
+        "a_loader_and_a_number": lambda: (5, both[0]),
+        "by_name": lambda: {"classes": 5, "train": both[0]},
+        "as_attributes": lambda: SimpleNamespace(batch_size=4, train=both[0]),
+        "Data": Data,
+    }
+    for name, make in makes.items():
+        hint = fault(functools.partial(build_from_object, make, text=f"data:{name}")).hint
+        wanted, _, code = hint.partition(": ")
+        assert wanted == "Name a function that returns one"
+        names = dict(makes)
+        exec(code, names)  # what the user is to paste
+        assert build_from_object(names["train_loader"]).target.length == 10, name
 
 
 def test_a_property_of_a_class_is_that_of_an_instance() -> None:

@@ -97,6 +97,12 @@ def test_a_misspelt_built_in_is_guessed() -> None:
     assert caught.value.hint == "Did you mean images?"
 
 
+def test_the_folder_of_the_data_is_no_built_in() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target("data/images")
+    assert "path/to/file.py:name" in caught.value.hint
+
+
 @given(st.text())
 def test_any_text_is_a_target_or_a_usage_error(text: str) -> None:
     try:

@@ -106,6 +106,16 @@ def test_a_missing_module_and_a_missing_submodule(tmp_path: Path) -> None:
     assert "no module 'dlp_pkg.gone'" in fault(tmp_path, "dlp_pkg.gone:x").message
 
 
+def test_a_module_in_a_src_folder_is_found_with_the_path_that_the_hint_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "src" / "dlp_laid" / "data.py", "x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert "PYTHONPATH=src" in fault(tmp_path, "dlp_laid.data:x").hint
+    monkeypatch.syspath_prepend("src")
+    assert load(tmp_path, "dlp_laid.data:x") == 1
+
+
 def test_a_relative_import_in_a_folder_that_is_no_package_says_what_to_do(tmp_path: Path) -> None:
     write(tmp_path / "dlp_top" / "mod.py", "from .other import X\n")
     assert "__init__.py" in fault(tmp_path, "dlp_top/mod.py:X").hint

@@ -15,6 +15,7 @@ from dlprof.targets.grammar import parse_target
 from dlprof.trial import launch as launch_module
 from dlprof.trial import runner as runner_module
 from dlprof.trial.failures import ResourceLimitError
+from dlprof.trial.hangs import parse_stacks
 from dlprof.trial.launch import BuilderDiedError, Built, LocalRank
 from dlprof.trial.nodes import Link, Nodes, Ranks
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
@@ -330,6 +331,35 @@ def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
         with pytest.raises(BuilderDiedError, match="SIGTERM"):
             launch_module.built_by(process, 120.0)  # type: ignore[arg-type] # as much as is asked
     assert process.ended
+
+
+@pytest.mark.parametrize(
+    ("file", "advised"), [("/torch/utils/data/dataloader.py", True), ("/lib/socket.py", False)]
+)
+def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
+    file: str, advised: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Trains:
+        pid, source = 99_999_999, "launcher"
+
+        def answer(self, _patience_s: float) -> None: ...
+
+    own = launch_module.__file__
+    stack = f'Thread 0x01 (most recent call first):\n  File "{file}", line 725 in wait\n'
+    stack += f'  File "/train.py", line 25 in main\n  File "{own}", line 9 in _call\n'
+    found = parse_stacks(stack)
+    monkeypatch.setattr("dlprof.trial.hangs.collect", lambda pids, _log: {pids[0]: found})
+    with open_log(tmp_path / "log") as log:
+        log.write(stack.encode())
+        log.flush()
+        process = Trains()
+        process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
+        with pytest.raises(TargetError, match="did not end within") as caught:
+            launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type]
+    assert ("dlprof run" in caught.value.hint) == advised
+    assert "--budget" in caught.value.hint
+    assert "/train.py" in caught.value.traceback
+    assert own not in caught.value.traceback
 
 
 def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:
