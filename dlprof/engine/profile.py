@@ -12,7 +12,7 @@ from typing import Any
 from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
-from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
+from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.trials import (
     Deadline,
@@ -38,7 +38,6 @@ from dlprof.records import (
     DatasetWeight,
     Diagnosis,
     Failure,
-    Purpose,
     Run,
     Timeline,
     TrialCost,
@@ -148,7 +147,6 @@ class _Profile(Measuring):
 
     config: Config
     cost: TrialCost
-    roles: list[Role] = dataclasses.field(default_factory=list)  # what each trial was for
     weight: DatasetWeight | None = None
 
     def run(self, outlook: Outlook) -> Run:
@@ -194,7 +192,6 @@ class _Profile(Measuring):
     def _observe(self, outlook: Outlook) -> EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
-            self.roles.append("present")
             self.skip(self.config, fault)
             return "complete"
         self._weigh(limit_s=self.deadline.left_s / 10)
@@ -225,9 +222,9 @@ class _Profile(Measuring):
         request = self.request(
             experiment.config,
             experiment.trial_s,
-            cold_cache=experiment.role == "cold" or self.settings.cold_cache,
+            cold_cache=experiment.purpose == "cold" or self.settings.cold_cache,
             turnover=experiment.turnover and self._restarts_in_time(experiment),
-            explain=experiment.explain,
+            explain=experiment.purpose == "explain",
             any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
         limit_s = max(cut_s, least_s)
@@ -244,12 +241,10 @@ class _Profile(Measuring):
         # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
         if cut and trial.wall_s >= limit_s and limit_s < self.settings.timeout_s:
             trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
-        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
-        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
+        trial = dataclasses.replace(trial, purpose=experiment.purpose)
         timeline = None
-        if experiment.role == "present":
+        if experiment.config == self.config:
             timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.roles.append(experiment.role)
         self.keep(trial, explanation_of(message, trial), timeline)
         self.listener.trial_ended(self.raw.trials[-1])
         return True
@@ -273,8 +268,7 @@ class _Profile(Measuring):
             return evidence
         traced = (o for o in evidence.observations if o.explanation is evidence.explained)
         plain = [
-            Observation(role="present", trial=dataclasses.replace(each.trial, purpose="measure"))
-            for each in traced
+            Observation(trial=dataclasses.replace(each.trial, purpose="measure")) for each in traced
         ]
         return dataclasses.replace(evidence, observations=(*evidence.observations, *plain))
 
@@ -350,8 +344,8 @@ class _Profile(Measuring):
         ranks = self.header.launched  # of one of which the trials' figures are
         explained = {each.trial_id: each for each in self.so_far.explanations}
         observations = tuple(
-            Observation(role=role, trial=trial, explanation=explained.get(trial.id))
-            for role, trial in zip(self.roles, self.so_far.trials, strict=False)
+            Observation(trial=each, explanation=explained.get(each.id))
+            for each in self.so_far.trials
         )
         evidence = Evidence(
             machine=machine.shared_by(ranks),

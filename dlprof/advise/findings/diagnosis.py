@@ -284,7 +284,7 @@ def growth_in(run: Run) -> tuple[Finding, ...]:
     for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
         own = (trial for trial in run.trials if trial.config == config)
         known = ((each, shown if each.id == shown.trial_id else None) for each in own)
-        seen = (Observation(role="present", trial=one, explanation=found) for one, found in known)
+        seen = (Observation(trial=one, explanation=found) for one, found in known)
         view = Evidence(
             machine=run.header.machine,
             target=run.header.target,
