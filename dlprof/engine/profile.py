@@ -21,7 +21,6 @@ from dlprof.engine.trials import (
     SweepListener,
     as_stated,
     calibrated,
-    explanation_of,
     look_at,
     new_header,
     opened_runner,
@@ -39,7 +38,7 @@ from dlprof.records import (
     Diagnosis,
     Failure,
     Run,
-    Timeline,
+    Trial,
     TrialCost,
 )
 from dlprof.records.run import EndReason
@@ -216,7 +215,6 @@ class _Profile(Measuring):
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
-        spent_s = self.deadline.elapsed_s
         if self.raw.trials and cut_s < least_s:
             return False
         request = self.request(
@@ -227,27 +225,14 @@ class _Profile(Measuring):
             explain=experiment.purpose == "explain",
             any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
-        limit_s = max(cut_s, least_s)
-        found = self.measured(
+        return self.measure(
             request,
+            experiment.purpose,
             repetition=experiment.repetition,
-            wall_s=limit_s,
+            wall_s=max(cut_s, least_s),
             total_s=max(self.deadline.budget_s, self.deadline.elapsed_s),
+            timed=experiment.config == self.config,
         )
-        if found is None:
-            return False
-        trial, message = found
-        cut = not self.raw.trials and trial.outcome == "timed_out"
-        # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
-        if cut and trial.wall_s >= limit_s and limit_s < self.settings.timeout_s:
-            trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
-        trial = dataclasses.replace(trial, purpose=experiment.purpose)
-        timeline = None
-        if experiment.config == self.config:
-            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.keep(trial, explanation_of(message, trial), timeline)
-        self.listener.trial_ended(self.raw.trials[-1])
-        return True
 
     def _restarts_in_time(self, experiment: Experiment) -> bool:
         """Whether there is room to time an epoch's end, for which an iterable begins once more.
@@ -287,11 +272,13 @@ class _Profile(Measuring):
         )
         return dataclasses.replace(diagnosis, findings=tuple(findings))
 
-    def _cut_short(self, spent_s: float, took_s: float) -> Failure:
+    def cut_short(self, trial: Trial) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.
 
         Another trial follows its batches.
         """
+        took_s = trial.wall_s
+        spent_s = max(0.0, self.deadline.elapsed_s - took_s)
         enough_s = math.ceil(spent_s + 2 * 2 * took_s + self.deadline.ending_s)
         method, hint = self._evidence().start_method, f"Give --budget {enough_s}s: twice as long"
         hint += " for each of the two trials that it takes."
