@@ -742,8 +742,7 @@ class Evidence:
     @property
     def runnable(self) -> float:
         """The loader's threads that run or could, on average."""
-        delayed = self.usage.run_queue_wait_fraction or 0.0
-        return (self.usage.own_cpu_cores or 0.0) / max(0.01, 1 - delayed)
+        return self.usage.runnable(self.usage.own_cpu_cores)
 
     @property
     def demand(self) -> float:
