@@ -46,6 +46,7 @@ from dlprof.records import (
 )
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.records.run import EndReason
+from dlprof.records.trial import NumaMode
 from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
@@ -620,7 +621,7 @@ class Measuring:
         wall_s: float,
         total_s: float,
         ranks: int | None = None,
-        binding: str | None = None,
+        binding: NumaMode | None = None,
         timed: bool = False,
     ) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it.
