@@ -139,7 +139,7 @@ def first_finding(dataset: Any, workers: int) -> str:
         machine=inspect_machine(),
         target=Target(spec="", kind="iterable", dataset=kind, batch_size=8),
         config=config,
-        observations=(Observation(role="present", trial=trial, explanation=explained),),
+        observations=(Observation(trial=trial, explanation=explained),),
         weight=weigh(loader),
     )
     found = find(evidence)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
-from dlprof.advise.findings.evidence import Evidence, Role
+from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
-from dlprof.records import BatchCosts, Config, TrialCost
+from dlprof.records import BatchCosts, Config, Purpose, TrialCost
 from dlprof.stats.belief import NEAR
 
 _TRYING = "trying "
@@ -23,9 +23,8 @@ class Experiment:
     """One short trial that a profile asks for."""
 
     name: str  # in words, for the progress shown to people
-    role: Role  # what it is for
     config: Config  # what to measure, canonical
-    explain: bool = False  # whether it is traced; its rate is then compared with no other
+    purpose: Purpose = "measure"  # of its trial
     trial_s: float = 1.0  # length of the window
     turnover: bool = False  # whether the end of an epoch is timed as well
     repetition: int = 0  # number of the interleaved block; trials of equal ones are compared
@@ -63,7 +62,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(longer, allowance, left_s)
     if evidence.reads_files and not evidence.trials("cold"):
         name, trial_s = "with a cold page cache", allowance.trial_s
-        cold = Experiment(name=name, role="cold", config=evidence.config, trial_s=trial_s)
+        cold = Experiment(name=name, config=evidence.config, purpose="cold", trial_s=trial_s)
         return _affordable([cold], allowance, left_s)
     block = _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
     # Every other block the other way round, so that drift within one favours nobody.
@@ -79,28 +78,28 @@ def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
     return tuple(
         each.name.removeprefix(_TRYING)
         for each in wanted
-        if each.role == "cold" or (each.role == "variant" and each.config not in tried)
+        if each.purpose == "cold"
+        or (each.purpose == "measure" and each.config not in {evidence.config, *tried})
     )
 
 
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """The present configuration plain, explained, and plain again; calibrations between."""
     now, trial_s, most = evidence.config, allowance.trial_s, allowance.workers
-    plain = Experiment(name="as it is", role="present", config=now, trial_s=trial_s, turnover=True)
+    plain = Experiment(name="as it is", config=now, trial_s=trial_s, turnover=True)
     counts = [n for n in (0, 1, 2) if n != now.num_workers and (most is None or n <= most)]
     few = (dataclasses.replace(now, num_workers=count).canonical() for count in counts)
     calibrations = [
         Experiment(
             name=f"calibration with {config.num_workers} workers",
-            role="calibration",
             config=config,
-            explain=True,
+            purpose="explain",
             trial_s=0.8 * trial_s,
         )
         for config in few
         if not evidence.why_fixed(config) and evidence.integrity.fault(config) is None
     ]
-    traced = dataclasses.replace(plain, name="explained", explain=True)
+    traced = dataclasses.replace(plain, name="explained", purpose="explain")
     # So that memory which grows shows.
     longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=2.0 * trial_s)
     return [plain, traced, *calibrations, longer]
@@ -118,7 +117,7 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     if not may_grow(evidence, rate * trial_s):
         return []
     name, now = "longer, to check for memory growth", evidence.config
-    return [Experiment(name=name, role="present", config=now, trial_s=trial_s, repetition=2)]
+    return [Experiment(name=name, config=now, trial_s=trial_s, repetition=2)]
 
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
@@ -147,14 +146,13 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         wanted_s = (spread / 0.1) ** 2 / evidence.rate
         trial_s = min(2.5 * trial_s, max(trial_s, wanted_s))
     now = evidence.config
-    found = [Experiment(name="as it is", role="present", config=now, trial_s=trial_s)]
+    found = [Experiment(name="as it is", config=now, trial_s=trial_s)]
     for config in configs:
         changed = now.differing(config)
         if "num_workers" in changed:
             changed = [name for name in changed if name != "prefetch_factor"]
         variant = Experiment(
             name=_TRYING + ", ".join(f"{name}={getattr(config, name)}" for name in changed),
-            role="variant",
             config=config,
             trial_s=trial_s,
             # What keeps workers between epochs shows at an epoch's end only.

@@ -793,9 +793,7 @@ def _without_barrier(run: Run, ranks: int, utilization: float) -> Iterator[Witho
     if groups:
         most = 1 / max(1e-9, utilization)
         gains = [
-            statistics.fmean(
-                min(most, 1 / max(1e-9, 1 - (each.barrier_fraction or 0.0))) for each in trial.ranks
-            )
+            statistics.fmean(min(most, each.freed) for each in trial.ranks)
             for trial in groups[min(groups, key=lambda count: (abs(count - ranks), count))]
         ]
         bound = Estimate(value=statistics.median(gains), low=min(gains), high=max(gains))

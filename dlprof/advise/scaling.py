@@ -278,9 +278,7 @@ def _surely_slower(ranks: Sequence[RankFigures], rank: int) -> bool:
     if ranks[rank].loader:
         return _is_late(ranks, rank)
     paces = [
-        each.samples_per_s.times(1 / max(1e-9, 1 - (each.barrier_fraction or 0.0)))
-        for each in ranks
-        if each.samples_per_s is not None
+        each.samples_per_s.times(each.freed) for each in ranks if each.samples_per_s is not None
     ]
     if len(paces) < len(ranks):
         return False

@@ -329,8 +329,7 @@ def threads_of_others(usage: Usage, machine: Machine) -> float | None:
     busy, most = usage.other_cpu_cores, usage.other_runnable
     if busy is None:
         return None
-    runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
-    threads = busy if most is None else max(busy, min(busy / runs, most))
+    threads = busy if most is None else max(busy, min(usage.runnable(busy), most))
     spare = machine.spare_cpus
     return min(threads, max(0.0, busy - spare)) if spare else threads
 

@@ -12,7 +12,7 @@ from typing import Any
 from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
-from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation, Role
+from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.trials import (
     Deadline,
@@ -21,7 +21,6 @@ from dlprof.engine.trials import (
     SweepListener,
     as_stated,
     calibrated,
-    explanation_of,
     look_at,
     new_header,
     opened_runner,
@@ -38,9 +37,8 @@ from dlprof.records import (
     DatasetWeight,
     Diagnosis,
     Failure,
-    Purpose,
     Run,
-    Timeline,
+    Trial,
     TrialCost,
 )
 from dlprof.records.run import EndReason
@@ -148,7 +146,6 @@ class _Profile(Measuring):
 
     config: Config
     cost: TrialCost
-    roles: list[Role] = dataclasses.field(default_factory=list)  # what each trial was for
     weight: DatasetWeight | None = None
 
     def run(self, outlook: Outlook) -> Run:
@@ -194,7 +191,6 @@ class _Profile(Measuring):
     def _observe(self, outlook: Outlook) -> EndReason:
         fault = outlook.faults.get(self.config)
         if fault is not None:
-            self.roles.append("present")
             self.skip(self.config, fault)
             return "complete"
         self._weigh(limit_s=self.deadline.left_s / 10)
@@ -219,40 +215,24 @@ class _Profile(Measuring):
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
-        spent_s = self.deadline.elapsed_s
         if self.raw.trials and cut_s < least_s:
             return False
         request = self.request(
             experiment.config,
             experiment.trial_s,
-            cold_cache=experiment.role == "cold" or self.settings.cold_cache,
+            cold_cache=experiment.purpose == "cold" or self.settings.cold_cache,
             turnover=experiment.turnover and self._restarts_in_time(experiment),
-            explain=experiment.explain,
+            explain=experiment.purpose == "explain",
             any_size=True,  # what an epoch takes is explained, and compared with no other size
         )
-        limit_s = max(cut_s, least_s)
-        found = self.measured(
+        return self.measure(
             request,
+            experiment.purpose,
             repetition=experiment.repetition,
-            wall_s=limit_s,
+            wall_s=max(cut_s, least_s),
             total_s=max(self.deadline.budget_s, self.deadline.elapsed_s),
+            timed=experiment.config == self.config,
         )
-        if found is None:
-            return False
-        trial, message = found
-        cut = not self.raw.trials and trial.outcome == "timed_out"
-        # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
-        if cut and trial.wall_s >= limit_s and limit_s < self.settings.timeout_s:
-            trial = dataclasses.replace(trial, failure=self._cut_short(spent_s, trial.wall_s))
-        purpose: Purpose = "cold" if experiment.role == "cold" else "measure"
-        trial = dataclasses.replace(trial, purpose="explain" if experiment.explain else purpose)
-        timeline = None
-        if experiment.role == "present":
-            timeline = sent(Timeline, message, "timeline", trial_id=trial.id)
-        self.roles.append(experiment.role)
-        self.keep(trial, explanation_of(message, trial), timeline)
-        self.listener.trial_ended(self.raw.trials[-1])
-        return True
 
     def _restarts_in_time(self, experiment: Experiment) -> bool:
         """Whether there is room to time an epoch's end, for which an iterable begins once more.
@@ -273,8 +253,7 @@ class _Profile(Measuring):
             return evidence
         traced = (o for o in evidence.observations if o.explanation is evidence.explained)
         plain = [
-            Observation(role="present", trial=dataclasses.replace(each.trial, purpose="measure"))
-            for each in traced
+            Observation(trial=dataclasses.replace(each.trial, purpose="measure")) for each in traced
         ]
         return dataclasses.replace(evidence, observations=(*evidence.observations, *plain))
 
@@ -293,11 +272,13 @@ class _Profile(Measuring):
         )
         return dataclasses.replace(diagnosis, findings=tuple(findings))
 
-    def _cut_short(self, spent_s: float, took_s: float) -> Failure:
+    def cut_short(self, trial: Trial) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.
 
         Another trial follows its batches.
         """
+        took_s = trial.wall_s
+        spent_s = max(0.0, self.deadline.elapsed_s - took_s)
         enough_s = math.ceil(spent_s + 2 * 2 * took_s + self.deadline.ending_s)
         method, hint = self._evidence().start_method, f"Give --budget {enough_s}s: twice as long"
         hint += " for each of the two trials that it takes."
@@ -350,8 +331,8 @@ class _Profile(Measuring):
         ranks = self.header.launched  # of one of which the trials' figures are
         explained = {each.trial_id: each for each in self.so_far.explanations}
         observations = tuple(
-            Observation(role=role, trial=trial, explanation=explained.get(trial.id))
-            for role, trial in zip(self.roles, self.so_far.trials, strict=False)
+            Observation(trial=each, explanation=explained.get(each.id))
+            for each in self.so_far.trials
         )
         evidence = Evidence(
             machine=machine.shared_by(ranks),

@@ -27,7 +27,6 @@ from dlprof.engine.trials import (
     SweepListener,
     as_stated,
     calibrated,
-    explanation_of,
     look_at,
     new_header,
     opened_runner,
@@ -91,8 +90,6 @@ class Sweep(Measuring):
     """What of the budget the search leaves, once that is known."""
     reopened: bool = dataclasses.field(default=False, init=False)
     """Whether all that was tried raised in earlier sessions: that may have been fixed since."""
-    mute: set[str] = dataclasses.field(default_factory=set)
-    """Traced trials of this session that showed nothing, and would not if they were run again."""
 
     def run(self) -> Run:
         """Measure, recommend, and write down both."""
@@ -297,7 +294,8 @@ class Sweep(Measuring):
 
         There, the explanation may have been lost between the trial's record and its own.
         """
-        known = {*self.mute, *(each.trial_id for each in self.so_far.explanations)}
+        known = {each.trial_id for each in self.so_far.explanations}
+        known |= {trial.id for trial in self.raw.trials[self.earlier_trials :]}
         explained = (trial for trial in self._history.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in known]
 
@@ -376,24 +374,15 @@ class Sweep(Measuring):
         request = self.request(
             config, proposal.trial_s, turnover=not known, explain=purpose == "explain", cpus=cpus
         )
-        found = self.measured(
+        return self.measure(
             request,
+            purpose,
             repetition=proposal.repetition,
             wall_s=self.deadline.cut_s,
             total_s=self.deadline.elapsed_s + proposal.expected_rest_s,
             ranks=ranks,
+            binding=NumaBinding().mode if cpus else None,
         )
-        if found is None:
-            return False
-        binding = NumaBinding().mode if cpus else None
-        trial = dataclasses.replace(found[0], purpose=purpose, numa_binding=binding)
-        message = found[1]
-        explanation = explanation_of(message, trial)
-        self.keep(trial, explanation)
-        if explanation is None and purpose == "explain":
-            self.mute.add(trial.id)
-        self.listener.trial_ended(self.so_far.trials[-1])
-        return True
 
 
 def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where

@@ -33,6 +33,7 @@ from dlprof.records import (
     LeftOut,
     Machine,
     Plan,
+    Purpose,
     Run,
     RunEnd,
     RunHeader,
@@ -46,6 +47,7 @@ from dlprof.records import (
 )
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.records.run import EndReason
+from dlprof.records.trial import NumaMode
 from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
@@ -629,28 +631,43 @@ class Measuring:
         }
         return TrialRequest(config=config, trial_s=trial_s, **asked)
 
-    def measured(
+    def measure(
         self,
         request: TrialRequest,
+        purpose: Purpose,
         *,
         repetition: int,
         wall_s: float,
         total_s: float,
         ranks: int | None = None,
-    ) -> tuple[Trial, Message] | None:
-        """Run one trial; ``None`` if the budget ended it, which says nothing of it.
+        binding: NumaMode | None = None,
+        timed: bool = False,
+    ) -> bool:
+        """Run one trial and keep it; false if the budget ended it, which says nothing of it.
 
         ``wall_s`` is when that is, ``total_s`` what the whole run is expected to take, and
-        ``ranks`` how many load, all for ``None``.
+        ``ranks`` how many load, all for ``None``; ``binding`` is what they are bound by, and
+        ``timed`` whether the times of its batches are kept.
         """
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
-        found = self.runner.explain(
+        trial, message = self.runner.explain(
             request, trial_id=self._next_id, repetition=repetition, wall_s=wall_s, ranks=ranks
         )
-        trial, _ = found
-        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        # The first one is kept however it ends.
-        return None if cut and self.raw.trials and trial.outcome == "timed_out" else found
+        # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
+        cut = trial.outcome == "timed_out" and wall_s < self.settings.timeout_s
+        if cut and trial.wall_s >= wall_s:
+            if self.raw.trials:  # the first one is kept however it ends
+                return False
+            trial = dataclasses.replace(trial, failure=self.cut_short(trial))
+        trial = dataclasses.replace(trial, purpose=purpose, numa_binding=binding)
+        timeline = sent(Timeline, message, "timeline", trial_id=trial.id) if timed else None
+        self.keep(trial, explanation_of(message, trial), timeline)
+        self.listener.trial_ended(self.so_far.trials[-1])
+        return True
+
+    def cut_short(self, trial: Trial) -> Failure | None:
+        """Why the budget ended the first trial."""
+        return trial.failure
 
     def keep(
         self, trial: Trial, explanation: Explanation | None = None, timeline: Timeline | None = None

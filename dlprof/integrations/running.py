@@ -398,8 +398,7 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
     That counts all that ran or waited, the older the less: of the script's own as much as a minute
     keeps of the time for which it ran. Of CPUs that the script may not use it has no part.
     """
-    runs = max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
-    own = (usage.own_cpu_cores or 0.0) / runs * (1.0 - math.exp(-passed_s / 60))
+    own = usage.runnable(usage.own_cpu_cores) * (1.0 - math.exp(-passed_s / 60))
     mine = min(1.0, (last.allowed_cpus or 1e9) / (os.cpu_count() or 1))
     others = max(usage.other_cpu_cores or 0.0, mine * (load - own))
     return dataclasses.replace(usage, other_runnable=others)

@@ -136,6 +136,13 @@ class Usage:
         lacked = round(usable_cores - (self.available_cpu_cores or 0.0), 9)
         return max(0.0, min(self.other_cpu_cores or 0.0, lacked))
 
+    def runnable(self, cores: float | None) -> float:
+        """Threads that keep so many cores busy and wait for one as long as its own: all that could.
+
+        By that share they wait in the run queue, and run for the rest.
+        """
+        return (cores or 0.0) / max(0.01, 1 - (self.run_queue_wait_fraction or 0.0))
+
     def is_crowded(self, usable_cores: float) -> bool:
         """Whether others kept so many of these cores busy that the trial felt it.
 
@@ -208,8 +215,12 @@ class RankFigures:
 
         Ranks that pass each step together have one rate, and one of them sets it.
         """
-        rate = 0.0 if self.batches_per_s is None else self.batches_per_s.value
-        return rate / max(1e-9, 1 - (self.barrier_fraction or 0.0))
+        return 0.0 if self.batches_per_s is None else self.batches_per_s.value * self.freed
+
+    @property
+    def freed(self) -> float:
+        """Its rate without a barrier, over what it has: 1 where it waits for no other rank."""
+        return 1 / max(1e-9, 1 - (self.barrier_fraction or 0.0))
 
 
 @record(frozen=True, slots=True, kw_only=True)

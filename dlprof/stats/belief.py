@@ -233,10 +233,8 @@ def observe(
 
 def _runnable(usage: Usage) -> float | None:
     """Threads of the loader that ran or waited for a core; ``None`` where that isn't known."""
-    own, delayed = usage.own_cpu_cores, usage.run_queue_wait_fraction
-    if own is None or delayed is None or usage.throttled_fraction:
-        return None
-    return own / max(0.01, 1 - delayed)
+    known = None not in (usage.own_cpu_cores, usage.run_queue_wait_fraction)
+    return usage.runnable(usage.own_cpu_cores) if known and not usage.throttled_fraction else None
 
 
 def _cpu_share(trial: Trial, wait: float | None) -> float:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dlprof.internals import passed_batches, shut_down, workers_of
 from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config, Estimate
-from dlprof.stats.intervals import mean_interval
+from dlprof.stats.intervals import ratio_interval
 from dlprof.trial.rank_group import RankGroup
 from dlprof.units import format_duration
 
@@ -180,14 +180,10 @@ def _seconds_each(
     count the same is that of their means. The half-width is ``None`` for two parts: 12.7 standard
     errors to each side, as two ask for, are no sign of anything.
     """
-    total, average = count(whole), math.fsum(map(count, parts)) / max(1, len(parts))
-    if not total or average <= 0:
+    total, counts = count(whole), [*map(count, parts)]
+    if not total or not any(counts):
         return None
-    mean = whole.seconds / total
-    center = math.fsum(part.seconds for part in parts) / math.fsum(map(count, parts))
-    seen = mean_interval(
-        [center + (part.seconds - center * count(part)) / average for part in parts]
-    )
+    mean, seen = whole.seconds / total, ratio_interval([each.seconds for each in parts], counts)
     if seen.low is None or seen.high is None:
         return Estimate(value=mean), None
     half = (seen.high - seen.low) / 2

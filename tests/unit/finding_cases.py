@@ -155,15 +155,11 @@ def evidence(
     if has_step:
         trial_fields["wait_fraction"] = explanation(loader).wait_fraction
     trial_fields |= rest.pop("trial_fields", {})
-    seen = [
-        _observed("present", loader.config, loader.rate, block, trial_fields) for block in (0, 1)
-    ]
-    seen.append(_explained("present", loader))
-    seen += [_explained("calibration", each) for each in calibrations]
+    seen = [_observed(loader.config, loader.rate, block, trial_fields) for block in (0, 1)]
+    seen.append(_explained(loader))
+    seen += [_explained(each) for each in calibrations]
     for tried, gain in (variants or {}).items():
-        seen += [
-            _observed("variant", tried, loader.rate * gain, block, trial_fields) for block in (0, 1)
-        ]
+        seen += [_observed(tried, loader.rate * gain, block, trial_fields) for block in (0, 1)]
     fields: dict[str, Any] = {
         "machine": machine(cores, **rest.pop("machine_fields", {})),
         "target": target(**rest.pop("target_fields", {})),
@@ -175,16 +171,12 @@ def evidence(
     return Evidence(**(fields | rest))
 
 
-def _observed(
-    role: Any, chosen: Config, rate: float, block: int, fields: Mapping[str, Any]
-) -> Observation:
-    made = trial(chosen, rate * 32, repetition=block, **fields)
-    return Observation(role=role, trial=made)
+def _observed(chosen: Config, rate: float, block: int, fields: Mapping[str, Any]) -> Observation:
+    return Observation(trial=trial(chosen, rate * 32, repetition=block, **fields))
 
 
-def _explained(role: Any, loader: Loader) -> Observation:
+def _explained(loader: Loader) -> Observation:
     return Observation(
-        role=role,
         trial=trial(loader.config, loader.rate * 32, purpose="explain"),
         explanation=explanation(loader),
     )
@@ -209,7 +201,7 @@ def failing(chosen: Config, made: Trial, **fields: Any) -> Evidence:
         machine=machine(2, **fields.pop("machine_fields", {})),
         target=target(**fields.pop("target_fields", {})),
         config=chosen,
-        observations=(Observation(role="present", trial=made),),
+        observations=(Observation(trial=made),),
         **fields,
     )
 

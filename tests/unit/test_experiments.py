@@ -61,23 +61,23 @@ def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Obser
         repetition=asked.repetition,
         trial_id=f"t{number:04}",
         wall_s=asked.trial_s + 0.4,
-        purpose="explain" if asked.explain else "measure",
+        purpose=asked.purpose,
     )
     shown = None
-    if asked.explain:
+    if asked.purpose == "explain":
         shown = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
-    return Observation(role=asked.role, trial=made, explanation=shown)
+    return Observation(trial=made, explanation=shown)
 
 
 def test_it_begins_with_what_is_and_the_calibration() -> None:
     block = propose(_start(), ROOMY)
-    assert [(each.role, each.explain, each.config.num_workers) for each in block] == [
-        ("present", False, 4),
-        ("present", True, 4),
-        ("calibration", True, 0),
-        ("calibration", True, 1),
-        ("calibration", True, 2),
-        ("present", False, 4),
+    assert [(each.purpose, each.config.num_workers) for each in block] == [
+        ("measure", 4),
+        ("explain", 4),
+        ("explain", 0),
+        ("explain", 1),
+        ("explain", 2),
+        ("measure", 4),
     ]
     assert [each.repetition for each in block] == [0, 0, 0, 0, 0, 1]
     assert block[0].turnover
@@ -137,19 +137,19 @@ def test_what_a_budget_leaves_out_is_reported() -> None:
 
 
 def test_a_present_that_fails_is_reported_by_that() -> None:
-    lost = Observation(role="present", trial=failed(PRESENT))
+    lost = Observation(trial=failed(PRESENT))
     assert propose(_start(observations=(lost,)), ROOMY) == ()
 
 
 def test_blocks_turn_about() -> None:
     seen = _start()
-    roles = []
+    tried = []
     for _ in range(3):
         block = propose(seen, ROOMY)
-        roles.append([each.role for each in block])
+        tried.append([each.config == PRESENT for each in block])
         done = tuple(_run(each, {FREE: 1.5, DEEP: 1.4}, n) for n, each in enumerate(block))
         seen = dataclasses.replace(seen, observations=(*seen.observations, *done))
-    assert roles[1] == list(reversed(roles[2]))
+    assert tried[1] == list(reversed(tried[2]))
 
 
 def test_a_block_that_is_cut_short_keeps_what_is_most_telling() -> None:
@@ -158,7 +158,7 @@ def test_a_block_that_is_cut_short_keeps_what_is_most_telling() -> None:
     seen = dataclasses.replace(seen, observations=done)
     whole = propose(seen, ROOMY)
     assert len(whole) > 2
-    assert whole[-1].role == "present"
+    assert whole[-1].config == PRESENT
     window_s = max(each.trial_s for each in whole)
     room = dataclasses.replace(ROOMY, budget_s=_spent(seen.trials()) + 2.5 * (window_s + 0.4))
     cut = propose(seen, room)
@@ -171,7 +171,7 @@ def test_a_longer_look_at_memory_that_failed_is_not_taken_again() -> None:
     seen = dataclasses.replace(seen, observations=tuple(done))
     longer = propose(seen, ROOMY)
     assert [each.name for each in longer] == ["longer, to check for memory growth"]
-    lost = Observation(role="present", trial=failed(PRESENT, repetition=2))
+    lost = Observation(trial=failed(PRESENT, repetition=2))
     after = dataclasses.replace(seen, observations=(*seen.observations, lost))
     assert longer[0].name not in [each.name for each in propose(after, ROOMY)]
 
@@ -188,9 +188,9 @@ def _growing(asked: Experiment, number: int) -> Observation:
 def test_slow_batches_leave_out_what_the_budget_does_not_hold() -> None:
     slow = Allowance(budget_s=10.0, cost=TrialCost(overhead_s=0.4, batch_s=1.0))
     block = propose(_start(), slow)
-    assert [each.role for each in block] == ["present", "present"]
     # The first is all that there may be time for.
-    assert [each.explain for each in block] == [True, False]
+    assert [each.purpose for each in block] == ["explain", "measure"]
+    assert {each.config for each in block} == {PRESENT}
     assert block[0].trial_s < block[1].trial_s
 
 

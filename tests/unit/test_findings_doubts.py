@@ -24,7 +24,6 @@ def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
     seen = evidence(CPU, target_fields={"batch_bytes": 1000})
     plain = tuple(
         Observation(
-            role="present",
             trial=trial(
                 CPU.config,
                 3200.0,

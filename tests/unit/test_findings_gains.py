@@ -108,7 +108,7 @@ def test_what_the_model_does_not_know_is_estimated() -> None:
 
 def test_a_remedy_that_failed_brings_nothing() -> None:
     seen = evidence(WAITING)
-    lost = Observation(role="variant", trial=failed(MORE))
+    lost = Observation(trial=failed(MORE))
     view = dataclasses.replace(seen, observations=(*seen.observations, lost))
     gain = measured_gain(view, MORE)
     assert gain is not None

@@ -380,7 +380,7 @@ def test_what_fewer_workers_may_beat_is_explained_first(
                 trial_id=each.trial.id,
             ),
         )
-        if each.role == "variant"
+        if seen.role(each.trial) == "variant"
         else each
         for each in seen.observations
     )

@@ -310,7 +310,7 @@ def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:
     assert list(remedies(seen))
     kept = []
     for each in seen.observations:
-        if each.role != "variant":
+        if seen.role(each.trial) != "variant":
             kept.append(each)
         else:
             kept.append(dataclasses.replace(each, trial=wrong(config(16), "duplicated")))
@@ -326,7 +326,7 @@ def test_of_workers_that_are_right_a_profile_says_why_they_wait() -> None:
     """That sixteen would repeat samples is no cause of what two wait for, and hides none."""
     loader = Loader(config=config(2), fetch_io=0.02, rate=98)
     seen = evidence(loader, variants={config(16): 6.0}, target_fields={"kind": "iterable"})
-    tried = [each.role == "variant" for each in seen.observations]
+    tried = [seen.role(each.trial) == "variant" for each in seen.observations]
     assert any(tried)
     wrong_ones = (
         dataclasses.replace(

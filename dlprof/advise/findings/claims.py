@@ -542,7 +542,7 @@ def _start_s(view: Evidence, script: Script, config: Config) -> float:
     # workers they may be more: what mostly sleeps gets a core sooner than what starts, and the load
     # average has also whoever waits for a disk: the middle of both.
     usage = view.usage
-    threads = view.others / max(0.01, 1.0 - (usage.run_queue_wait_fraction or 0.0))
+    threads = usage.runnable(view.others)
     if usage.other_runnable is not None:
         counted = usage.other_runnable / view.ranks
         more = threads if view.workers else max(threads, math.sqrt(threads * counted))

@@ -221,13 +221,12 @@ def _without_barrier(view: Evidence, costs: Costs) -> Gain | None:
 
     Workers load on while their rank waits at the barrier, so that it is no faster than they.
     """
-    ranks = [trial.ranks for trial in view.plain("present")]
-    waits = [[each.barrier_fraction or 0.0 for each in those] for those in ranks if those]
-    if not view.rate or not any(map(any, waits)):
+    ranks = [trial.ranks for trial in view.plain("present") if trial.ranks]
+    if not view.rate or not any(each.barrier_fraction for those in ranks for each in those):
         return None
     loader = max(1.0, costs.rate(view.config, view.available) / view.rate)
-    paces = ([min(loader, 1 / max(1e-9, 1 - wait)) for wait in each] for each in waits)
-    return bound(statistics.median(map(statistics.fmean, paces))).at_most(most_by_step(view))
+    gains = (statistics.fmean(min(loader, each.freed) for each in those) for those in ranks)
+    return bound(statistics.median(gains)).at_most(most_by_step(view))
 
 
 def find(view: Evidence) -> tuple[Finding, ...]:
@@ -284,7 +283,7 @@ def growth_in(run: Run) -> tuple[Finding, ...]:
     for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
         own = (trial for trial in run.trials if trial.config == config)
         known = ((each, shown if each.id == shown.trial_id else None) for each in own)
-        seen = (Observation(role="present", trial=one, explanation=found) for one, found in known)
+        seen = (Observation(trial=one, explanation=found) for one, found in known)
         view = Evidence(
             machine=run.header.machine,
             target=run.header.target,

@@ -43,15 +43,15 @@ from dlprof.stats.intervals import typical
 from dlprof.units import spread_of
 
 Role = Literal["present", "calibration", "cold", "variant"]
-"""``present``: the configuration that is explained; ``calibration``: few workers, for the model;
-``cold``: the present one with the page cache dropped; ``variant``: one that would fix a cause."""
+"""What a trial is for, by its settings and purpose: ``present``: those that are explained;
+``calibration``: others, traced for the model; ``cold``: with the page cache dropped; ``variant``:
+others that would fix a cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A trial, and what it was for."""
+    """A trial, and what it showed."""
 
-    role: Role
     trial: Trial
     explanation: Explanation | None = None  # what a traced one showed, if it did not fail
 
@@ -414,8 +414,8 @@ class Evidence:
     @classmethod
     def of_trial(cls, machine: Machine, target: Target, trial: Trial) -> Evidence:
         """Of a single trial: what it shows of memory and data."""
-        seen = Observation(role="present", trial=trial)
-        return cls(machine=machine, target=target, config=trial.config, observations=(seen,))
+        seen = (Observation(trial=trial),)
+        return cls(machine=machine, target=target, config=trial.config, observations=seen)
 
     @classmethod
     def of_training(
@@ -434,7 +434,7 @@ class Evidence:
         is of; ``whole_cpu_s`` are a step's CPU seconds in all threads, ``None`` for its own.
         """
         one = cls.of_trial(machine, target, plain)
-        seen = Observation(role="present", trial=traced, explanation=explanation)
+        seen = Observation(trial=traced, explanation=explanation)
         calibration, step = fit([explanation], [plain, traced]), explanation.stage("step")
         known = calibration.in_main is not None or calibration.in_workers is not None
         predict = None
@@ -454,9 +454,18 @@ class Evidence:
         wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
         return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
 
+    def role(self, trial: Trial) -> Role:
+        """What a trial was for."""
+        if trial.purpose == "cold":
+            return "cold"
+        if trial.config == self.config:
+            return "present"
+        return "calibration" if trial.purpose == "explain" else "variant"
+
     def trials(self, *roles: Role) -> tuple[Trial, ...]:
         """All trials of some roles, failed and instrumented ones too; of none, all."""
-        return tuple(o.trial for o in self.observations if not roles or o.role in roles)
+        trials = (each.trial for each in self.observations)
+        return tuple(each for each in trials if not roles or self.role(each) in roles)
 
     @functools.cached_property
     def integrity(self) -> Integrity:
@@ -466,20 +475,15 @@ class Evidence:
     def plain(self, *roles: Role) -> tuple[Trial, ...]:
         """Uninstrumented trials with a rate."""
         return tuple(
-            o.trial
-            for o in self.observations
-            if o.role in roles and o.trial.purpose != "explain"
-            if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
-            if o.trial.batches_per_s.value > 0
+            trial
+            for trial in self.trials(*roles)
+            if trial.purpose != "explain" and trial.outcome == "completed"
+            if trial.batches_per_s is not None and trial.batches_per_s.value > 0
         )
 
     def explanations(self) -> tuple[Explanation, ...]:
-        """Those of the instrumented trials whose hooks could be put in, the page cache as it is."""
-        return tuple(
-            o.explanation
-            for o in self.observations
-            if o.explanation is not None and o.role != "cold"
-        )
+        """Those of the instrumented trials whose hooks could be put in."""
+        return tuple(each.explanation for each in self.observations if each.explanation)
 
     @functools.cached_property
     def explained(self) -> Explanation | None:
@@ -738,8 +742,7 @@ class Evidence:
     @property
     def runnable(self) -> float:
         """The loader's threads that run or could, on average."""
-        delayed = self.usage.run_queue_wait_fraction or 0.0
-        return (self.usage.own_cpu_cores or 0.0) / max(0.01, 1 - delayed)
+        return self.usage.runnable(self.usage.own_cpu_cores)
 
     @property
     def demand(self) -> float:

@@ -238,7 +238,7 @@ def _neighbours_of_step(view: Evidence) -> Claim | None:
         return None
     # Of a stated length it is none of the user's. All threads that want a core are those that have
     # one and those that wait: on a machine of their own no more of them wait than there are cores.
-    wanted = own / max(0.01, 1 - queued)
+    wanted = view.runnable
     lost = 1 - (1 - queued) / max(0.05, min(1.0, view.cores / wanted))
     by_loading = (costs.making.run_queue_s + costs.receive.run_queue_s) / max(1e-12, costs.period_s)
     share = min(1 - view.wait, queued * wanted - by_loading)
@@ -283,8 +283,7 @@ def _alone(view: Evidence) -> Gain | None:
         gain = gain.at_most(max(1.0, costs.rate(view.config, view.cores) / view.shown_rate))
     if not own or queued is None:
         return gain
-    waited = own * queued / max(0.01, 1 - queued)  # threads in the run queue, on average
-    most = 1 / max(0.02, 1 - waited)
+    most = 1 / max(0.02, 1 - queued * view.runnable)  # of which so many wait, on average
     return gain.at_most(most)
 
 
