@@ -1320,8 +1320,6 @@ def _spreads(df: float) -> Sequence[float]:
     The root of ``df`` over chi-square. Those of other degrees of freedom are as unlikely in the
     same draw: that errors are larger than they look is so of all of them at once.
     """
-    if df >= 1e6:  # as in ``t_quantile``
-        return [1.0] * _DRAWS
     rng, parts = random.Random(0), 4
     drawn = sorted(df / (2 * rng.gammavariate(df / 2, 1.0)) for _ in range(parts * _DRAWS))
     return [math.sqrt(each) for each in drawn[parts // 2 :: parts]]
