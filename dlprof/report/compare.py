@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -27,7 +28,12 @@ def comparison_report(comparison: Comparison) -> doc.Document:
         doc.Bar.of(part.title, 0.0 if factor == "1.00x" else part.log_ratio, factor)
         for part, factor in zip(sure, factors, strict=True)
     ]
-    chart = doc.chart(doc.spare_between(bars), "part", "factor", "signed") if bars else None
+    # Where a screen has no room, the smallest go first: the verdict names the largest.
+    sizes = sorted((abs(part.log_ratio.value) for part in sure), reverse=True)
+    rank = [sizes.index(abs(part.log_ratio.value)) for part in sure]
+    spare = [place + 1 if place > 1 else 0 for place in rank]
+    bars = [dataclasses.replace(bar, spare=n) for bar, n in zip(bars, spare, strict=True)]
+    chart = doc.chart(bars, "part", "factor", "signed") if bars else None
     whole = _factor_text(comparison.ratio)
     product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
     return doc.Document(

@@ -25,6 +25,7 @@ from dlprof.targets.adapters import Adapted, adapt, as_it_is, call_by, call_of
 from dlprof.targets.arguments import named_parameters, signature_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
+    GUARD,
     NOT_A_SCRIPT,
     one_line,
     own_attributes,
@@ -563,7 +564,7 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
     except SystemExit as error:
         raise TargetError(
             f"Importing {spec.source!r} ended the program (SystemExit).",
-            hint='Put what the script runs under `if __name__ == "__main__":`.',
+            hint=f"{GUARD}.",
             traceback=user_traceback(error),
         ) from error
     except Exception as error:

@@ -14,6 +14,7 @@ from dlprof.errors import TargetError
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 """What the file names of dlprof's own frames begin with."""
+GUARD = 'Put what the script runs under `if __name__ == "__main__":`'
 NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 
 

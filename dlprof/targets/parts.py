@@ -513,6 +513,10 @@ class Factory:
             raise
         except (Exception, SystemExit) as error:
             hint = "Call it in a Python prompt with the same arguments to see the error alone."
+            owner = getattr(self.function, "__self__", None)
+            if callable(getattr(owner, "setup", None)):  # as Lightning's, which a Trainer calls
+                code = f"{self.name.rpartition('.')[0]}.setup('fit'); return {self.name}"
+                hint = f"If it needs its setup first, name a function: def train_loader(): {code}"
             if isinstance(error, SystemExit):  # mostly a script's main, whose options it lacks
                 hint = NOT_A_SCRIPT
             raise target_fault(f"{self.name} raised", error, hint) from error

@@ -17,7 +17,7 @@ from typing import IO, cast
 from dlprof.errors import TargetError
 from dlprof.records import Failure, Target
 from dlprof.records.codec import MismatchError, from_json
-from dlprof.targets.faults import NOT_A_SCRIPT, without_own_lines
+from dlprof.targets.faults import GUARD, NOT_A_SCRIPT, OWN, without_own_lines
 from dlprof.trial import hangs
 from dlprof.trial.failures import as_error, ended, last_lines, resource_limits
 from dlprof.trial.processes import STOPPED_S, is_stopped
@@ -160,11 +160,16 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
     log = cast(TrialLog, process.log)
     if answer is None:
         stacks = itertools.chain(*hangs.collect([process.pid], log).values())
-        files = [frame.file for stack in stacks for frame in stack]
-        trains = any("/torch/utils/data/" in file or "/torch/optim/" in file for file in files)
+        frames = [frame for stack in stacks for frame in stack if not frame.file.startswith(OWN)]
         hint = f"Raise {limit} if it takes that long; the stack shows what it waits for."
-        if trains:  # as the main function of a script
-            hint = f"It loads batches or trains. {NOT_A_SCRIPT} Otherwise raise {limit}."
+        if any(
+            "/torch/utils/data/" in each.file or "/torch/optim/" in each.file for each in frames
+        ):
+            # A script's main function does, or the script itself as it is imported.
+            outer = next((each for each in reversed(frames) if "runpy" not in each.file), None)
+            imports = outer is not None and "importlib" in outer.file
+            fix = f"{GUARD}, or profile it: dlprof run SCRIPT." if imports else NOT_A_SCRIPT
+            hint = f"It loads batches or trains. {fix} Otherwise raise {limit}."
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
             hint=hint,

@@ -196,6 +196,16 @@ def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> No
         assert text.endswith("Details: -v")
 
 
+def test_where_a_comparison_has_no_room_its_smallest_part_goes_first() -> None:
+    names = ("single-box", "shared-server")
+    runs = (read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in names)
+    text = screen(comparison_report(compare(*runs, num_workers=0)))
+    assert "background load (0.36x), then CPU time per sample (0.49x)" in text
+    assert "part factor background load 0.36x" in text
+    assert "CPU time per sample 0.49x" in text
+    assert "unexplained" not in text
+
+
 def test_beside_one_that_seems_faster_no_answer_is_highly_certain() -> None:
     run = read_run(EXAMPLES / "why.dlprof.jsonl")
     for text in (

@@ -538,6 +538,22 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
         assert build_from_object(names["train_loader"]).target.length == 10, name
 
 
+def test_a_method_that_needs_its_setup_says_so() -> None:
+    class Data:
+        def setup(self, stage: str) -> None:
+            self.numbers = Numbers(10 if stage == "fit" else 0)
+
+        def train_dataloader(self) -> DataLoader[int]:
+            return DataLoader(self.numbers)
+
+    module = Data()
+    text = "data:module.train_dataloader"
+    hint = fault(lambda: build_from_object(module.train_dataloader, text=text)).hint
+    names: dict[str, Any] = {"module": module}
+    exec(hint.partition("function: ")[2], names)  # what the user is to paste
+    assert build_from_object(names["train_loader"]).target.length == 10
+
+
 def test_a_property_of_a_class_is_that_of_an_instance() -> None:
     assert "an instance" in fault(lambda: build_from_object(property(lambda _: Numbers()))).hint
 

@@ -334,10 +334,15 @@ def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
 
 
 @pytest.mark.parametrize(
-    ("file", "advised"), [("/torch/utils/data/dataloader.py", True), ("/lib/socket.py", False)]
+    ("file", "caller", "advised"),
+    [
+        ("/torch/utils/data/dataloader.py", "/train.py", "Name what makes the loader"),
+        ("/torch/utils/data/dataloader.py", "<frozen importlib._bootstrap>", "__main__"),
+        ("/lib/socket.py", "/train.py", ""),
+    ],
 )
 def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
-    file: str, advised: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    file: str, caller: str, advised: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Trains:
         pid, source = 99_999_999, "launcher"
@@ -346,7 +351,9 @@ def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
 
     own = launch_module.__file__
     stack = f'Thread 0x01 (most recent call first):\n  File "{file}", line 725 in wait\n'
-    stack += f'  File "/train.py", line 25 in main\n  File "{own}", line 9 in _call\n'
+    stack += '  File "<frozen importlib._bootstrap>", line 9 in _load\n'  # as torch imports late
+    stack += f'  File "/train.py", line 25 in main\n  File "{caller}", line 9 in exec\n'
+    stack += f'  File "{own}", line 9 in _call\n  File "<frozen runpy>", line 8 in run\n'
     found = parse_stacks(stack)
     monkeypatch.setattr("dlprof.trial.hangs.collect", lambda pids, _log: {pids[0]: found})
     with open_log(tmp_path / "log") as log:
@@ -356,7 +363,8 @@ def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
         process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
         with pytest.raises(TargetError, match="did not end within") as caught:
             launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type]
-    assert ("dlprof run" in caught.value.hint) == advised
+    assert ("dlprof run" in caught.value.hint) == bool(advised)
+    assert advised in caught.value.hint
     assert "--budget" in caught.value.hint
     assert "/train.py" in caught.value.traceback
     assert own not in caught.value.traceback
