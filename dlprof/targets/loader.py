@@ -172,6 +172,7 @@ class EpochGate:
         self.spread, self._goes_in_order = spread, False
         # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
+        self.at_once = 1  # batches that are loaded at once
         self.detach("no loader has been made with this gate")
         self.reopen()
         self._inner: EpochGate | None = None
@@ -249,6 +250,7 @@ class EpochGate:
             self.detach(f"{type(loader).__name__} takes its indices from elsewhere")
             return
         self.attached, self.reason = True, ""
+        self.at_once = max(1, loader.num_workers)
         self.exact = not isinstance(loader.dataset, IterableDataset)
 
     def confirm(self) -> bool:
@@ -329,18 +331,25 @@ def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -
     return [*itertools.islice(sampler if began is None else began, len(sampler) + more)]
 
 
-def _spread(source: Any, began: Iterator[Any]) -> Iterator[Any]:
+def _spread(source: Any, began: Iterator[Any], at_once: int) -> Iterator[Any]:
     """What an epoch that ``began`` would yield, each step further by a golden section of it.
 
     Steps of that length leave no part of it out for long, and return to none before all have come.
+    As many batches as workers load at once follow each other as they did: those that are near each
+    other take about as long, and others would have them wait for one another, which none does in
+    order.
     """
     size = source.batch_size if _batched(source) else None
     drawn = _drawn(source, began) if size is None else _drawn(source.sampler)
     count = min(len(source), math.ceil(len(drawn) / (size or 1)))
-    step = max(1, round(0.618 * count))
-    while math.gcd(step, count) > 1:
+    groups = max(1, count // at_once)
+    step = max(1, round(0.618 * groups))
+    while math.gcd(step, groups) > 1:
         step += 1
-    for number in (step * each % count for each in range(count)):
+    begins = (step * each % groups * at_once for each in range(groups))
+    together = (range(begin, begin + at_once) for begin in begins)
+    rest = range(groups * at_once, count)  # last, so that groups stay those of one round
+    for number in itertools.chain(*together, rest):
         yield drawn[number] if size is None else list(drawn[number * size : (number + 1) * size])
 
 
@@ -365,7 +374,9 @@ class GatedIndices:
         # What an iterable dataset yields follows none of these indices.
         gate._goes_in_order = gate.exact and _in_order(source)  # noqa: SLF001 - its other half
         began = iter(source)
-        return self._passed(_spread(source, began) if gate.spread and gate.in_order else began)
+        if gate.spread and gate.in_order:
+            began = _spread(source, began, gate.at_once)
+        return self._passed(began)
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
         gate, kinds = self._gate, self._kinds
