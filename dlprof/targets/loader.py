@@ -301,24 +301,22 @@ def _in_order(source: Any) -> bool:
         return False
 
 
-def order_of(loader: Any) -> tuple[Sequence[Any], int] | None:
-    """What an epoch asks the dataset for, one by one, and how many of them make a batch.
+def order_of(loader: Any) -> tuple[Sequence[Any], int, bool]:
+    """What an epoch asks the dataset for, one by one; how many a batch; whether it ends there.
 
-    Of a sampler of the user's own an epoch begins. ``None`` where it doesn't end where its length
-    says.
+    Of a sampler of the user's own an epoch begins: as much of it as its length says.
     """
     source: Any = index_source(loader)
     batched = _batched(source) and loader.batch_sampler is not None
     sampler = source.sampler if batched else source
     drawn = _drawn(sampler, more=1)
-    if len(drawn) > len(sampler):
-        return None
+    ends, drawn = len(drawn) <= len(sampler), drawn[: len(sampler)]
     if batched:
-        return drawn, source.batch_size
+        return drawn, source.batch_size, ends
     if loader.batch_sampler is None:
-        return drawn, 1
+        return drawn, 1, ends
     asked = [index for batch in drawn for index in batch]
-    return asked, max(1, len(asked) // max(1, len(drawn)))
+    return asked, max(1, len(asked) // max(1, len(drawn))), ends
 
 
 def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -> Sequence[Any]:
