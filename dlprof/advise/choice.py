@@ -381,12 +381,24 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         factor = max(1e-20, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
     epochs = {} if expected is None else _epoch_factors(expected, situation, {*models, *logs})
-    epochs |= {
-        config.key: gap
+    ended = {
+        config: gap
         for config, gap in _epochs_seen(logs, trials, situation)
         # No trial shows later ones, and the model knows what they cost.
         if config.key not in epochs or situation.epochs_loaded(config) == 10
     }
+    # Those that were only predicted end as those that were seen to: what a model has of it would
+    # make a difference between two whose epochs end alike.
+    whole = {trial.config for trial in trials if trial.whole_epochs}
+    timed = {c: gap for c, gap in ended.items() if c not in whole and c.turnover_group in turns}
+    alike = {config.turnover_group: gap for config, gap in timed.items()}
+    predicted = () if run.prediction is None else (cell.config for cell in run.prediction.cells)
+    epochs |= {
+        config.key: alike[config.turnover_group]
+        for config in (*models, *predicted)
+        if config.key in epochs and config.turnover_group in alike
+    }
+    epochs |= {config.key: gap for config, gap in ended.items()}
     advice, pick, kept = run.recommendation, "", tuple[ConfigRate, ...]()
     if situation.as_measured and advice is not None and not advice.extrapolated:
         with contextlib.suppress(UsageError):  # it was for what this run doesn't show

@@ -172,6 +172,7 @@ class EpochGate:
         self.spread, self._goes_in_order = spread, False
         # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
+        self.at_once = 1  # batches that are loaded at once
         self.detach("no loader has been made with this gate")
         self.reopen()
         self._inner: EpochGate | None = None
@@ -249,6 +250,7 @@ class EpochGate:
             self.detach(f"{type(loader).__name__} takes its indices from elsewhere")
             return
         self.attached, self.reason = True, ""
+        self.at_once = max(1, loader.num_workers)
         self.exact = not isinstance(loader.dataset, IterableDataset)
 
     def confirm(self) -> bool:
@@ -299,24 +301,22 @@ def _in_order(source: Any) -> bool:
         return False
 
 
-def order_of(loader: Any) -> tuple[Sequence[Any], int] | None:
-    """What an epoch asks the dataset for, one by one, and how many of them make a batch.
+def order_of(loader: Any) -> tuple[Sequence[Any], int, bool]:
+    """What an epoch asks the dataset for, one by one; how many a batch; whether it ends there.
 
-    Of a sampler of the user's own an epoch begins. ``None`` where it doesn't end where its length
-    says.
+    Of a sampler of the user's own an epoch begins: as much of it as its length says.
     """
     source: Any = index_source(loader)
     batched = _batched(source) and loader.batch_sampler is not None
     sampler = source.sampler if batched else source
     drawn = _drawn(sampler, more=1)
-    if len(drawn) > len(sampler):
-        return None
+    ends, drawn = len(drawn) <= len(sampler), drawn[: len(sampler)]
     if batched:
-        return drawn, source.batch_size
+        return drawn, source.batch_size, ends
     if loader.batch_sampler is None:
-        return drawn, 1
+        return drawn, 1, ends
     asked = [index for batch in drawn for index in batch]
-    return asked, max(1, len(asked) // max(1, len(drawn)))
+    return asked, max(1, len(asked) // max(1, len(drawn))), ends
 
 
 def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -> Sequence[Any]:
@@ -329,18 +329,25 @@ def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -
     return [*itertools.islice(sampler if began is None else began, len(sampler) + more)]
 
 
-def _spread(source: Any, began: Iterator[Any]) -> Iterator[Any]:
+def _spread(source: Any, began: Iterator[Any], at_once: int) -> Iterator[Any]:
     """What an epoch that ``began`` would yield, each step further by a golden section of it.
 
     Steps of that length leave no part of it out for long, and return to none before all have come.
+    As many batches as workers load at once follow each other as they did: those that are near each
+    other take about as long, and others would have them wait for one another, which none does in
+    order.
     """
     size = source.batch_size if _batched(source) else None
     drawn = _drawn(source, began) if size is None else _drawn(source.sampler)
     count = min(len(source), math.ceil(len(drawn) / (size or 1)))
-    step = max(1, round(0.618 * count))
-    while math.gcd(step, count) > 1:
+    groups = max(1, count // at_once)
+    step = max(1, round(0.618 * groups))
+    while math.gcd(step, groups) > 1:
         step += 1
-    for number in (step * each % count for each in range(count)):
+    begins = (step * each % groups * at_once for each in range(groups))
+    together = (range(begin, begin + at_once) for begin in begins)
+    rest = range(groups * at_once, count)  # last, so that groups stay those of one round
+    for number in itertools.chain(*together, rest):
         yield drawn[number] if size is None else list(drawn[number * size : (number + 1) * size])
 
 
@@ -365,7 +372,9 @@ class GatedIndices:
         # What an iterable dataset yields follows none of these indices.
         gate._goes_in_order = gate.exact and _in_order(source)  # noqa: SLF001 - its other half
         began = iter(source)
-        return self._passed(_spread(source, began) if gate.spread and gate.in_order else began)
+        if gate.spread and gate.in_order:
+            began = _spread(source, began, gate.at_once)
+        return self._passed(began)
 
     def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
         gate, kinds = self._gate, self._kinds

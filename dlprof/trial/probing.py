@@ -331,22 +331,21 @@ def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     loader = _loader(built, request.config)
     dataset, began_s = loader.dataset, _clock()
-    order = order_of(loader)
+    order, batch, ends = order_of(loader)
     drawn_s = _clock() - began_s
-    if order is None:
-        return {"along": "its sampler yields more than its length says"}
     # As torch asks for those of a batch.
     many = None if loader.batch_sampler is None else getattr(dataset, "__getitems__", None)
-    limit_s = min(2.0, (request.limit_s or math.inf) / 2)
     found = along_epoch(
         (lambda index: many([index])) if many else (lambda index: dataset[index]),
-        *order,
-        limit_s=limit_s,
+        order,
+        batch,
+        limit_s=min(2.0, (request.limit_s or math.inf) / 2),
     )
     # Each trial would draw two epochs before its first batch of them.
-    if isinstance(found, tuple) and found[2] is None and drawn_s > 0.1:
+    if isinstance(found, tuple) and found[2] is None and not (ends and drawn_s <= 0.1):
         slow = f"its sampler takes {format_duration(drawn_s)} to draw an epoch"
-        return {"along": (*found[:2], slow)}
+        why = slow if ends else "its sampler yields more than its length says"
+        return {"along": (*found[:2], why)}
     return {"along": found}
 
 

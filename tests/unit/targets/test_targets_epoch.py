@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from dlprof.internals import index_source
 from dlprof.records import Config
 from dlprof.targets.build import build_from_object, describe_loader
 from dlprof.targets.loader import EpochGate, GatedIndices, make_loader
@@ -134,6 +135,21 @@ def test_every_few_batches_are_spread_over_the_epoch() -> None:
     plain = DataLoader(Numbers(4000), batch_size=8)
     loader = make_loader(build_from_object(plain), Config(), gate=EpochGate(spread=True))
     quarters = [int(batch[0]) // 1000 for batch in loader]
+    assert all(set(quarters[at : at + 8]) == {0, 1, 2, 3} for at in range(len(quarters) - 8))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_load_batches_that_are_near_each_other(workers: int) -> None:
+    """Else a long one beside short ones would hold them back, as none does in order."""
+    plain = DataLoader(Numbers(4000), batch_size=8, num_workers=workers)
+    gate = EpochGate(spread=True)
+    loader = make_loader(build_from_object(plain), Config(num_workers=workers), gate=gate)
+    source: Any = index_source(loader)
+    numbers = [batch[0] // 8 for batch in source]
+    assert sorted(numbers) == list(range(500))
+    rounds = [numbers[at : at + workers] for at in range(0, 500, workers)]
+    assert all(each == list(range(each[0], each[0] + len(each))) for each in rounds)
+    quarters = [each[0] // 125 for each in rounds[:-1]]
     assert all(set(quarters[at : at + 8]) == {0, 1, 2, 3} for at in range(len(quarters) - 8))
 
 
