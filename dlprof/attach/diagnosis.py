@@ -192,9 +192,19 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
 
 def _workers(seen: Seen) -> int:
     """Workers of the loader: those that have nothing left to do are among them."""
-    most = max((look.alive for look in seen.looks), default=0) - seen.other_workers
+    most = _alive(seen) - seen.other_workers
     ended = seen.training.ended_workers if not seen.started_workers else 0
     return max(len(seen.workers), most, 0) + (ended if seen.workers else 0)
+
+
+def _alive(seen: Seen) -> int:
+    """How many workers there are while all of them run.
+
+    Those of two epochs may overlap: Lightning makes an iterator before it lets go of the last one.
+    """
+    counts = [look.alive for look in seen.looks if look.alive]
+    most = statistics.multimode(counts) if seen.started_workers else counts
+    return max(most, default=0)
 
 
 def _without_data(seen: Seen) -> tuple[int, ...]:
@@ -570,7 +580,7 @@ def _direct(
     if (heavy := _heavy(seen, shares)) is not None:
         yield heavy
         return
-    most = max((look.alive for look in seen.looks), default=0)
+    most = max(_alive(seen), len(seen.workers))
     turning = sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
     if seen.started_workers >= max(1, len(seen.workers)) and turning >= 0.3:
         yield _finding(

@@ -46,6 +46,11 @@ class LoaderCall:
     # ``{value}`` is what they are set to.
     elsewhere: Mapping[str, str] = empty()
 
+    @property
+    def collates(self) -> str:
+        """What its own collate function does, where it takes no other; empty where none is said."""
+        return self.fixed.get("collate_fn", "").partition(": its own ")[2]
+
     def written(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The code that sets arguments of DataLoader, and some more that are given as source.
 

@@ -361,6 +361,22 @@ def _timm(found: Any) -> Adapted | None:
     )
 
 
+def _torch_geometric(found: Any) -> Adapted | None:
+    """A loader of PyG's: each collates by itself, and most ignore a ``collate_fn`` in silence."""
+    call = _call_of_class(type(found))
+    if call is None:
+        return None
+    taken = inspect.signature(type(found)).parameters
+    own = "makes each batch"
+    if "exclude_keys" in taken:
+        own = "joins the attributes of its graphs, but for exclude_keys"
+    elif "transform" in taken:
+        own = "samples each batch and calls transform"
+    none = f"{type(found).__name__} takes no collate_fn: its own {own}"
+    fixed = {**call.fixed, "collate_fn": none}
+    return Adapted(call=dataclasses.replace(call, fixed=fixed))
+
+
 def _webdataset(found: Any) -> Adapted | None:
     """A WebLoader, or a pipeline that goes on from one; one of samples is a dataset."""
     stages: Iterable[Any] = getattr(found, "pipeline", ())
@@ -390,6 +406,7 @@ _OWN: Mapping[str, Adapter] = {
     "pytorch_lightning": _lightning,
     "spdl": _spdl,
     "timm": _timm,
+    "torch_geometric": _torch_geometric,
     "transformers": _transformers,
     "webdataset": _webdataset,
 }

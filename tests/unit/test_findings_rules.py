@@ -501,6 +501,19 @@ def test_what_collates_is_set_in_the_users_framework(
     ast.parse(fix.code)
 
 
+@pytest.mark.parametrize("seen", [_collating(), _unpickling()], ids=["collate", "main.receive"])
+def test_no_collate_function_is_shown_for_a_loader_that_leaves_it_out(seen: Evidence) -> None:
+    """As PyG's do in silence; what theirs costs lies in what that calls."""
+    none = "NeighborLoader takes no collate_fn: its own samples each batch and calls transform"
+    fixed = {"collate_fn": none}
+    call = LoaderCall(text="NeighborLoader(data, ..., {settings})", fixed=fixed)
+    fix = find(dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=call)))[0].fix
+    assert fix is not None
+    assert none in fix.text
+    assert "Stack whole tensors" not in fix.text
+    assert not fix.code
+
+
 def test_indices_that_a_trainer_does_not_take_are_drawn_all_the_same() -> None:
     seen = _sampling()
     seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=_TRAINER))

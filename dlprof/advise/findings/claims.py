@@ -317,7 +317,7 @@ def fix_of(view: Evidence, claim: Claim) -> Fix | None:
             text = f"{claim.fix} But {none}: do it in the dataset, at a worker's first sample."
             return Fix(text=text)
         if none:
-            return Fix(text=f"{claim.fix} But {none}.", code=code)
+            return Fix(text=f"{claim.fix} But {none}.", code="" if call.collates else code)
         code = "\n\n".join(filter(None, (code, call.given(name, value))))
     if config is None:
         return Fix(text=claim.fix, code=code)

@@ -1017,6 +1017,10 @@ def collate(view: Evidence) -> Claim | None:
         advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
         advice += "do per-sample work in __getitem__"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
+    call = view.target.call.checked()
+    if call.collates:
+        advice = f"{call.fixed['collate_fn']}. Have that do less, or do once what is the same in "
+        advice += "each epoch."
     if copied:
         advice = "Have fewer bytes in a batch: pad to its longest sample, and send uint8 or "
         advice += "float16. What torch's default_collate stacks is in shared memory at once."
@@ -1027,8 +1031,8 @@ def collate(view: Evidence) -> Claim | None:
         _cost(view, costs, _share(costs, costs.collate.own_s)),
         "collate_s collate_cpu_s fetch_s",
         fix=f"{advice} The gain assumes that {assumes}.",
-        code="" if is_torchs or copied else _collating(view, _STACKING),
-        argument=None if is_torchs or copied else _COLLATE,
+        code="" if is_torchs or copied or call.collates else _collating(view, _STACKING),
+        argument=None if is_torchs or copied or call.collates else _COLLATE,
         gain=predicted_gain(view, costs=free),
     )
 

@@ -448,6 +448,17 @@ def test_workers_without_data_are_of_an_iterable_and_named(persist: bool) -> Non
     assert _first(dataclasses.replace(seen, started_workers=4)) != "workers.unfed"
 
 
+def test_workers_of_two_epochs_that_overlap_are_no_more_workers() -> None:
+    """Lightning makes an epoch's iterator before it lets go of the last one."""
+    seen = _io()
+    overlap = [look._replace(alive=2 * look.alive - 1) for look in seen.looks[:5]]
+    looks = (*overlap, *seen.looks[5:])
+    seen = dataclasses.replace(seen, looks=looks, started_workers=len(seen.workers))
+    found = _diagnose(seen)
+    assert found.config.num_workers == len(seen.workers)
+    assert "startup" not in {each.code for each in found.diagnosis.findings}
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [({"oom_kills": 1}, "memory.limit"), ({"shm_used_fraction": 0.97}, "memory.shm"), ({}, "none")],

@@ -329,6 +329,21 @@ def test_a_loader_of_timm_is_set_where_the_script_makes_it(
     assert "prefetch_factor" not in own.fixed
 
 
+def test_a_loader_of_pyg_s_collates_by_itself() -> None:
+    """What is given to most of them is left out in silence."""
+
+    def given(self: Any, data: Any, transform: Any = None, **rest: Any) -> None:
+        rest.pop("collate_fn", None)
+        DataLoader.__init__(self, data, **rest)
+
+    made: Any = of("torch_geometric", "NeighborLoader", DataLoader, __init__=given)
+    call = call_of(made(Numbers()))
+    assert call is not None
+    assert call.text == "NeighborLoader(data, ..., {settings})"
+    assert call.collates == "samples each batch and calls transform"
+    assert LoaderCall().collates == ""
+
+
 def test_an_adapter_of_another_package_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
