@@ -159,8 +159,8 @@ _SEEDING = {"torch", "initial_seed", "manual_seed", "numpy", "np", "random", "se
 def _only_seeds(init: Any, *, alone: bool) -> bool:
     """Whether a ``worker_init_fn`` does the same for any number of workers: it seeds them.
 
-    As that of torch's documentation, Lightning's, and the Hugging Face Trainer's. That one counts on
-    as many workers in each rank, so that no two have the same seed, and must be ``alone``.
+    As that of torch's documentation, Lightning's, and the Hugging Face Trainer's. That one counts
+    on as many workers in each rank, so that no two have the same seed, and must be ``alone``.
     """
     function = getattr(init, "func", init)
     if str(getattr(function, "__module__", "")).startswith(("lightning.", "pytorch_lightning.")):
