@@ -350,6 +350,7 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._pin_alike = True  # all batches that were weighed
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
+        self._start_s = 0.0  # what a worker that isn't forked takes of this thread to be started
         self._own_workers: int = loader.num_workers
         self._own_pins = bool(loader.pin_memory)
         # What so many workers have from here, and where it was: another reader would share that.
@@ -649,10 +650,20 @@ class _Tuner:
         too_long = 0 < self._timeout_s < 2 * longest_s and after.workers > max(
             before.workers, self._own_workers, self._control.kept.workers
         )
-        if too_long or (after.pins and not self._pin_alike):
-            said = f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
-            return said if too_long else "its batches may come out of pinning otherwise"
-        return self._budget.refusal(
+        # The dataset is sent to each, and the next one waits until it has been read: after imports.
+        more = after.workers - max(len(pids), self._own_workers, self._control.kept.workers)
+        stop_s = more * self._start_s
+        why = ""
+        if too_long:
+            why = f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
+        elif after.pins and not self._pin_alike:
+            why = "its batches may come out of pinning otherwise"
+        elif stop_s > _ATTEMPTS_S:
+            why = (
+                f"to start them now would stop the training for {format_duration(stop_s)}; "
+                f"try num_workers={after.workers} from its beginning"
+            )
+        return why or self._budget.refusal(
             self._weighed(before),
             self._weighed(after),
             pids=pids,
@@ -724,7 +735,10 @@ class _Tuner:
         # What was tried without is the thread that hands batches on: main would take longer to.
         repins = self._control.pins is False or self._may_repin(later=True)
         with self._as_set(loader, setting, threaded=repins):
+            began_s = time.perf_counter()
             iterator = internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+        if setting.workers and self._context.get_start_method() != "fork":
+            self._start_s = (time.perf_counter() - began_s) / setting.workers
         if repins:
             internals.may_unpin(iterator, pins=self._pins(setting))
         return iterator
