@@ -128,9 +128,10 @@ def replace_file(path: Path, content: bytes) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         raise write_fault(path, error) from None
+    finally:  # also where Ctrl-C comes
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -125,6 +125,12 @@ def _most_of(cores: int) -> int:
     return max(16, 2 * cores)
 
 
+def count_ranks(environ: Mapping[str, str], world: int) -> int:
+    """The processes of a job, as its launcher says or torch knows: a ``world`` of so many."""
+    said = launched_as(environ)
+    return max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+
+
 class Node:
     """What the ranks of one machine know of each other's loaders: a file, and no collective call.
 
@@ -142,11 +148,9 @@ class Node:
     def of(cls, environ: Mapping[str, str], world: int = 1) -> Node | None:
         """The machine of a job with several ranks; ``None`` for a single process.
 
-        Not all launchers say how many of them are on this machine; ``world`` are in all, as far as
-        torch knows.
+        Not all launchers say how many of them are on this machine.
         """
-        said = launched_as(environ)
-        if max(world, *(said[name] or 1 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))) < 2:
+        if count_ranks(environ, world) < 2:
             return None
         job = job_name(environ, os.getppid())
         name = "".join(each if each.isalnum() else "-" for each in job)[:60]

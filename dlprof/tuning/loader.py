@@ -48,7 +48,7 @@ from dlprof.targets.files import (
 from dlprof.targets.parts import dataloader_of
 from dlprof.targets.weighing import undelayed_s
 from dlprof.targets.workers import start_method_of
-from dlprof.tuning.budget import Budget, Node, usable_cores
+from dlprof.tuning.budget import Budget, Node, count_ranks, usable_cores
 from dlprof.tuning.control import (
     NO_WORKERS,
     WORTH,
@@ -151,6 +151,27 @@ def _check(max_workers: object, max_ram: object, reseed: object, state: object) 
         raise UsageError(f"tune: reseed={reseed!r} is not known", hint='Pass "batch", or None.')
     if state is not None and not isinstance(state, (str, os.PathLike)):
         raise UsageError(f"tune: state={state!r} is no path", hint='Pass "dlprof.toml", or None.')
+
+
+_SEEDING = {"torch", "initial_seed", "manual_seed", "numpy", "np", "random", "seed", "set_seed"}
+"""Names of which a function may use some and still do no more than seed random numbers."""
+
+
+def _only_seeds(init: Any, *, alone: bool) -> bool:
+    """Whether a ``worker_init_fn`` does the same for any number of workers: it seeds them.
+
+    As that of torch's documentation, Lightning's, and the Hugging Face Trainer's. That one counts
+    on as many workers in each rank, so that no two have the same seed, and must be ``alone``.
+    """
+    function = getattr(init, "func", init)
+    if str(getattr(function, "__module__", "")).startswith(("lightning.", "pytorch_lightning.")):
+        return True
+    code = getattr(function, "__code__", None)
+    return (
+        code is not None
+        and {*code.co_names, *code.co_freevars} <= _SEEDING
+        and (alone or function is init)
+    )
 
 
 def _world() -> int:
@@ -257,7 +278,7 @@ class Tuning:
             f"{each.after} not tried: {each.refused}" for each in self.changes if each.refused
         ]
         stays = self._fixed and now.workers and not self.off
-        fixed = f"; num_workers stays: {self._fixed}" if stays else ""
+        fixed = f"; {self._fixed}" if stays else ""
         tried = len(self.changes) - len(refused)
         if not tried:
             why = self.off or self._control.idle or "it takes more batches to decide"
@@ -330,6 +351,7 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._pin_alike = True  # all batches that were weighed
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
+        self._start_s = 0.0  # what a worker that isn't forked takes of this thread to be started
         self._own_workers: int = loader.num_workers
         self._own_pins = bool(loader.pin_memory)
         # What so many workers have from here, and where it was: another reader would share that.
@@ -347,7 +369,11 @@ class _Tuner:
         self._attempt: _Attempt | None = None
         self._control = Control(NO_WORKERS, 0)  # nothing is kept before it is known where to start
         self._control = self._begun(loader)
-        name, fixed = type(loader.dataset).__name__, self._why_fixed(loader)
+        name, fixed = type(loader.dataset).__name__, ""
+        if why := self._why_fixed(loader):
+            fixed = f"num_workers stays: {why}"
+        elif why := self._why_no_more(loader):
+            fixed = f"no more workers are tried: {why}"
         self.tuning = Tuning(self._control, name, fixed)
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
@@ -373,8 +399,7 @@ class _Tuner:
         # Others than forked ones are sent the dataset, which may have opened what can't be sent.
         spares_workers = spares_workers and start_method_of(loader) == "fork"
         self._spares_workers = spares_workers
-        # A worker_init_fn may know no more workers than those that it was written for.
-        grows = changes_workers and (asked or not loader.worker_init_fn)
+        grows = changes_workers and not self._why_no_more(loader)
         most = self._budget.most_workers if grows else mine.workers
         may = {"changes_workers": changes_workers, "spares_workers": spares_workers}
         start = self._start(mine, most, **may)
@@ -456,6 +481,20 @@ class _Tuner:
             return "persistent_workers=True keeps the shares that its workers have of its data"
         said = "other workers would yield its iterable dataset in another order; if they may"
         return "" if self._asked else f"{said}, call dlprof.tune(loader, max_workers=8)"
+
+    def _why_no_more(self, loader: Any) -> str:
+        """Why it gets no more workers than it has; empty if it may."""
+        init = loader.worker_init_fn
+        if (
+            self._asked
+            or not init
+            or _only_seeds(init, alone=count_ranks(os.environ, _world()) < 2)
+        ):
+            return ""
+        return (
+            "its worker_init_fn may know no others; if it does, call "
+            "dlprof.tune(loader, max_workers=8)"
+        )
 
     def methods(self) -> dict[str, Any]:
         """What a tuned loader's class has in place of its own."""
@@ -612,10 +651,20 @@ class _Tuner:
         too_long = 0 < self._timeout_s < 2 * longest_s and after.workers > max(
             before.workers, self._own_workers, self._control.kept.workers
         )
-        if too_long or (after.pins and not self._pin_alike):
-            said = f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
-            return said if too_long else "its batches may come out of pinning otherwise"
-        return self._budget.refusal(
+        # The dataset is sent to each, and the next one waits until it has been read: after imports.
+        more = after.workers - max(len(pids), self._own_workers, self._control.kept.workers)
+        stop_s = more * self._start_s
+        why = ""
+        if too_long:
+            why = f"a batch may take longer then than the loader's timeout, {self._timeout_s:g} s"
+        elif after.pins and not self._pin_alike:
+            why = "its batches may come out of pinning otherwise"
+        elif stop_s > _ATTEMPTS_S:
+            why = (
+                f"to start them now would stop the training for {format_duration(stop_s)}; "
+                f"try num_workers={after.workers} from its beginning"
+            )
+        return why or self._budget.refusal(
             self._weighed(before),
             self._weighed(after),
             pids=pids,
@@ -687,7 +736,10 @@ class _Tuner:
         # What was tried without is the thread that hands batches on: main would take longer to.
         repins = self._control.pins is False or self._may_repin(later=True)
         with self._as_set(loader, setting, threaded=repins):
+            began_s = time.perf_counter()
             iterator = internals.tapped_iterator(loader, tap, wrap, own_in_flight)
+        if setting.workers and self._context.get_start_method() != "fork":
+            self._start_s = (time.perf_counter() - began_s) / setting.workers
         if repins:
             internals.may_unpin(iterator, pins=self._pins(setting))
         return iterator

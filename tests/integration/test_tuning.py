@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, get_worker_info
@@ -607,6 +610,52 @@ def test_a_worker_init_fn_meets_no_worker_that_it_may_not_know(
     monkeypatch.setattr(tuned, "Control", Capped)
     dlprof.tune(loader(worker_init_fn=print), **options)
     assert ceilings == [most]
+
+
+def seed_worker(_worker: int) -> None:  # as torch's documentation has it
+    worker_seed = torch.initial_seed() % 2**32
+    np.random.seed(worker_seed)  # noqa: NPY002
+    random.seed(worker_seed)
+
+
+def seed_rank(worker: int, num_workers: int, rank: int) -> None:
+    random.seed(torch.initial_seed() + num_workers * rank + worker)
+
+
+SHARES = [range(10), range(10, 20)]
+
+
+def take_share(worker: int) -> None:
+    random.seed(SHARES[worker][0])
+
+
+def of_lightning(worker: int, rank: int | None = None) -> None:
+    random.seed(SHARES[0][worker + (rank or 0)])
+
+
+of_lightning.__module__ = "lightning.fabric.utilities.seed"
+
+
+@pytest.mark.parametrize(
+    ("init", "world", "most"),
+    [
+        (None, "1", 16),
+        (seed_worker, "1", 16),
+        (seed_worker, "2", 16),
+        (functools.partial(seed_rank, num_workers=2, rank=0), "1", 16),  # as Hugging Face's
+        (functools.partial(seed_rank, num_workers=2, rank=0), "2", 2),
+        (functools.partial(of_lightning, rank=1), "2", 16),
+        (take_share, "1", 2),
+    ],
+)
+def test_a_worker_init_fn_that_only_seeds_meets_more_workers(
+    monkeypatch: pytest.MonkeyPatch, init: Any, world: str, most: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world)
+    made: Any = dlprof.tune(loader(worker_init_fn=init))
+    assert made.tuning._control._most == most
+    why = "; no more workers are tried: its worker_init_fn may know no others"
+    assert (why in made.tuning.summary()) is (most == 2)
 
 
 def test_a_worker_init_fn_meets_no_worker_of_an_answer_that_it_may_not_know(

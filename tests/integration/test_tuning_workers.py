@@ -853,6 +853,26 @@ def test_workers_that_come_while_an_epoch_goes_on_share_no_file_that_was_opened_
     dataset.file.close()
 
 
+@pytest.mark.parametrize("slow_s", [0.0, 1.2])
+def test_workers_that_stop_the_training_to_be_started_are_not_started(
+    monkeypatch: pytest.MonkeyPatch, slow_s: float
+) -> None:
+    """Each is sent the dataset, and has to have imported all before it reads that."""
+    refusals = refusals_of(monkeypatch, Setting(4, 2))
+    make = internals.tapped_iterator
+
+    def slow(*given: Any) -> Any:
+        time.sleep(slow_s)
+        return make(*given)
+
+    monkeypatch.setattr(internals, "tapped_iterator", slow)
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    batches = iter(dlprof.tune(loader(Numbers(draws=False), **options)))
+    assert len(list(itertools.islice(batches, 12))) == 12
+    assert internals.started_workers(batches) == (1 if slow_s else 4)
+    assert any("would stop the training for" in each for each in refusals) is bool(slow_s)
+
+
 def test_a_timeout_that_more_workers_may_exceed_is_heeded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

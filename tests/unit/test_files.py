@@ -63,6 +63,14 @@ def test_a_file_is_replaced_whole_or_not_at_all(
         replace_file(path, b"third")
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(path, b"fourth")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
 
 def test_a_path_with_braces_is_named_as_it_is() -> None:
     fault = write_fault(Path("{path}"), OSError(errno.EIO, "{parent} error"))
