@@ -552,10 +552,8 @@ class Control:
         if NO_WORKERS in {self.kept, stays.now}:
             if kept is (stays.now == NO_WORKERS):  # it goes on without
                 with_workers = stays.lately(max(self.kept, stays.now))
-                takes_s = (self._handed_s if self.kept == NO_WORKERS else self._spared_s)(
-                    with_workers
-                )
-                self._receive_s = takes_s or self._receive_s
+                takes_s = self._spared_s if kept else self._handed_s
+                self._receive_s = takes_s(with_workers) or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False
         self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
