@@ -250,8 +250,9 @@ def _probed(
         if 24 * each_s < 2.0:  # fewer samples say nothing
             along = runner.along_epoch(left_s=left_s())
         else:
-            along = f"each takes {format_duration(each_s)}, too long to try some beforehand"
-        notes += [] if along is None else [_along_text(along, built)]
+            unit = "sample" if probe["samples_per_batch"] else "batch"
+            along = f"a {unit} takes {format_duration(each_s)}, too long to try some beforehand"
+        notes += [] if along is None else [_along_text(along)]
     target = dataclasses.replace(
         built,
         fork_safe=runner.fork_safe,
@@ -271,7 +272,7 @@ def _probed(
     return target, accelerator, probe
 
 
-def _along_text(along: tuple[float, float, str | None] | str, built: Target) -> str:
+def _along_text(along: tuple[float, float, str | None] | str) -> str:
     """That the samples of an epoch differ along it, or why that isn't known; a sentence."""
     if isinstance(along, str):
         return (
@@ -279,9 +280,7 @@ def _along_text(along: tuple[float, float, str | None] | str, built: Target) -> 
             f"known: {along}."
         )
     begin, all_over, why = format_duration(along[0]), format_duration(along[1]), along[2]
-    plain = built.sampler in (None, "SequentialSampler", "BatchSampler", "DistributedSampler")
-    order = "the dataset's order" if plain else f"the order of {built.sampler}"
-    how = f": trials took {SPREAD_SIGN}, not in {order}"
+    how = f": trials took {SPREAD_SIGN}, not in its order"
     if why:
         how = f", but trials load its beginning, and not {SPREAD_SIGN}: {why}"
     return (

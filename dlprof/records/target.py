@@ -25,7 +25,7 @@ COPIED_SIGN = "where no setting says otherwise"
 NO_DATA_SIGN, PARTIAL_SIGN = "Each batch is None", "less than a full batch"
 SPREAD_SIGN = "batches from all over an epoch"
 """In notes that any screen begins with: batches without anything in them, an epoch of one that is
-not full, and one in the dataset's order along which samples differ."""
+not full, and one along whose order samples differ."""
 
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""

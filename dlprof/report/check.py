@@ -194,7 +194,8 @@ def advice(check: CheckReport) -> str:
         larger = f"--budget{needed}" if needed else "a larger --budget"
         return f"Check again with {larger}: two new pairs of processes may agree"
     file, target = (shlex.quote(short(text)) for text in (check.base.name, check.target.target))
-    record = f"Record runs on this machine: dlprof baseline update {file} {target}"
+    update = f"dlprof baseline update {file} {target}"
+    record = f"Record runs on this machine, with the options of this check: {update}"
     return record if check.state == "no_baseline" else ""
 
 

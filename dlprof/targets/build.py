@@ -590,10 +590,11 @@ def _import(spec: TargetSpec, name: str) -> ModuleType:
 
 
 def _folder_of(module: str) -> str:
-    """The folder in the working directory that holds a module; empty where none does."""
+    """The only folder in the working directory that holds a module; empty where none does."""
     for found in (f"*/{module}/__init__.py", f"*/{module}.py", f"*/{module}/*.py"):
-        for path in sorted(Path().glob(found)):
-            return path.parts[0]
+        folders = {path.parts[0] for path in Path().glob(found)}
+        if folders:
+            return folders.pop() if len(folders) == 1 else ""
     return ""
 
 

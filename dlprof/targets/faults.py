@@ -16,6 +16,7 @@ OWN = str(Path(__file__).parents[1]) + os.sep
 """What the file names of dlprof's own frames begin with."""
 GUARD = 'Put what the script runs under `if __name__ == "__main__":`'
 NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
+"""What to do about a target that is a whole training."""
 
 
 def user_traceback(error: BaseException) -> str:

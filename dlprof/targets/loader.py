@@ -9,11 +9,20 @@ import dataclasses
 import functools
 import itertools
 import math
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError, UsageError
@@ -21,9 +30,10 @@ from dlprof.internals import index_source
 from dlprof.records import Config
 from dlprof.targets.adapters import with_settings
 from dlprof.targets.build import BuiltTarget
-from dlprof.targets.faults import target_fault, type_name
+from dlprof.targets.faults import one_line, own_attributes, target_fault, type_name
 from dlprof.targets.parts import OWN_LOADER_HINT, LoaderParts, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup, start_method_of
+from dlprof.units import format_duration
 
 _WHERE_MADE = "Set them where the loader is made: recommendation.dataloader_kwargs has them."
 
@@ -169,7 +179,8 @@ class EpochGate:
     """
 
     def __init__(self, *, spread: bool = False) -> None:
-        self.spread, self._goes_in_order = spread, False
+        self.spread = spread
+        self._source: Any = None  # of the epoch that began last
         # Whether each has to come back as a batch: an iterable dataset may end before.
         self.exact = False
         self.at_once = 1  # batches that are loaded at once
@@ -193,7 +204,10 @@ class EpochGate:
     @property
     def in_order(self) -> bool:
         """Whether the order of the epoch that began last is the dataset's, or the user's own."""
-        return self._goes_in_order if self._inner is None else self._inner.in_order
+        if self._inner is not None:
+            return self._inner.in_order
+        # What an iterable dataset yields follows none of these indices.
+        return self.exact and self._source is not None and _in_order(self._source)
 
     @property
     def closed(self) -> bool:
@@ -280,53 +294,52 @@ def _is_torchs(sampler: object) -> bool:
     return type(sampler).__module__.partition(".")[0] in ("torch", "torchdata")
 
 
-def _batched(source: object) -> bool:
-    """Whether it makes plain batches of what a sampler yields, as torch and torchdata do."""
-    return isinstance(source, BatchSampler) and _is_torchs(source)
+def _unbatched(source: Any) -> Any:
+    """The sampler of which torch or torchdata makes plain batches; else what makes them."""
+    return source.sampler if isinstance(source, BatchSampler) and _is_torchs(source) else source
 
 
 def _in_order(source: Any) -> bool:
     """Whether what a loader takes its indices from has an order that is none of chance.
 
-    The dataset's; or one of a sampler of the user's own, as far as that has a length.
+    The dataset's, or one of a sampler of the user's own: unless that is of a class that shuffles,
+    or makes batches of such a one, or shares them out; or has no length, and so maybe no end.
     """
-    sampler = source.sampler if _batched(source) else source
-    if type(sampler) is DistributedSampler:
+    sampler = source
+    for _ in range(4):  # no more are wrapped in one another
+        own = own_attributes(sampler)
+        sampler = own.get("batch_sampler", own.get("sampler", sampler))
+    if isinstance(sampler, DistributedSampler):
         return not sampler.shuffle
-    if _is_torchs(sampler):
-        return isinstance(sampler, SequentialSampler)
-    try:
-        return len(source) > 0
-    except Exception:  # whatever the user's code raises
+    if isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
         return False
+    ends = all(hasattr(type(each), "__len__") for each in (source, sampler))
+    return isinstance(sampler, SequentialSampler) or (ends and not _is_torchs(sampler))
 
 
-def order_of(loader: Any) -> tuple[Sequence[Any], int, bool]:
-    """What an epoch asks the dataset for, one by one; how many a batch; whether it ends there.
+def order_of(loader: Any, *, limit_s: float, alone: bool) -> tuple[Sequence[Any], int, float] | str:
+    """What an epoch asks the dataset for, one by one; how many a batch; seconds to draw that.
 
-    Of a sampler of the user's own an epoch begins: as much of it as its length says.
+    Of a sampler of the user's own an epoch begins. A sentence's end says why that isn't known: it
+    raises, or has not ended by the limit; or other ranks than this one may have to draw, too, which
+    is not ``alone``.
     """
     source: Any = index_source(loader)
-    batched = _batched(source) and loader.batch_sampler is not None
-    sampler = source.sampler if batched else source
-    drawn = _drawn(sampler, more=1)
-    ends, drawn = len(drawn) <= len(sampler), drawn[: len(sampler)]
-    if batched:
-        return drawn, source.batch_size, ends
-    if loader.batch_sampler is None:
-        return drawn, 1, ends
-    asked = [index for batch in drawn for index in batch]
-    return asked, max(1, len(asked) // max(1, len(drawn))), ends
-
-
-def _drawn(sampler: Any, began: Iterator[Any] | None = None, *, more: int = 0) -> Sequence[Any]:
-    """An epoch of a sampler, or the rest of one that ``began``, and as many ``more`` if they come.
-
-    In as little memory as it takes.
-    """
+    sampler, plain = _unbatched(source), loader.batch_sampler is None
     if type(sampler) is SequentialSampler:
-        return range(len(sampler))
-    return [*itertools.islice(sampler if began is None else began, len(sampler) + more)]
+        return range(len(sampler)), 1 if plain else source.batch_size, 0.0
+    if not (alone or _is_torchs(sampler)):
+        return "the sampler may have to be asked in all ranks at once"
+    began_s, drawn, batches = time.perf_counter(), list[Any](), 0
+    try:
+        for batch in source:
+            batches += 1
+            drawn += [batch] if plain else batch
+            if time.perf_counter() - began_s > limit_s:
+                return f"the sampler yields no epoch in {format_duration(limit_s)}"
+    except Exception as error:  # whatever the user's code raises
+        return f"the sampler raised {one_line(error)}"
+    return drawn, max(1, len(drawn) // max(1, batches)), time.perf_counter() - began_s
 
 
 def _spread(source: Any, began: Iterator[Any], at_once: int) -> Iterator[Any]:
@@ -337,10 +350,13 @@ def _spread(source: Any, began: Iterator[Any], at_once: int) -> Iterator[Any]:
     other take about as long, and others would have them wait for one another, which none does in
     order.
     """
-    size = source.batch_size if _batched(source) else None
-    drawn = _drawn(source, began) if size is None else _drawn(source.sampler)
-    count = min(len(source), math.ceil(len(drawn) / (size or 1)))
-    groups = max(1, count // at_once)
+    sampler, drawn = _unbatched(source), list[Any]()
+    if type(sampler) is SequentialSampler:  # which may have more indices than there is memory for
+        size, count = 1 if sampler is source else source.batch_size, len(source)
+    else:
+        drawn, size = [*began], 0
+        count = len(drawn)
+    groups = count // at_once
     step = max(1, round(0.618 * groups))
     while math.gcd(step, groups) > 1:
         step += 1
@@ -348,7 +364,12 @@ def _spread(source: Any, began: Iterator[Any], at_once: int) -> Iterator[Any]:
     together = (range(begin, begin + at_once) for begin in begins)
     rest = range(groups * at_once, count)  # last, so that groups stay those of one round
     for number in itertools.chain(*together, rest):
-        yield drawn[number] if size is None else list(drawn[number * size : (number + 1) * size])
+        if drawn:
+            yield drawn[number]
+        elif sampler is source:
+            yield number
+        else:
+            yield [*range(number * size, min((number + 1) * size, len(sampler)))]
 
 
 class GatedIndices:
@@ -369,8 +390,7 @@ class GatedIndices:
         # The user's __iter__ runs here and not at the first index, because torch calls it before
         # it draws the base seed: the order of random draws must stay.
         source, gate = self._source, self._gate
-        # What an iterable dataset yields follows none of these indices.
-        gate._goes_in_order = gate.exact and _in_order(source)  # noqa: SLF001 - its other half
+        gate._source = source  # noqa: SLF001 - its other half
         began = iter(source)
         if gate.spread and gate.in_order:
             began = _spread(source, began, gate.at_once)

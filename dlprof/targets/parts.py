@@ -391,9 +391,6 @@ def _exchanged(value: Any, old: DataLoader[Any], new: DataLoader[Any], depth: in
     return with_inner(value, old, new, depth)
 
 
-"""What to do about a target that is a whole training."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
     """A callable of the target with its ``--arg`` texts, and the name that messages use.

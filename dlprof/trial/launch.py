@@ -162,8 +162,11 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
         stacks = itertools.chain(*hangs.collect([process.pid], log).values())
         frames = [frame for stack in stacks for frame in stack if not frame.file.startswith(OWN)]
         hint = f"Raise {limit} if it takes that long; the stack shows what it waits for."
+        loads = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/")
         if any(
-            "/torch/utils/data/" in each.file or "/torch/optim/" in each.file for each in frames
+            any(name in each.file for name in (*loads, "/torch/optim/optimizer.py"))
+            and each.function != "<module>"  # which only imports it
+            for each in frames
         ):
             # A script's main function does, or the script itself as it is imported.
             outer = next((each for each in reversed(frames) if "runpy" not in each.file), None)

@@ -330,9 +330,10 @@ def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.weighing import along_epoch
 
     loader = _loader(built, request.config)
-    dataset, began_s = loader.dataset, _clock()
-    order, batch, ends = order_of(loader)
-    drawn_s = _clock() - began_s
+    dataset, drawn = loader.dataset, order_of(loader, limit_s=0.5, alone=request.ranks < 2)
+    if isinstance(drawn, str):
+        return {"along": drawn}
+    order, batch, drawn_s = drawn
     # As torch asks for those of a batch.
     many = None if loader.batch_sampler is None else getattr(dataset, "__getitems__", None)
     found = along_epoch(
@@ -341,10 +342,9 @@ def look_along(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         batch,
         limit_s=min(2.0, (request.limit_s or math.inf) / 2),
     )
-    # Each trial would draw two epochs before its first batch of them.
-    if isinstance(found, tuple) and found[2] is None and not (ends and drawn_s <= 0.1):
-        slow = f"its sampler takes {format_duration(drawn_s)} to draw an epoch"
-        why = slow if ends else "its sampler yields more than its length says"
+    # Each epoch of a trial would be drawn before its first batch.
+    if isinstance(found, tuple) and found[2] is None and drawn_s > 0.1:
+        why = f"the sampler takes {format_duration(drawn_s)} to draw an epoch"
         return {"along": (*found[:2], why)}
     return {"along": found}
 

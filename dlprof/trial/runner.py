@@ -235,7 +235,7 @@ class TrialRunner:
         ``left_s``, which is left of the budget.
         """
         limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 4))
-        unseen = "trying some samples from all over it ended the process, or took too long"
+        unseen = "drawing and trying some of them ended the process, or took too long"
         found = self._seen(Config(), limit_s, along=True).get("along", unseen)
         return found if found is None or isinstance(found, str) else (found[0], found[1], found[2])
 

@@ -325,9 +325,8 @@ class Control:
             step_s = seen.stepped_s / seen.batches + seen.receive_s
             better = unmoved = False
             # What is still open comes after what wasn't tried yet.
-            for candidate, why in sorted(
-                self._ladder(seen), key=lambda each: len(self._of(each[0]))
-            ):
+            asked = sorted(self._ladder(seen), key=lambda each: len(self._of(each[0])))
+            for place, (candidate, why) in enumerate(asked, 1):
                 up = candidate.workers > self.kept.workers
                 if candidate in tried or (up and unmoved) or not self._may_try(candidate, seen):
                     continue
@@ -338,6 +337,10 @@ class Control:
                 better = yield from self._compare(candidate, why, step_s=step_s)
                 if better:
                     break
+                workers = (self.kept.workers + candidate.workers) // 2
+                if self.changes[-1].refused and workers > self.kept.workers:
+                    # There may be room for half of what would come.
+                    asked.insert(place, (candidate._replace(workers=workers), why))
                 if (yield from self._spare(seen)):
                     return
                 speedup = self.changes[-1].speedup

@@ -164,14 +164,17 @@ def _only_seeds(init: Any, *, alone: bool) -> bool:
     on as many workers in each rank, so that no two have the same seed, and must be ``alone``.
     """
     function = getattr(init, "func", init)
-    if str(getattr(function, "__module__", "")).startswith(("lightning.", "pytorch_lightning.")):
+    package = str(getattr(function, "__module__", "")).partition(".")[0]
+    if package in ("lightning", "lightning_fabric"):
         return True
     code = getattr(function, "__code__", None)
-    return (
-        code is not None
-        and {*code.co_names, *code.co_freevars} <= _SEEDING
-        and (alone or function is init)
-    )
+    if code is None or function.__defaults__ or function.__kwdefaults__:
+        return False
+    names = {*code.co_names, *code.co_freevars}
+    # What a user's own does is not in sight; nor is how many a table has seeds for.
+    own = "set_seed" in names and package != "transformers"
+    table = any(isinstance(each, tuple) for each in code.co_consts)
+    return names <= _SEEDING and not (own or table) and (alone or function is init)
 
 
 def _world() -> int:
@@ -862,6 +865,11 @@ class _Tuner:
 
     def _weigh(self, iterator: Any, batch: Any) -> None:
         """What a batch takes, the largest as they may differ, and what workers do."""
+        control = self._control
+        waits = control.kept.workers > 0 and control.wait_share > WORTH
+        shared_out = self._is_map or any(self._clock[ASKED::PLACES])
+        if waits and shared_out and self._spares_workers:
+            self._attempts(iterator)
         began_s = time.perf_counter()
         if began_s < self._weighed_until_s:
             return
@@ -875,11 +883,6 @@ class _Tuner:
         # Of thousands of tensors that takes a while: 0.1% of the time at most.
         ended_s = time.perf_counter()
         self._weighed_until_s = ended_s + 1000 * (ended_s - began_s)
-        control = self._control
-        waits = control.kept.workers > 0 and control.wait_share > WORTH
-        shared_out = self._is_map or any(self._clock[ASKED::PLACES])
-        if waits and shared_out and self._spares_workers:
-            self._attempts(iterator)
 
     def _can_steer(self, iterator: Any, tap: _Tap, after: Setting) -> bool:
         """Whether to go over to another setting now, and not with the next epoch."""

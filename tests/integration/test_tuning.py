@@ -629,11 +629,26 @@ def take_share(worker: int) -> None:
     random.seed(SHARES[worker][0])
 
 
+def seed_by_table(worker: int) -> None:
+    random.seed((3, 4)[worker])
+
+
+def set_seed(worker: int) -> None:
+    set_seed(worker)
+
+
 def of_lightning(worker: int, rank: int | None = None) -> None:
     random.seed(SHARES[0][worker + (rank or 0)])
 
 
 of_lightning.__module__ = "lightning.fabric.utilities.seed"
+
+
+@pytest.mark.parametrize("package", ["lightning.fabric", "lightning_fabric"])
+def test_lightning_s_own_worker_init_fn_meets_more_workers(package: str) -> None:
+    seed = pytest.importorskip(f"{package}.utilities.seed")
+    made: Any = dlprof.tune(loader(worker_init_fn=seed.pl_worker_init_function))
+    assert made.tuning._control._most == 16
 
 
 @pytest.mark.parametrize(
@@ -644,8 +659,10 @@ of_lightning.__module__ = "lightning.fabric.utilities.seed"
         (seed_worker, "2", 16),
         (functools.partial(seed_rank, num_workers=2, rank=0), "1", 16),  # as Hugging Face's
         (functools.partial(seed_rank, num_workers=2, rank=0), "2", 2),
-        (functools.partial(of_lightning, rank=1), "2", 16),
+        pytest.param(functools.partial(of_lightning, rank=1), "2", 16, id="Lightning's"),
         (take_share, "1", 2),
+        (seed_by_table, "1", 2),
+        (set_seed, "1", 2),
     ],
 )
 def test_a_worker_init_fn_that_only_seeds_meets_more_workers(

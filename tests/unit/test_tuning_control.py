@@ -755,6 +755,17 @@ def test_what_is_refused_is_noted_and_not_tried() -> None:
     assert {each.refused for each in control.changes} == {"the budget"}
 
 
+def test_where_more_are_refused_those_are_had_that_there_is_room_for() -> None:
+    """Eight and four don't fit: three do."""
+    control = Control(START, 16)
+
+    def refuses(setting: Setting) -> str:
+        return "the budget" if setting.in_flight > 6 else ""
+
+    fed(control, lambda setting: 0.05 / setting.workers, 200, refuses)
+    assert control.kept == Setting(3, 2)
+
+
 def test_fewer_workers_that_are_refused_are_no_fault() -> None:
     """An epoch beside another begins with the user's few: half of what is kept are more."""
     control = Control(Setting(8, 2), 16)

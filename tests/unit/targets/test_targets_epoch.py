@@ -138,6 +138,43 @@ def test_every_few_batches_are_spread_over_the_epoch() -> None:
     assert all(set(quarters[at : at + 8]) == {0, 1, 2, 3} for at in range(len(quarters) - 8))
 
 
+@pytest.mark.parametrize("length", [1, 20])
+@pytest.mark.parametrize("sampler", [None, EagerSampler()])
+def test_more_workers_than_batches_are_asked_for_no_more_of_them(
+    sampler: Sampler[int] | None, length: int
+) -> None:
+    plain = DataLoader(Numbers(length), batch_size=3, sampler=sampler, num_workers=8)
+    gate = EpochGate(spread=True)
+    loader = make_loader(build_from_object(plain), Config(num_workers=8), gate=gate, any_size=True)
+    source: Any = index_source(loader)
+    batches = [*source]
+    assert sorted(index for batch in batches for index in batch) == (
+        [*range(20 if sampler else length)]
+    )
+    assert all(batches)
+
+
+class Fewer(Sampler[int]):
+    """Yields fewer than its length says, and draws random numbers to say that."""
+
+    def __len__(self) -> int:
+        return 20 + 0 * int(torch.rand(1))
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(10).tolist()
+
+
+def test_a_spread_epoch_is_what_torch_would_draw() -> None:
+    plain = DataLoader(Numbers(), batch_size=4, sampler=Fewer(), drop_last=True)
+    torch.manual_seed(3)
+    expected = [batch.tolist() for batch in plain]
+    gate = EpochGate(spread=True)
+    loader = make_loader(build_from_object(plain), Config(), gate=gate)
+    torch.manual_seed(3)
+    assert sorted(batch.tolist() for batch in loader) == sorted(expected)
+    assert len(expected) == 2
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_load_batches_that_are_near_each_other(workers: int) -> None:
     """Else a long one beside short ones would hold them back, as none does in order."""
@@ -177,6 +214,23 @@ def test_an_order_of_the_user_s_own_is_spread(arguments: dict[str, Any]) -> None
     assert gate.batches == len(expected)
 
 
+class Reshuffling(RandomSampler):
+    """As accelerate's and many a project's."""
+
+
+class Wrapping:
+    """Shares out batches of another, as accelerate's does."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batch_sampler)
+
+
 class Counting(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         return itertools.cycle(range(20))
@@ -188,11 +242,15 @@ class Counting(Sampler[int]):
         RandomSampler(Squares(), generator=torch.Generator().manual_seed(3)),
         WeightedRandomSampler([1.0] * 20, 20, generator=torch.Generator().manual_seed(3)),
         DistributedSampler(Squares(), 1, 0, shuffle=True),
+        Reshuffling(Squares()),
+        Wrapping(BatchSampler(Reshuffling(Squares()), 3, drop_last=False)),
         Counting(),
     ],
 )
-def test_an_order_of_chance_or_without_end_stays(sampler: Sampler[int]) -> None:
-    plain = DataLoader(Squares(), batch_size=3, sampler=sampler)
+def test_an_order_of_chance_or_without_end_stays(sampler: Any) -> None:
+    batches = {"batch_sampler": sampler} if isinstance(sampler, Wrapping) else {"batch_size": 3}
+    one = {} if isinstance(sampler, Wrapping) else {"sampler": sampler}
+    plain: DataLoader[Any] = DataLoader(Squares(), **batches, **one)
     gate = EpochGate(spread=True)
     loader = make_loader(build_from_object(plain), Config(), gate=gate)
     next(iter(loader))

@@ -347,17 +347,19 @@ def test_samples_are_looked_at_along_the_order_of_a_batch_sampler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "wait_s", "expected"),
+    ("wait_s", "ranks", "expected"),
     [
-        (400, 0.0, None),
-        (399, 0.0, "its sampler yields more than its length says"),
-        (400, 0.15, "its sampler takes"),
+        (0.0, 1, None),
+        (0.15, 1, "the sampler takes"),
+        (0.6, 1, "the sampler yields no epoch in 500 ms"),
+        (-1.0, 1, "the sampler raised ValueError: sleep length must be non-negative"),
+        (0.0, 2, "the sampler may have to be asked in all ranks at once"),
     ],
 )
-def test_what_can_t_be_spread_is_said(length: int, wait_s: float, expected: str | None) -> None:
+def test_what_can_t_be_spread_is_said(wait_s: float, ranks: int, expected: str | None) -> None:
     class Own(Sampler[int]):
         def __len__(self) -> int:
-            return length
+            return 400
 
         def __iter__(self) -> Iterator[int]:
             time.sleep(wait_s)
@@ -372,7 +374,7 @@ def test_what_can_t_be_spread_is_said(length: int, wait_s: float, expected: str 
             return index
 
     built = build_from_object(DataLoader(Later(), batch_size=4, sampler=Own()))
-    request = TrialRequest(config=Config(), trial_s=1.0, limit_s=20.0)
+    request = TrialRequest(config=Config(), trial_s=1.0, limit_s=20.0, ranks=ranks)
     found = probing.look_along(built, request)["along"]
     why = found[2] if isinstance(found, tuple) else found
     assert why is None if expected is None else why.startswith(expected)
