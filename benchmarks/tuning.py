@@ -30,7 +30,7 @@ from tuned_world import PHASES, Training, World, statics
 
 import dlprof
 from dlprof.errors import DlprofError
-from dlprof.tuning.control import Ask, Control, Setting, Window, opening
+from dlprof.tuning.control import NO_WORKERS, Ask, Control, Setting, Window, opening
 
 NAME = "tuning"
 KINDS = ("map", "iterable")
@@ -353,8 +353,8 @@ def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
             alone = [settling(each.turns, phase) for each in some]
             alone_s, settling_s = (statistics.fmean(each) for each in zip(*alone, strict=True))
             restart, its_restart = (
-                statistics.fmean(restarts(each.turns, phase, arm) for each in some)
-                for arm in ("tuned", "best")
+                statistics.fmean(shares)
+                for shares in zip(*(_restart_shares(each, phase) for each in some), strict=True)
             )
             steady = 1 - math.exp(log)
             share = 1 - math.exp(log) * (1 - restart) / (1 - its_restart)
@@ -373,6 +373,17 @@ def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
             )
             lost_s, left_s = settling_s + share * (_AT_S - alone_s), _HALF_HOUR_S - _AT_S
     return found
+
+
+def _restart_shares(lived: Lived, phase: str) -> tuple[float, float]:
+    """Of their time, that the tuned one and the best lose to epoch restarts.
+
+    One turn in twenty has such an edge. What only the tuned one came to is none of its losses,
+    unless the best has no workers to start.
+    """
+    mine, its = (restarts(lived.turns, phase, arm) for arm in ("tuned", "best"))
+    seen = any(t.restart_batches for t in lived.turns if (t.phase, t.arm) == (phase, "best"))
+    return (mine, its) if seen or lived.best == tuned_live.key(NO_WORKERS) else (0.0, 0.0)
 
 
 def _together(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -512,7 +523,8 @@ the logarithms of their ratios, turn by turn.
 The tuned one may have {tuned_live.MOST_WORKERS} workers. Epochs take \
 {tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. What the first \
 batches of an epoch, which wait for workers, take beyond others is apart, and counts in half an \
-hour, for the tuned one as for the best; alone, all batches count, and all of the time."""
+hour, for the tuned one as for the best, where that came to such an edge or has no workers; alone, \
+all batches count, and all of the time."""
     return text.splitlines()
 
 

@@ -354,7 +354,7 @@ class _Tuner:
         self._batch_bytes = self._batch_tensors = 0
         self._pin_alike = True  # all batches that were weighed
         self._timeout_s, self._fetch_s = loader.timeout, 0.0
-        self._start_s = 0.0  # what a worker that isn't forked takes of this thread to be started
+        self._start_s = 0.0  # what this thread waits until a worker that isn't forked is started
         self._own_workers: int = loader.num_workers
         self._own_pins = bool(loader.pin_memory)
         # What so many workers have from here, and where it was: another reader would share that.
@@ -739,10 +739,12 @@ class _Tuner:
         # What was tried without is the thread that hands batches on: main would take longer to.
         repins = self._control.pins is False or self._may_repin(later=True)
         with self._as_set(loader, setting, threaded=repins):
-            began_s = time.perf_counter()
+            # Without CPU time: a sampler's, as it draws an epoch.
+            began_s = time.perf_counter() - time.thread_time()
             iterator = internals.tapped_iterator(loader, tap, wrap, own_in_flight)
         if setting.workers and self._context.get_start_method() != "fork":
-            self._start_s = (time.perf_counter() - began_s) / setting.workers
+            waited_s = time.perf_counter() - time.thread_time() - began_s
+            self._start_s = waited_s / setting.workers
         if repins:
             internals.may_unpin(iterator, pins=self._pins(setting))
         return iterator

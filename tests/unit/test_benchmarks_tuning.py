@@ -154,7 +154,9 @@ def test_epoch_restarts_are_apart_and_lost(live: Any, tuning: Any) -> None:
     found = [restarting(turn) for turn in turns(live)]
     assert live.restarts(turns(live), live.QUIET) == 0.0
     assert live.restarts(found, live.QUIET) == pytest.approx(0.04)  # 0.6 s for 0.2 s in 10 s
-    quiet, _ = tuning.half_hours([lived(live, turns=found)])
+    (unknown, _) = tuning.half_hours([lived(live, turns=found)])
+    assert unknown.restarts == (0.0, 0.0)  # the best came to no edge of an epoch
+    quiet, _ = tuning.half_hours([lived(live, turns=found, best="w0")])
     assert (quiet.steady[0], *quiet.restarts) == pytest.approx((0.0, 0.04, 0.0))
     assert quiet.lost == pytest.approx((10 + 0.04 * 1780) / 1800)
 
