@@ -308,7 +308,8 @@ def _in_order(source: Any) -> bool:
     sampler = source
     for _ in range(4):  # no more are wrapped in one another
         own = own_attributes(sampler)
-        sampler = own.get("batch_sampler", own.get("sampler", sampler))
+        inner = (own.get(name) for name in ("batch_sampler", "sampler"))
+        sampler = next((each for each in inner if each is not None), sampler)
     if isinstance(sampler, DistributedSampler):
         return not sampler.shuffle
     if isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):

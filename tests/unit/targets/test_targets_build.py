@@ -511,16 +511,16 @@ def test_what_is_no_target_is_named(found: object, part: str) -> None:
     assert part in fault(lambda: build_from_object(found)).message
 
 
+class Data:
+    def setup(self, stage: str) -> None:
+        self.numbers = Numbers(10 if stage == "fit" else 0)
+
+    def train_dataloader(self) -> DataLoader[int]:
+        return DataLoader(self.numbers)
+
+
 def test_where_several_are_made_the_function_to_write_is_shown() -> None:
     """What the hint shows is code: it gives a loader that can be measured."""
-
-    class Data:
-        def setup(self, stage: str) -> None:
-            self.numbers = Numbers(10 if stage == "fit" else 0)
-
-        def train_dataloader(self) -> DataLoader[int]:
-            return DataLoader(self.numbers)
-
     both = DataLoader(Numbers()), DataLoader(Numbers(20))
     makes: dict[str, Callable[..., object]] = {
         "a_pair": lambda: both,
@@ -539,13 +539,6 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
 
 
 def test_a_method_that_needs_its_setup_says_so() -> None:
-    class Data:
-        def setup(self, stage: str) -> None:
-            self.numbers = Numbers(10 if stage == "fit" else 0)
-
-        def train_dataloader(self) -> DataLoader[int]:
-            return DataLoader(self.numbers)
-
     module = Data()
     text = "data:module.train_dataloader"
     hint = fault(lambda: build_from_object(module.train_dataloader, text=text)).hint

@@ -221,8 +221,10 @@ class Reshuffling(RandomSampler):
 class Wrapping:
     """Shares out batches of another, as accelerate's does."""
 
+    sampler: Any
+
     def __init__(self, batch_sampler: Any) -> None:
-        self.batch_sampler = batch_sampler
+        self.batch_sampler, self.sampler = batch_sampler, None
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
