@@ -22,12 +22,13 @@ from dlprof.advise.choice import (
     gather,
     may_fail,
     perhaps_faster,
+    product,
     speeds_of,
 )
 from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
-from dlprof.advise.thresholds import STORAGE_WAITS
+from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import DlprofError, UsageError
@@ -38,6 +39,7 @@ from dlprof.records import (
     Constraints,
     Estimate,
     Expected,
+    Finding,
     Integrity,
     LeastLoss,
     Machine,
@@ -87,9 +89,9 @@ def recommend(
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     found = run.findings
     if not found and run.explanations:
-        from dlprof.advise.findings.diagnosis import growth_in  # which needs the model
+        from dlprof.advise.findings.diagnosis import shown_in  # which needs the model
 
-        found = growth_in(run)
+        found = tuple(_over_pick(shown_in(run), choice))
     found = () if situation.extrapolated else found
     wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
@@ -197,6 +199,18 @@ def _alternatives(choice: Choice) -> list[Alternative]:
     return sorted(
         found.values(), key=lambda a: (a.relation != "present", -a.speed, a.config.cost_key)
     )
+
+
+def _over_pick(found: Sequence[Finding], choice: Choice) -> Iterator[Finding]:
+    """Findings of loading without workers, with what they bring over what was chosen."""
+    for each in found:
+        alone, gain = choice.default, each.predicted_gain
+        if gain is None:
+            yield each
+        elif alone is not None:
+            ratio = product(choice.speeds.ratio(alone.key, choice.pick.key), gain)
+            if ratio.value >= PAYS:
+                yield dataclasses.replace(each, predicted_gain=ratio)
 
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:

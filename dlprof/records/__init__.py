@@ -72,6 +72,7 @@ from dlprof.records.stages import DRAWING as DRAWING
 from dlprof.records.stages import RECEIVING as RECEIVING
 from dlprof.records.stages import BatchCosts as BatchCosts
 from dlprof.records.stages import Explanation as Explanation
+from dlprof.records.stages import PageFaults as PageFaults
 from dlprof.records.stages import SampleCosts as SampleCosts
 from dlprof.records.stages import Stage as Stage
 from dlprof.records.stages import StageName as StageName

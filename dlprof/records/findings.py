@@ -12,9 +12,9 @@ FindingCode = Literal[
     "consumer", "fetch.cpu", "fetch.io", "collate", "main.receive", "main.pin", "main.sampler",
     "order.blocking", "prefetch.shallow", "lock", "too_few_workers", "too_many_workers",
     "cpu.oversubscribed", "cpu.threads", "cpu.affinity", "cpu.quota", "cpu.neighbours", "startup",
-    "dataset.heavy", "memory.growth", "memory.limit", "memory.shm", "data.shared_file",
-    "data.duplicated", "data.truncated", "data.unshared", "workers.unfed", "transfer.pageable",
-    "transfer.link", "gpu.neighbours", "step.slowed",
+    "dataset.heavy", "memory.growth", "memory.limit", "memory.shm", "memory.faults",
+    "data.shared_file", "data.duplicated", "data.truncated", "data.unshared", "workers.unfed",
+    "transfer.pageable", "transfer.link", "gpu.neighbours", "step.slowed",
 ]  # fmt: skip
 Severity = Literal["high", "medium", "low", "info"]
 

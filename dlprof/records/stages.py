@@ -120,6 +120,22 @@ class BatchCosts:
     pin_s: tuple[float, ...] = ()  # copying into page-locked memory; empty where nothing is pinned
 
 
+KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=1073741824"
+"""What in its environment has glibc's malloc keep up to 1 GiB of what a process frees."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class PageFaults:
+    """What it costs the main process that freed memory goes back to the system, without workers.
+
+    By some batches after the window, before and after malloc was told to keep what is freed.
+    """
+
+    per_batch: float  # minor page faults of a batch
+    cpu_s: float  # CPU seconds of a batch
+    spared_s: float  # of these in the kernel, those that it takes no more once memory is kept
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What a traced trial shows beside its rate; never compared with untraced ones."""
@@ -156,6 +172,9 @@ class Explanation:
     # Seconds blocked in receiving a batch while all workers are idle, run-queue delay included: the
     # lower median of some batches after the window; ``None`` for fewer than three.
     rested_receive_s: float | None = None
+    # Page faults of memory that was freed before; ``None`` with workers, where there are few, and
+    # where malloc can't be told to keep what is freed.
+    page_faults: PageFaults | None = None
     # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True
     # What the workers of a script did, shares of the looks at them; of a trial: ``Usage``.

@@ -30,6 +30,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
+from dlprof.records.stages import KEEPING
 from dlprof.report import document as doc
 from dlprof.report.findings import listed
 from dlprof.report.labels import (
@@ -198,14 +199,14 @@ def _answer(
     if (least := _least_loss(advice)) is not None and least.config != pick:
         yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
     yield certainty(advice.confidence, advice.confidence_reason)
-    yield from _grows(advice)
+    yield from _memory(advice)
     if asked and not how:
         yield "Asked for", asked
     yield from what_failed(run)
 
 
-def _grows(advice: Recommendation) -> Iterator[doc.Row]:
-    """That memory grows, which workers that persist keep."""
+def _memory(advice: Recommendation) -> Iterator[doc.Row]:
+    """That memory grows, which workers that persist keep; that its page faults take the time."""
     keeps = ", and persistent_workers=True keeps it from epoch to epoch"
     for each in advice.findings:
         if each.code == "memory.growth":
@@ -214,6 +215,11 @@ def _grows(advice: Recommendation) -> Iterator[doc.Row]:
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
+        elif each.code == "memory.faults" and each.predicted_gain is not None:
+            share = percent_text(each.evidence.get("page_fault_fraction"))
+            gain, why = ratio_text(each.predicted_gain.value), f"page faults take {share} of it"
+            said = f"num_workers=0 with {KEEPING} in the environment: {gain}, only predicted"
+            yield "Faster?", f"{said} ({why}; dlprof sweep, started so, measures it)"
 
 
 def perhaps_faster(

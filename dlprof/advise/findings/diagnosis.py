@@ -84,6 +84,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
     Cause("cpu.neighbours", Place.BEHIND, machine.neighbours),
     Cause("dataset.heavy", Place.BEHIND, dataset.heavy),
+    Cause("memory.faults", Place.FAULT, machine.faults),
     Cause("startup", Place.BEHIND, loader.startup, loader.kept_workers),
     Cause("main.sampler", Place.FAULT, loader.sampler),
     Cause("main.pin", Place.FAULT, loader.pin, loader.unpinned),
@@ -276,14 +277,18 @@ def find(view: Evidence) -> tuple[Finding, ...]:
     return tuple(listed)
 
 
-def growth_in(run: Run) -> tuple[Finding, ...]:
-    """That a container of the dataset grows, as traced trials show of any run."""
-    row = next(each for each in TABLE if each.code == "memory.growth")
+def shown_in(run: Run) -> tuple[Finding, ...]:
+    """What traced trials show of any run: that a container grows; page faults without workers."""
     traced = {each.config: each for each in run.explanations}
+    growth, faults = (
+        next(each for each in TABLE if each.code == code)
+        for code in ("memory.growth", "memory.faults")
+    )
+    found: dict[str, Finding] = {}
     for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
         own = (trial for trial in run.trials if trial.config == config)
         known = ((each, shown if each.id == shown.trial_id else None) for each in own)
-        seen = (Observation(trial=one, explanation=found) for one, found in known)
+        seen = (Observation(trial=one, explanation=its) for one, its in known)
         view = Evidence(
             machine=run.header.machine,
             target=run.header.target,
@@ -291,9 +296,11 @@ def growth_in(run: Run) -> tuple[Finding, ...]:
             observations=tuple(seen),
             ranks=run.header.launched,
         )
-        if machine.growth_of_containers(view) is not None and (claim := row.rule(view)):
-            return (_stated(view, row, claim).finding,)
-    return ()
+        grows = machine.growth_of_containers(view) is not None
+        for row in (*([growth] if grows else ()), *([] if config.num_workers else [faults])):
+            if row.code not in found and (claim := row.rule(view)):
+                found[row.code] = _stated(view, row, claim).finding
+    return tuple(found.values())
 
 
 def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:

@@ -24,7 +24,7 @@ from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
-from dlprof.records.stages import CACHE, FREED
+from dlprof.records.stages import CACHE, FREED, KEEPING
 from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
 
@@ -532,6 +532,38 @@ def shared(view: Evidence) -> Claim | None:
         f"{smaller.text_naming('prefetch_factor')}.",
         "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm",
         config=smaller,
+    )
+
+
+def faults(view: Evidence) -> Claim | None:
+    """Without workers, the memory of each batch goes back to the system, and comes as new pages."""
+    alone = [each for each in view.explanations() if not each.config.num_workers]
+    seen, costs = alone[-1].page_faults if alone else None, view.costs_at(0)
+    if seen is None or costs is None or seen.cpu_s <= 0:
+        return None
+    share = min(1.0, seen.spared_s / seen.cpu_s)
+    fetch, collate = (
+        dataclasses.replace(each, cpu_s=(1 - share) * each.cpu_s)
+        for each in (costs.fetch, costs.collate)
+    )
+    config = view.having(num_workers=0)
+    kept = dataclasses.replace(costs, fetch=fetch, collate=collate)
+    gain = predicted_gain(view, config, costs=kept)
+    if gain is None or not gain.pays:
+        return None
+    instead = " and with num_workers=0" if view.workers else ""
+    return Claim(
+        "Freed memory is faulted in again for each batch",
+        f"Without workers {percent(share)} of the CPU time of a batch goes into "
+        f"{seen.per_batch:,.0f} page faults: malloc gives the memory of earlier batches back to "
+        f"the system.",
+        gain.saved,
+        "num_workers",
+        {"page_faults_per_batch": seen.per_batch, "page_fault_fraction": share},
+        f"Start it with {KEEPING} in its environment{instead}: malloc then keeps up to 1 GiB of "
+        "what is freed. dlprof sweep, started so, measures it.",
+        f"{KEEPING} python train.py",
+        gain=gain,
     )
 
 
