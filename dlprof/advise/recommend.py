@@ -202,15 +202,34 @@ def _alternatives(choice: Choice) -> list[Alternative]:
 
 
 def _over_pick(found: Sequence[Finding], choice: Choice) -> Iterator[Finding]:
-    """Findings of loading without workers, with what they bring over what was chosen."""
-    for each in found:
-        alone, gain = choice.default, each.predicted_gain
-        if gain is None:
-            yield each
-        elif alone is not None:
-            ratio = product(choice.speeds.ratio(alone.key, choice.pick.key), gain)
-            if ratio.value >= PAYS:
-                yield dataclasses.replace(each, predicted_gain=ratio)
+    """What was found; of page faults that which brings the most over what was chosen."""
+    faults = [
+        dataclasses.replace(each, predicted_gain=gain)
+        for each in found
+        if each.code == "memory.faults" and (gain := _gain_over(each, choice)) is not None
+    ]
+    yield from (each for each in found if each.code != "memory.faults")
+    yield from sorted(faults, key=lambda each: -_value(each.predicted_gain))[:1]
+
+
+def _value(gain: Estimate | None) -> float:
+    return 0.0 if gain is None else gain.value
+
+
+def _gain_over(faults: Finding, choice: Choice) -> Estimate | None:
+    """What fewer page faults bring over what was chosen; ``None`` where another finding has it.
+
+    Other workers gain as much as those that were traced.
+    """
+    gain, workers = faults.predicted_gain, faults.evidence["num_workers"]
+    alone, pick = choice.default, choice.pick
+    if faults.evidence["kept_num_workers"] != workers or bool(workers) > bool(
+        pick.config.num_workers
+    ):
+        return None
+    if not workers and gain is not None:
+        gain = None if alone is None else product(choice.speeds.ratio(alone.key, pick.key), gain)
+    return gain if _value(gain) >= PAYS else None
 
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:

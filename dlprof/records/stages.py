@@ -92,6 +92,9 @@ class WorkerCosts:
     # Bytes a batch by which the dataset's containers grow, the most first: by the size of their
     # last entry; and ``FREED``, which is no container.
     growing: Mapping[str, float] = empty()
+    # Slope of its minor page faults over its batches, those of shared memory among them; ``None``
+    # likewise.
+    page_faults_per_batch: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import mmap
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
@@ -536,35 +537,60 @@ def shared(view: Evidence) -> Claim | None:
 
 
 def faults(view: Evidence) -> Claim | None:
-    """Without workers, the memory of each batch goes back to the system, and comes as new pages."""
+    """The memory of each batch goes back to the system, and comes as new pages."""
+    claim: Claim | None = None
+    for workers, per_batch, share in _faulted(view):
+        costs = view.costs if workers else view.costs_at(0)
+        if costs is None:
+            continue
+        fetch, collate = (
+            dataclasses.replace(each, cpu_s=(1 - share) * each.cpu_s)
+            for each in (costs.fetch, costs.collate)
+        )
+        kept = dataclasses.replace(costs, fetch=fetch, collate=collate)
+        gain = predicted_gain(view, view.having(num_workers=workers), costs=kept)
+        least = at.PAYS if claim is None or claim.gain is None else claim.gain.value
+        if gain is None or not gain.pays or gain.value < least:
+            continue
+        where = "in a worker" if workers else "without workers"
+        instead = "" if workers or not view.workers else " and with num_workers=0"
+        claim = Claim(
+            "Freed memory is faulted in again for each batch",
+            f"{percent(share)} of the CPU time of a batch {where} goes into {per_batch:,.0f} page "
+            "faults: malloc gives the memory of earlier ones back to the system.",
+            gain.saved,
+            "num_workers",
+            {
+                "page_faults_per_batch": per_batch,
+                "page_fault_fraction": share,
+                "kept_num_workers": workers,
+            },
+            f"Start it with {KEEPING} in its environment{instead}: each process then keeps up to "
+            "1 GiB of what it frees. dlprof sweep, started so, measures it.",
+            f"{KEEPING} python train.py",
+            gain=gain,
+        )
+    return claim
+
+
+def _faulted(view: Evidence) -> Iterator[tuple[int, float, float]]:
+    """Workers as now, and none; page faults of a batch with these, and their share of CPU time.
+
+    What one takes is known from batches without workers, before and after malloc was told to keep
+    what is freed. Pages that a worker shares a batch in are new ones each time.
+    """
     alone = [each for each in view.explanations() if not each.config.num_workers]
-    seen, costs = alone[-1].page_faults if alone else None, view.costs_at(0)
-    if seen is None or costs is None or seen.cpu_s <= 0:
-        return None
-    share = min(1.0, seen.spared_s / seen.cpu_s)
-    fetch, collate = (
-        dataclasses.replace(each, cpu_s=(1 - share) * each.cpu_s)
-        for each in (costs.fetch, costs.collate)
-    )
-    config = view.having(num_workers=0)
-    kept = dataclasses.replace(costs, fetch=fetch, collate=collate)
-    gain = predicted_gain(view, config, costs=kept)
-    if gain is None or not gain.pays:
-        return None
-    instead = " and with num_workers=0" if view.workers else ""
-    return Claim(
-        "Freed memory is faulted in again for each batch",
-        f"Without workers {percent(share)} of the CPU time of a batch goes into "
-        f"{seen.per_batch:,.0f} page faults: malloc gives the memory of earlier batches back to "
-        f"the system.",
-        gain.saved,
-        "num_workers",
-        {"page_faults_per_batch": seen.per_batch, "page_fault_fraction": share},
-        f"Start it with {KEEPING} in its environment{instead}: malloc then keeps up to 1 GiB of "
-        "what is freed. dlprof sweep, started so, measures it.",
-        f"{KEEPING} python train.py",
-        gain=gain,
-    )
+    seen = alone[-1].page_faults if alone else None
+    if seen is None or min(seen.cpu_s, seen.per_batch) <= 0:
+        return
+    if view.workers and view.explained is not None and view.costs is not None:
+        counts = (each.page_faults_per_batch for each in view.explained.workers)
+        known = [each for each in counts if each is not None]
+        more = statistics.median(known or [0.0]) - (view.batch_bytes or 0.0) / mmap.PAGESIZE
+        cpu_s = view.costs.making.cpu_s
+        if more > 0 and cpu_s > 0:
+            yield view.workers, more, min(0.9, more * seen.spared_s / seen.per_batch / cpu_s)
+    yield 0, seen.per_batch, min(1.0, seen.spared_s / seen.cpu_s)
 
 
 def _failure(view: Evidence, kind: FailureKind) -> Failure | None:
