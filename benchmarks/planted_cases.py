@@ -198,6 +198,8 @@ CASES: tuple[Case, ...] = (
     _case("limit_flag", "memory.limit", "--max-ram", "900MiB", target="limit_workers"),
     _case("shm_default", "memory.shm", place=lambda: small_shm(48)),
     _case("shm_custom", "memory.shm", place=lambda: small_shm(32)),
+    _case("faults_batch", "memory.faults"),
+    _case("faults_volume", "memory.faults"),
     _case("shared_handle", "data.shared_file"),
     _case("shared_zip", "data.shared_file"),
     _case("duplicated_stream", "data.duplicated"),

@@ -664,6 +664,47 @@ def shm_custom() -> DataLoader[Any]:
     )
 
 
+# memory.faults
+
+
+class Scaled(Dataset[torch.Tensor]):
+    """Images as float32: 37 MiB a batch of 64, which malloc gives back each time."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.images = torch.randint(0, 255, (64, 3, 224, 224), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return LONG
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.images[index % len(self.images)].float().div_(255)
+
+
+class Volumes(Dataset[torch.Tensor]):
+    """Crops of volumes, each step of which makes another copy of 36 MiB."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.volumes = torch.randint(0, 999, (2, 256, 256, 144), dtype=torch.int16)
+
+    def __len__(self) -> int:
+        return LONG
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        volume = self.volumes[index % len(self.volumes)].float()
+        volume = (volume - 500.0) / 288.0
+        return volume.clamp(-1.5, 1.5)[80:176, 80:176, 40:104].clone()
+
+
+def faults_batch() -> DataLoader[Any]:
+    return DataLoader(Scaled(), batch_size=64)
+
+
+def faults_volume() -> DataLoader[Any]:
+    return DataLoader(Volumes(), batch_size=1, num_workers=2)
+
+
 # data.shared_file
 
 

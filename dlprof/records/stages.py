@@ -131,10 +131,11 @@ KEEPING = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=1073741824"
 class PageFaults:
     """What it costs the main process that freed memory goes back to the system, without workers.
 
-    By some batches after the window, before and after malloc was told to keep what is freed.
+    By some batches after the window, before and after malloc was set to keep what is freed.
     """
 
     per_batch: float  # minor page faults of a batch
+    page_bytes: int  # size of a page
     cpu_s: float  # CPU seconds of a batch
     spared_s: float  # of these in the kernel, those that it takes no more once memory is kept
 
@@ -176,7 +177,7 @@ class Explanation:
     # lower median of some batches after the window; ``None`` for fewer than three.
     rested_receive_s: float | None = None
     # Page faults of memory that was freed before; ``None`` with workers, where there are few, and
-    # where malloc can't be told to keep what is freed.
+    # where malloc can't be set to keep what is freed.
     page_faults: PageFaults | None = None
     # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True

@@ -491,8 +491,9 @@ def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
     again for the next batch, by the kernel. This process is told to keep all of it, for good.
     ``rate`` is in batches per second.
     """
-    count = min(50, math.floor(0.25 * rate))
-    if config.num_workers or count < 3 or not sys.platform.startswith("linux"):
+    count, rest = max(2, min(50, math.floor(0.25 * rate))), 2
+    too_slow = 2 * (count + rest) > 1.5 * rate
+    if config.num_workers or too_slow or not sys.platform.startswith("linux"):
         return None
 
     import resource  # which Windows has not
@@ -508,12 +509,17 @@ def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
 
     with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
         # More batches are alive at once now than in the window: that is paid for once.
-        if not loop.take(3) or (now := taken()) is None or now[0] < 64:  # these take no time
+        if not loop.take(rest) or (now := taken()) is None or now[0] < 64:  # these take no time
             return None
-        if not (keep_freed_memory() and loop.take(3) and (kept := taken())):
+        if not (keep_freed_memory() and loop.take(rest) and (kept := taken())):
             return None
         spared_s = now[2] - kept[2] if kept[0] < 0.5 * now[0] else 0.0
-        return PageFaults(per_batch=now[0], cpu_s=now[1], spared_s=max(0.0, spared_s))
+        return PageFaults(
+            per_batch=now[0],
+            page_bytes=resource.getpagesize(),
+            cpu_s=now[1],
+            spared_s=max(0.0, spared_s),
+        )
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import statistics
 import sys
 import time
@@ -123,3 +124,40 @@ def test_receiving_from_resting_workers_is_distinguished(tmp_path: Path, workers
         pytest.skip("the machine is too busy to let the workers rest")
     # By how much, the machine decides: its other programs lengthen both.
     assert 0.0 <= rested_s < statistics.fmean(waits)
+
+
+class Filled(Dataset[torch.Tensor]):
+    """Samples of 9 MB, each a copy."""
+
+    def __init__(self) -> None:
+        self._kept = torch.zeros(2_250_000)
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._kept.clone()
+
+
+def filled() -> DataLoader[torch.Tensor]:
+    """Batches of 36 MB, which glibc's malloc gives back to the system once they are freed."""
+    return DataLoader(Filled(), batch_size=4)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc gives back otherwise")
+@pytest.mark.parametrize("name", ["filled", "computed"])
+def test_page_faults_are_found_that_malloc_can_spare(tmp_path: Path, name: str) -> None:
+    build = BuildRequest(target=parse_target(f"{Path(__file__)}:{name}"))
+    request = TrialRequest(config=Config(), trial_s=0.3, turnover=False, explain=True)
+    with contextlib.closing(TrialRunner(build, directory=tmp_path)) as bench:
+        bench.build(LIMITS)
+        trial, shown = bench.explain(request, trial_id="t1", repetition=0)
+    assert trial.failure is None
+    found = shown["explanation"]["page_faults"]
+    if trial.batches_per_s is None or trial.batches_per_s.value < 6:
+        pytest.skip("the machine is too busy for some batches more")
+    if name == "computed":
+        assert found is None
+    else:
+        assert found["per_batch"] * found["page_bytes"] > 36e6
+        assert 0 < found["spared_s"] < found["cpu_s"]

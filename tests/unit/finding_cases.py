@@ -17,6 +17,7 @@ from dlprof.records import (
     Estimate,
     Explanation,
     Finding,
+    PageFaults,
     Prediction,
     SampleCosts,
     Stage,
@@ -56,6 +57,8 @@ class Loader:
     threads: int = 2
     affinity: int | None = None
     growth: float | None = None
+    faults: float | None = None
+    page_faults: PageFaults | None = None
     idle_workers: int = 0
 
 
@@ -102,6 +105,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
             slowest={"17": 0.2},
         ),
         workers=tuple(_worker(loader, number) for number in range(count)),
+        page_faults=loader.page_faults,
         costs=BatchCosts(
             cpu_s=(loader.fetch_cpu + loader.collate_cpu,) * 4,
             io_s=(loader.fetch_io + loader.collate_io,) * 4,
@@ -125,6 +129,7 @@ def _worker(loader: Loader, number: int) -> WorkerCosts:
         threads=loader.threads,
         affinity_cpus=loader.affinity,
         pss_growth_bytes_per_batch=loader.growth,
+        page_faults_per_batch=loader.faults,
     )
 
 

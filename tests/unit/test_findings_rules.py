@@ -24,10 +24,12 @@ from dlprof.records import (
     GpuInfo,
     GpuUsage,
     LoaderCall,
+    PageFaults,
     TransformCost,
     Usage,
     shared_position,
 )
+from dlprof.records.stages import KEEPING
 from dlprof.report.findings import answer
 from dlprof.trial import data_checks
 
@@ -239,6 +241,50 @@ def _pinning() -> Evidence:
     return evidence(loader, accelerator="cuda", variants={config(4): 1.6})
 
 
+def _faulting() -> Evidence:
+    spared = PageFaults(page_bytes=4096, per_batch=5000, cpu_s=0.009, spared_s=0.006)
+    loader = Loader(config=config(0), fetch_cpu=0.005, collate_cpu=0.004, rate=105)
+    return evidence(dataclasses.replace(loader, page_faults=spared))
+
+
+def _faulting_workers(batch_pages: int = 2560) -> Evidence:
+    """Workers that have 8,560 page faults a batch at 2 us each, of 20 ms."""
+    alone = Loader(config=config(0), fetch_cpu=0.02, rate=49)
+    spared = PageFaults(page_bytes=4096, per_batch=4000, cpu_s=0.02, spared_s=0.008)
+    alone = dataclasses.replace(alone, page_faults=spared)
+    seen = evidence(Loader(fetch_cpu=0.02, rate=98, faults=8560), calibrations=[alone])
+    size = batch_pages * 4096
+    sized = (
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, batch_bytes=size))
+        for each in seen.observations
+    )
+    return dataclasses.replace(seen, observations=tuple(sized))
+
+
+def test_pages_of_batches_that_workers_share_are_new_in_any_case() -> None:
+    found = next(each for each in find(_faulting_workers()) if each.code == "memory.faults")
+    assert found.evidence["page_faults_per_batch"] == pytest.approx(6000)
+    assert found.evidence["page_fault_fraction"] == pytest.approx(12 / 20.2)
+    assert found.evidence["kept_num_workers"] == 2
+    assert found.fix is not None
+    assert "num_workers" not in found.fix.text
+    assert found.fix.code == f"{KEEPING} python train.py"
+    assert "memory.faults" not in codes(find(_faulting_workers(batch_pages=8500)))
+
+
+def test_few_workers_are_slower_than_none_whose_memory_is_kept() -> None:
+    alone = Loader(config=config(0), fetch_cpu=0.01, collate_cpu=0.01, rate=49)
+    spared = PageFaults(page_bytes=4096, per_batch=9000, cpu_s=0.02, spared_s=0.017)
+    alone = dataclasses.replace(alone, page_faults=spared)
+    seen = evidence(Loader(fetch_cpu=0.01, collate_cpu=0.01, rate=98), calibrations=[alone])
+    found = next(each for each in find(seen) if each.code == "memory.faults")
+    assert found.evidence["kept_num_workers"] == 0
+    assert found.fix is not None
+    assert "and with num_workers=0" in found.fix.text
+    assert found.predicted_gain is not None
+    assert found.predicted_gain.value == pytest.approx(3.2, rel=0.1)
+
+
 def _shared_device() -> Evidence:
     card = GpuUsage(index=0, name="Card", uuid="u", kernel_active_fraction=0.9)
     usage = dataclasses.replace(QUIET, gpu=(card,))
@@ -267,6 +313,7 @@ CASES: dict[str, list[Any]] = {
     "memory.growth": [_growing],
     "memory.limit": [_out_of_memory],
     "memory.shm": [_too_little_shm, _projected_shm],
+    "memory.faults": [_faulting, _faulting_workers],
     "data.shared_file": [_shared_file],
     "data.duplicated": [_duplicated],
     "data.truncated": [_truncated, _lying_length],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import mmap
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -576,7 +575,7 @@ def faults(view: Evidence) -> Claim | None:
 def _faulted(view: Evidence) -> Iterator[tuple[int, float, float]]:
     """Workers as now, and none; page faults of a batch with these, and their share of CPU time.
 
-    What one takes is known from batches without workers, before and after malloc was told to keep
+    What one takes is known from batches without workers, before and after malloc was set to keep
     what is freed. Pages that a worker shares a batch in are new ones each time.
     """
     alone = [each for each in view.explanations() if not each.config.num_workers]
@@ -586,7 +585,7 @@ def _faulted(view: Evidence) -> Iterator[tuple[int, float, float]]:
     if view.workers and view.explained is not None and view.costs is not None:
         counts = (each.page_faults_per_batch for each in view.explained.workers)
         known = [each for each in counts if each is not None]
-        more = statistics.median(known or [0.0]) - (view.batch_bytes or 0.0) / mmap.PAGESIZE
+        more = statistics.median(known or [0.0]) - (view.batch_bytes or 0.0) / seen.page_bytes
         cpu_s = view.costs.making.cpu_s
         if more > 0 and cpu_s > 0:
             yield view.workers, more, min(0.9, more * seen.spared_s / seen.per_batch / cpu_s)
