@@ -488,37 +488,37 @@ def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
 
     glibc returns blocks of over 32 MiB to the system when they are freed, and the top of its heap
     above a threshold: whether a batch lies there is chance. Each page is then zeroed and mapped
-    again for the next batch, by the kernel. This process is told to keep all of it, for good.
+    again for the next batch, by the kernel. This process is set to keep all of it, for good.
     ``rate`` is in batches per second.
     """
-    count, rest = max(2, min(50, math.floor(0.25 * rate))), 2
-    too_slow = 2 * (count + rest) > 1.5 * rate
+    count, few = max(2, min(50, math.floor(0.25 * rate))), 3
+    too_slow = 2 * (few + count) > 1.5 * rate
     if config.num_workers or too_slow or not sys.platform.startswith("linux"):
         return None
-
     import resource  # which Windows has not
 
-    def taken() -> tuple[float, float, float] | None:
+    def taken(count: int) -> tuple[float, float, float]:
         before = resource.getrusage(resource.RUSAGE_SELF)
         if not loop.take(count):
-            return None
+            raise StopIteration
         after = resource.getrusage(resource.RUSAGE_SELF)
         kernel_s = after.ru_stime - before.ru_stime
         cpu_s = after.ru_utime - before.ru_utime + kernel_s
         return (after.ru_minflt - before.ru_minflt) / count, cpu_s / count, kernel_s / count
 
     with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
-        # More batches are alive at once now than in the window: that is paid for once.
-        if not loop.take(rest) or (now := taken()) is None or now[0] < 64:  # these take no time
+        # The first ones make room: more batches are alive at once now than in the window. Fewer
+        # faults than that take no time.
+        if taken(few)[0] < 64 or (now := taken(count))[0] < 64 or not keep_freed_memory():
             return None
-        if not (keep_freed_memory() and loop.take(rest) and (kept := taken())):
-            return None
-        spared_s = now[2] - kept[2] if kept[0] < 0.5 * now[0] else 0.0
+        taken(few)
+        kept = taken(count)
         return PageFaults(
             per_batch=now[0],
             page_bytes=resource.getpagesize(),
             cpu_s=now[1],
-            spared_s=max(0.0, spared_s),
+            # Of those that are there all the same, nothing is spared.
+            spared_s=max(0.0, now[2] - kept[2]) if kept[0] < 0.5 * now[0] else 0.0,
         )
     return None
 

@@ -141,6 +141,7 @@ class Filled(Dataset[torch.Tensor]):
 
 def filled() -> DataLoader[torch.Tensor]:
     """Batches of 36 MB, which glibc's malloc gives back to the system once they are freed."""
+    torch.set_num_threads(1)
     return DataLoader(Filled(), batch_size=4)
 
 
