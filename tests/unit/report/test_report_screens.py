@@ -17,13 +17,14 @@ from example_runs import (
     hostile_run,
     present_run,
 )
+from finding_cases import Loader, explanation
 from golden import check_golden, drawn
 from profiled_runs import made_explanation, profiled_run
 from sample_run import GOLDEN
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.records import Diagnosis, Estimate, Failure, Run
+from dlprof.records import Diagnosis, Estimate, Failure, PageFaults, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.export.formats import run_report
 from dlprof.report.labels import MOST_BARS, Rated, rates_chart
@@ -133,6 +134,28 @@ def test_a_sweep_says_what_grows_and_that_workers_which_persist_keep_it() -> Non
         kept = dataclasses.replace(found, config=pick)
         text = " ".join(drawn(recommendation_report(each, kept), 80).split())
         assert ("persistent_workers=True keeps it" in text) is grows
+
+
+def test_a_sweep_says_what_fewer_page_faults_would_bring_over_what_it_recommends() -> None:
+    plain = example_run_without_advice()
+    alone = explanation(Loader(config=config(0), fetch_cpu=0.019, collate_cpu=0.001, rate=49))
+    faults = PageFaults(page_bytes=4096, per_batch=9000, cpu_s=0.02, spared_s=0.019)
+    gains = {}
+    for share in (1.0, 0.1):
+        spared = dataclasses.replace(faults, spared_s=share * faults.spared_s)
+        shown = dataclasses.replace(alone, trial_id="t0001", page_faults=spared)
+        run_ = dataclasses.replace(plain, explanations=(shown,))
+        found = recommend(run_)
+        gains[share] = [each.predicted_gain for each in found.findings]
+        text = " ".join(drawn(recommendation_report(run_, found), 80).split())
+        assert ("num_workers=0 with MALLOC_MMAP_MAX_=0" in text) is (share == 1.0)
+        assert "page faults take 95%" in text or share < 1.0
+    (gain,), few = gains[1.0], gains[0.1]
+    assert gain is not None
+    assert not few
+    rates = {each.config: each.samples_per_s.value for each in recommend(plain).rates}
+    over = rates[config(0)] / rates[recommend(plain).config]
+    assert gain.value == pytest.approx(over * 20.0 / 1.0, rel=0.15)
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
