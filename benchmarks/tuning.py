@@ -387,12 +387,23 @@ def _restart_shares(lived: Lived, phase: str) -> tuple[float, float]:
 
 
 def _together(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Several means as one, each by how sure it is, and its standard error."""
-    weights = [1 / max(error, 1e-6) ** 2 for _, error in found]
-    whole = math.fsum(weights)
-    if not whole:
+    """Several means as one, each by how sure it is, and its standard error.
+
+    Each run has processes of its own, whose luck its turns don't show: what runs differ by beyond
+    their errors is added to the error of each (DerSimonian and Laird).
+    """
+    known = [(mean, max(error, 1e-6) ** 2) for mean, error in found if error < math.inf]
+    if not known:
         return 0.0, math.inf
-    mean = math.fsum(w * mean for w, (mean, _) in zip(weights, found, strict=True)) / whole
+    between = 0.0
+    for _ in range(2):  # as if they differed by chance, and then by what they do
+        weights = [1 / (square + between) for _, square in known]
+        whole = math.fsum(weights)
+        mean = math.fsum(w * each for w, (each, _) in zip(weights, known, strict=True)) / whole
+        apart = [w * (each - mean) ** 2 for w, (each, _) in zip(weights, known, strict=True)]
+        free = whole - math.fsum(w * w for w in weights) / whole
+        if len(known) > 1:
+            between = max(between, (math.fsum(apart) - (len(known) - 1)) / free)
     return mean, 1 / math.sqrt(whole)
 
 
