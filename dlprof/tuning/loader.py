@@ -323,8 +323,10 @@ def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
         said = "-"
     elif speed.low is None or speed.high is None:
         said = f"{speed.value:.2f}x"
+    elif tried.was_faster:
+        said = "faster, too noisy for a figure"
     elif speed.is_wide:
-        said = "too noisy"
+        said = f"at least {speed.low:.2f}x" if speed.low > 1 else "too noisy"
     else:
         said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
     return format_duration(tried.at_s), tried.setting, tried.why, said, tried.result
@@ -1317,14 +1319,14 @@ def _end_before_others_see(event: str, given: tuple[Any, ...]) -> None:
 def _keep_freed() -> None:
     """Have this process's malloc keep what a batch took for the next, up to 64 MB.
 
-    Glibc's gives the top of its heap back to the system from twice the largest block on that was
-    freed, of those that it maps, up to 32 MB. A loader frees as much at each batch. Then what else
-    lies there, tuning's own as well, decides whether all of its pages are made anew each time, at
-    a multiple of what it takes to collate them. So one of the largest is freed here. Where that was
-    set by hand nothing changes, nor where malloc is another's.
+    Glibc's gives back to the system what is free at the top of its heap, from twice the largest
+    block on that it has mapped and freed, of up to 32 MB. A loader frees about as much with each
+    batch: what else lies there, of tuning's as well, decides whether all pages are made again for
+    the next, at a multiple of what it takes to collate it. So a block of 32 MB is freed here. It
+    changes nothing where the user has set that, nor for other mallocs.
     """
-    with contextlib.suppress(RuntimeError):  # there may be no room, of addresses
-        # One is taken from what the heap has, if it has as much. Pages are made when written to.
+    with contextlib.suppress(RuntimeError):  # addresses may be limited
+        # The first may come from what is free in the heap. Pages take memory when written to.
         blocks = [torch.UntypedStorage((32 << 20) - (8 << 10)) for _ in range(4)]
         blocks.clear()
 
