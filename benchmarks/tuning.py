@@ -317,12 +317,13 @@ class HalfHour:
         phase: What happened.
         lost: Batches that the best setting that stays had more, as a share, settling and epoch
             restarts included.
-        steady: The same without these; and its standard error.
+        steady: The same without these; and its standard error, with what runs differ by.
         restarts: Share of the time, settled, that epoch restarts take; and of the best one's.
         untuned: Rate over that of the untuned twin, settled; and its standard error.
         alone_s: How long the tuned one went on alone.
         settling_s: Seconds of these that it lost on the best one.
         settled: Whether it tried nothing any more then.
+        runs: Of the dataset. Of a single one the errors don't have what runs differ by.
     """
 
     world: str
@@ -334,6 +335,7 @@ class HalfHour:
     alone_s: float
     settling_s: float
     settled: bool
+    runs: int
 
     @property
     def error(self) -> float:
@@ -369,6 +371,7 @@ def half_hours(lived: Sequence[Lived]) -> list[HalfHour]:
                     alone_s=alone_s,
                     settling_s=settling_s,
                     settled=all(phase in each.rested for each in some),
+                    runs=len(some),
                 )
             )
             lost_s, left_s = settling_s + share * (_AT_S - alone_s), _HALF_HOUR_S - _AT_S
@@ -387,13 +390,26 @@ def _restart_shares(lived: Lived, phase: str) -> tuple[float, float]:
 
 
 def _together(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Several means as one, each by how sure it is, and its standard error."""
-    weights = [1 / max(error, 1e-6) ** 2 for _, error in found]
-    whole = math.fsum(weights)
-    if not whole:
+    """Several means as one, each by how sure it is, and its standard error.
+
+    Each run has processes of its own, whose luck its turns don't show: what runs differ by beyond
+    their errors is added to the error of each (DerSimonian and Laird).
+    """
+    known = [(mean, max(error, 1e-6) ** 2) for mean, error in found if error < math.inf]
+    if not known:
         return 0.0, math.inf
-    mean = math.fsum(w * mean for w, (mean, _) in zip(weights, found, strict=True)) / whole
-    return mean, 1 / math.sqrt(whole)
+
+    def weighed(between: float) -> tuple[float, list[float]]:
+        weights = [1 / (square + between) for _, square in known]
+        sums = (w * each for w, (each, _) in zip(weights, known, strict=True))
+        return math.fsum(sums) / math.fsum(weights), weights
+
+    mean, weights = weighed(0.0)
+    apart = math.fsum(w * (each - mean) ** 2 for w, (each, _) in zip(weights, known, strict=True))
+    free = math.fsum(weights) - math.fsum(w * w for w in weights) / math.fsum(weights)
+    more = apart - (len(known) - 1)
+    mean, weights = weighed(more / free if more > 0 and len(known) > 1 else 0.0)
+    return mean, 1 / math.sqrt(math.fsum(weights))
 
 
 def live_all(known: Sequence[Lived], names: Sequence[str], minutes: float) -> Iterator[Lived]:
@@ -444,12 +460,13 @@ def live_report(lived: Sequence[Lived]) -> Report:
     low = sum(math.log(e.untuned[0]) + 2 * e.untuned[1] < math.log(FLOOR) for e in found)
     disordered = sum(each.disordered for each in lived)
     over = sum(each.most_workers > tuned_live.MOST_WORKERS for each in lived)
-    sure = sum(each.error <= tuned_live.SURE for each in found)
+    known = [each for each in found if each.error <= tuned_live.SURE]
+    once = sum(each.runs == 1 for each in known)
     whole = len(found) >= 2 * _DATASETS
     passed = (
         near >= SHARE * len(found)
         and statistics.median([each.lost for each in found] or [0.0]) <= 0.01
-        and sure == len(found)
+        and len(known) == len(found)
         and not (low or disordered or over)
     )
     return Report(
@@ -461,7 +478,7 @@ def live_report(lived: Sequence[Lived]) -> Report:
         passed=passed if whole else None,
         tables=[_live_table(lived, found)],
         notes=[
-            *_live_notes(len(found), near=near, low=low, sure=sure),
+            *_live_notes(len(found), near=near, low=low, sure=len(known), once=once),
             f"{disordered} batches had other samples than were due, in any of the trainings.",
             f"{over} trainings ever had more workers than allowed, {tuned_live.MOST_WORKERS}.",
         ],
@@ -475,7 +492,7 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
         *("lost in half an hour, %", "lost, settled %", "standard error, %"),
         *("epoch restarts, %", "of the best, %"),
         *("over the untuned", "its standard error, %", "alone until settled, s"),
-        *("lost of these, s", "turns of each"),
+        *("lost of these, s", "runs", "turns of each"),
     )
     rows = []
     for each in found:
@@ -498,17 +515,19 @@ def _live_table(lived: Sequence[Lived], found: Sequence[HalfHour]) -> Table:
                 f"{100 * each.untuned[1]:.1f}",
                 f"{'' if each.settled else '> '}{each.alone_s:.0f}",
                 f"{each.settling_s:.1f}",
+                str(each.runs),
                 str(turns),
             )
         )
     return Table("Half hours by what live trainings show, two of each dataset", columns, rows)
 
 
-def _live_notes(count: int, *, near: int, low: int, sure: int) -> list[str]:
+def _live_notes(count: int, *, near: int, low: int, sure: int, once: int) -> list[str]:
     design = tuned_live.Design()
     grid = ", ".join(map(tuned_live.key, design.grid))
     text = f"""\
-{near} of {count} half hours lost at most 3 %; {sure} are known to a standard error of 1 %.
+{near} of {count} half hours lost at most 3 %; {sure} are known to a standard error of 1 %, \
+{once} of these by a single run.
 {low} are surely below 0.98 of the untuned twin.
 A half hour is what a training of two minutes shows: what the tuned one lost until it had settled, \
 and after that what it loses all the time. Something happens at ten minutes.
@@ -520,6 +539,9 @@ Trainings take turns of {design.turn_s:g} s in random order; each is held betwee
 workers and its clock, which dlprof.tune reads. Rates are those at the usual speed of the cores, \
 by the slope over what dlprof's probe saw in each turn; the standard error is that of the mean of \
 the logarithms of their ratios, turn by turn.
+Each run of a dataset has processes of its own, some luckier than others: what runs differ by \
+beyond the error of their turns is added to it (DerSimonian and Laird). With two runs that is \
+rough, and of a single one nothing shows it: that error is of its turns alone, and too small.
 The tuned one may have {tuned_live.MOST_WORKERS} workers. Epochs take \
 {tuned_live.EPOCH_S:g} s, and a stream's as many batches as that brings untuned. What the first \
 batches of an epoch, which wait for workers, take beyond others is apart, and counts in half an \
@@ -587,7 +609,7 @@ def run_live(names: Sequence[str], minutes: float | None, *, quick: bool) -> Non
     runs = (
         (tuned_live.live(world, tuned_live.QUICK, 0.0) for world in tuned_live.worlds()[1::8])
         if quick
-        else live_all(found, names, minutes or FULL_MINUTES)
+        else live_all(found, names, FULL_MINUTES if minutes is None else minutes)
     )
     for each in runs:
         found = [*found, each]

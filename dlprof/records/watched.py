@@ -193,6 +193,13 @@ class TriedSetting:
     speedup: Estimate | None = None
     result: str  # ``kept``, ``taken back``, or why it was not tried
 
+    @property
+    def was_faster(self) -> bool:
+        """Whether it is kept as faster, as in two turns of 1.8x, though no interval says so."""
+        speed = self.speedup
+        faster = speed is not None and speed.is_wide and speed.value > 1 and speed.ends[0] <= 1
+        return faster and self.result == "kept"
+
 
 ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
 

@@ -299,6 +299,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
     tuned = []
     for each in () if run.script is None else run.script.tried:
         gain = "" if each.speedup is None else f", {gain_text(each.speedup)}"
+        gain = ", faster, too noisy for a figure" if each.was_faster else gain
         what = f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting}"
         tuned.append(f"{what} {each.result}{gain}; {each.why}")
     yield from doc.section("Tuning", doc.items(tuned))

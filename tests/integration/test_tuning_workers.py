@@ -9,6 +9,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import platform
 import random
 import signal
 import socket
@@ -731,6 +732,49 @@ def test_what_an_attempt_s_first_batches_take_says_nothing_of_later_ones() -> No
     attempt = tuned._Attempt(again, multiprocessing.get_context("fork"), "", seconds=60.0)
     assert attempt.error(wait_s=60.0) == ""
     assert 0 < attempt.fetch_s < 0.05
+
+
+FAULTS = """
+import multiprocessing, multiprocessing.sharedctypes, resource
+import torch
+from torch.utils.data import DataLoader, Dataset
+import dlprof
+from dlprof.tuning import loader as tuned
+
+made = multiprocessing.sharedctypes.RawArray("q", 64)
+
+
+class Growing(Dataset):
+    # Each sample takes 1 MB more than the one before, and is larger than any block freed so far.
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        sample = torch.ones(8 + index << 18)
+        made[index] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        return float(sample[-1])
+
+
+if TRAINS:
+    for _ in dlprof.tune(DataLoader(Growing(), num_workers=0), max_workers=1):
+        pass
+else:
+    again = iter(map(Growing().__getitem__, range(16))).__next__
+    attempt = tuned._Attempt(again, multiprocessing, "", seconds=60.0)
+    assert attempt.error(wait_s=60.0) == ""
+print(made[15] - made[7])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc has other rules")
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "attempt"])
+def test_what_a_batch_took_is_kept_for_the_next_without_workers(*, trains: bool) -> None:
+    """Malloc maps what is larger than all it freed so far, and gives it back: each page faults."""
+    script = FAULTS.replace("TRAINS", str(trains))
+    asked = {key: each for key, each in os.environ.items() if "MALLOC" not in key}
+    words = [sys.executable, "-c", script]
+    said = subprocess.run(words, env=asked, capture_output=True, text=True, check=True).stdout
+    assert int(said) < 20_000  # of 39,936 pages
 
 
 def test_an_attempt_that_nobody_asks_about_leaves_no_process_behind() -> None:

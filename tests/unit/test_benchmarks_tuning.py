@@ -95,12 +95,24 @@ def test_half_hours_have_what_settling_cost_and_what_is_lost_all_the_time(
 
 
 def test_several_runs_of_a_dataset_count_by_how_sure_they_are(live: Any, tuning: Any) -> None:
-    noisy = lived(live, turns=turns(live, tuned=5.0, noise=0.1))
+    noisy = lived(live, turns=turns(live, tuned=9.6, noise=0.1))
     sure = lived(live, turns=turns(live, tuned=9.9, noise=0.01))
     quiet, _ = tuning.half_hours([noisy, sure])
-    assert quiet.steady[0] == pytest.approx(0.0175, abs=0.001)
+    assert quiet.steady[0] == pytest.approx(0.0103, abs=0.0001)
     assert quiet.error == pytest.approx(0.01 / 3 / math.sqrt(1.01), rel=0.01)
     assert tuning.half_hours([noisy])[0].error == pytest.approx(0.1 / 3)
+
+
+def test_what_runs_of_a_dataset_differ_by_is_in_its_error(live: Any, tuning: Any) -> None:
+    """A process's luck is that of all its turns: they don't show it."""
+    lucky = lived(live, turns=turns(live, tuned=11.0, noise=0.01))
+    others = lived(live, turns=turns(live, tuned=9.0, noise=0.001))
+    quiet, _ = tuning.half_hours([lucky, others])
+    assert quiet.error == pytest.approx(math.log(11 / 9) / 2, rel=0.01)
+    assert quiet.steady[0] == pytest.approx(1 - math.sqrt(0.99), abs=0.001)
+    assert (quiet.runs, tuning.half_hours([lucky])[0].runs) == (2, 1)
+    note, *_ = tuning.live_report([lucky, lucky, lived(live, "once")]).notes
+    assert "4 are known to a standard error of 1 %, 2 of these by a single run" in note
 
 
 def test_rates_of_turns_are_those_at_the_usual_speed_of_the_cores(live: Any) -> None:

@@ -48,6 +48,7 @@ from dlprof.records.watched import ScriptEnding
 from dlprof.report.export.formats import render_as
 from dlprof.report.script import script_document, script_report, verdict
 from dlprof.store import RunWriter, read_run, run_file_name
+from dlprof.tuning.loader import _row
 
 
 @pytest.mark.parametrize(
@@ -594,6 +595,23 @@ TRIED = (
         result="not tried: it would take 1.2 GiB, above max_ram",
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("speedup", "result", "said"),
+    [
+        (Estimate(value=3.0, low=0.4, high=22.0), "kept", "faster, too noisy for a figure"),
+        (Estimate(value=3.0, low=1.4, high=6.4), "kept", "at least 1.40x"),
+        (Estimate(value=1.1, low=0.5, high=2.4), "taken back", "too noisy"),
+    ],
+)
+def test_what_is_kept_by_a_noisy_figure_is_said_to_be_faster(
+    speedup: Estimate, result: str, said: str
+) -> None:
+    tried = dataclasses.replace(TRIED[0], speedup=speedup, result=result)
+    assert _row(tried)[3] == said
+    shown = drawn(script_report(watched_run(tried=(tried,))), 200, verbose=True)
+    assert f"{result}, {said}" in shown or said == "too noisy"
 
 
 def test_what_loaders_tried_that_tune_themselves_is_in_the_report(tmp_path: Path) -> None:
