@@ -107,7 +107,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
         process = ModuleProcess(
             [sys.executable, "-m", "dlprof.transfer.child"],
             what="the process that copies",
-            inbox=Inbox(),
+            inbox=Inbox(lambda: listener.pulse(None)),
             source="transfer",
             log=file,
         )

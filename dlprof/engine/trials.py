@@ -72,7 +72,7 @@ from dlprof.version import __version__
 
 
 class ProgressListener(Protocol):
-    """Hears what is done."""
+    """Hears what is done, and that time goes on."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
@@ -80,15 +80,11 @@ class ProgressListener(Protocol):
     def message(self, text: str) -> None:
         """Something that the user should know."""
 
-
-class RunnerListener(ProgressListener, Protocol):
-    """Hears also what the machine does in trials."""
-
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
+    def pulse(self, usage: Usage | None) -> None:
+        """What the machine did in the last half second of a trial; ``None`` before there is one."""
 
 
-class SweepListener(RunnerListener, Protocol):
+class SweepListener(ProgressListener, Protocol):
     """Hears what a sweep does, as it does it."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
@@ -476,7 +472,7 @@ def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str,
 @contextlib.contextmanager
 def opened_runner(
     settings: SweepSettings,
-    listener: RunnerListener,
+    listener: ProgressListener,
     *,
     pickled: bytes | None = None,
     ranks: Ranks | None = None,

@@ -381,12 +381,14 @@ def open_sides(
                 library=library,
                 logs=directory,
                 limit=patience(settings)[1],
+                pulse=lambda: listener.pulse(None),
             )
             for plan in plans
         }
         sides = Sides(plans, processes, settings)
         try:
             listener.message(f"building {settings.sweep.target}")
+            listener.quads({"load": 0, "start": 0}, None, 0.0, settings.sweep.budget_s)
             sides.build()
             listener.message("warming up")
             sides.warm_up()
