@@ -201,6 +201,8 @@ def step(low: float, high: float, example: str) -> Kind:
 
     def read(raw: object) -> float:
         value = parse_step(raw) if isinstance(raw, str) else raw
+        if isinstance(raw, str) and value >= 10.0 and not raw.strip()[-1].isalpha():
+            raise UsageError(f"{quoted(raw)} could be seconds or milliseconds: give it a unit")
         if not isinstance(value, StepTime):
             seconds: float = plain.read(value if isinstance(raw, str) and ":" in raw else raw)
             return seconds
