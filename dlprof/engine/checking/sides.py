@@ -59,7 +59,7 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
             "them, with --against DIRECTORY."
         )
         submodules = submodules if NO_SUBMODULES in plan.compared.note else ""
-        untracked = "Files that git doesn't track, such as data, are named by absolute paths."
+        untracked = "Name files that git doesn't track, such as data, by absolute paths."
         parts = (
             *(hint, "What is checked has to work in the base too.", submodules),
             untracked if plan.compared.commit else "",
