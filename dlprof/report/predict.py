@@ -426,7 +426,9 @@ _LEAST_BOUNDS: Mapping[str, str] = {
 
 def _is_fed(feed: Feed) -> bool:
     asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
-    return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
+    if feed.max_wait_fraction <= asked or wait is None:
+        return feed.max_wait_fraction <= asked
+    return wait <= asked or percent_text(wait) == percent_text(asked)  # as it is shown
 
 
 def _fed(feed: Feed) -> str:

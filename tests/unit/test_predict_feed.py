@@ -132,6 +132,18 @@ def test_the_answer_is_one_line() -> None:
     assert "MiB/s, 4 ranks together" in shown.partition("Throughput")[2]
 
 
+def test_a_wait_that_is_shown_as_the_one_asked_for_is_fed() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01)
+    for wait, fed in ((0.024, True), (0.026, False)):
+        shown = dataclasses.replace(
+            found,
+            max_wait_fraction=0.05,
+            least_wait_fraction=0.023,
+            prediction=dataclasses.replace(found.prediction, wait_fraction=wait),
+        )
+        assert ("can't be done" not in feed_text(shown)) is fed
+
+
 def test_on_a_machine_that_has_the_cores_one_number_of_workers_is_to_paste() -> None:
     found = fed_by(calibration(cpu=0.02), step_s=0.01)
     fewer = dataclasses.replace(found.config, num_workers=found.config.num_workers - 1)
