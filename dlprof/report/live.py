@@ -153,7 +153,9 @@ class QuietListener:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.making is not None:
             what, done, total = self.making
-            yield _bar_line(done, total, _preparing(what, done, total), options)
+            text = _preparing(what, done, total)
+            text += "" if total else f", {_whole(self.elapsed_at(self.clock()))}"
+            yield _bar_line(done, total, text, options)
             return
         now = self.clock()
         fraction, elapsed_s = self.fraction_at(now), self.elapsed_at(now)

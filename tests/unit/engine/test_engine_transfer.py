@@ -40,14 +40,14 @@ class Listener:
         self.pulses = 0
 
     def message(self, text: str) -> None:
-        """Keep it."""
-        self.shown.append(text)
+        """Nothing is said beside."""
 
     def pulse(self, usage: Usage | None) -> None:
         self.pulses += 1
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Nothing is made here."""
+        """Keep it."""
+        self.shown.append(what)
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_making_data_and_getting_ready_are_shown() -> None:
     making = QuietListener(making=("Making images", 120, 1500))
     assert "Making images: 120 of 1,500" in drawn(making, 60)
     counted = QuietListener(making=("Counting", 0, 0))
-    assert drawn(counted, 60) == "Counting\n"
+    assert drawn(counted, 60) == "Counting, 0 s\n"
 
 
 def test_a_check_shows_how_far_it_is() -> None:
