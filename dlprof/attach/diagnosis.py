@@ -346,8 +346,10 @@ def _depth(flights: Sequence[tuple[Look, float]], workers: int) -> int | None:
     if len(flights) < _FEW_LOOKS or not workers:
         return None
     ordered = sorted(flight for _, flight in flights)
-    most = ordered[int(0.97 * (len(ordered) - 1))]
-    depth = math.ceil(round(most) / workers - 0.01)
+    # A batch shows twice in a look that comes as its worker hands it over, the more on a busy
+    # machine, and not at all while main takes it in.
+    most = ordered[int(0.8 * (len(ordered) - 1))]
+    depth = math.floor(round(most) / workers + 0.5)
     # Of one worker's two batches one is all that shows where main is always busy inside next().
     return max(depth, 2 if workers == 1 else 1)
 

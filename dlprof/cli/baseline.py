@@ -53,6 +53,7 @@ def update(
         )
     from dlprof.engine.checking.history import read_baseline, record_entry
     from dlprof.files import replaceable
+    from dlprof.records.gate import BaselineRule
     from dlprof.report.documents import json_document
 
     replaceable(file)  # before time is spent
@@ -71,8 +72,10 @@ def update(
         added = [{"entry": entry, "comparable_runs": count}]
         options.write_result(json_document(file=str(file), added=added))
     elif not asked.quiet:
-        kept = counted(count, "run")
-        options.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
+        said = f"{counted(count, 'run')} of {entry.key.target} on this kind of machine"
+        least = BaselineRule().least_runs
+        missing = f"; check --baseline judges from {least} runs on" if count < least else ""
+        options.write_result(f"{file}: {said}{missing}")
 
 
 @options.command(short="--json", examples=("dlprof baseline show loading.jsonl",))

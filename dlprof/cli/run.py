@@ -66,7 +66,7 @@ def run(  # noqa: PLR0913 - one for each option
     ),
     output: Path | None = options.option(
         "The run file; under torchrun one for each rank. "
-        "Default: SCRIPT-DATE-TIME.dlprof.jsonl here.",
+        "Default: SCRIPT-DATE-TIME.dlprof.jsonl here; none where no loader was seen.",
         "",
         "-o",
     ),
@@ -130,10 +130,18 @@ def run(  # noqa: PLR0913 - one for each option
     if output is not None:
         check_output(path, force=force)
     set_path(folder)
+
+    def show(run: Run) -> None:
+        if output is None and rank is None and run.path and not run.watched:
+            with contextlib.suppress(OSError):  # as of train.py --help
+                Path(run.path).unlink()
+                run = dataclasses.replace(run, path="")
+        _report(run, document, began_in, on_screen=on_screen)
+
     watched = ScriptRun(
         header=header,
         rank=rank,
-        show=lambda run: _report(run, document, began_in, on_screen=on_screen),
+        show=show,
         clock=time.perf_counter_ns,
         follow=follow and not tune,
         headroom=headroom,

@@ -303,7 +303,7 @@ class _Silent:
     def preparing(self, what: str, done: int, total: int) -> None:
         """Nothing."""
 
-    def pulse(self, usage: Usage) -> None:
+    def pulse(self, usage: Usage | None) -> None:
         """Nothing."""
 
     def message(self, text: str) -> None:

@@ -454,10 +454,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
-            wanted = bool(outlook.cells) or settings.search == "model"
-            if wanted and plan.search != "model":
-                why = "so configurations are measured directly"
-                listener.message(f"The budget is too short for the model, {why}")
+            for each in header.left_out:
+                if each.setting == "search=model":
+                    listener.message(f"{each.reason[:1].upper()}{each.reason[1:]}")
             listener.planned(header, plan.configs, settings.repeats)
             sweep = Sweep(
                 header=header,

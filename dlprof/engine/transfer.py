@@ -107,7 +107,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
         process = ModuleProcess(
             [sys.executable, "-m", "dlprof.transfer.child"],
             what="the process that copies",
-            inbox=Inbox(),
+            inbox=Inbox(lambda: listener.pulse(None)),
             source="transfer",
             log=file,
         )
@@ -121,7 +121,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
                 elif (message := answer.message) is None:
                     cut = f"the process that copies {ended(process.status())}"
                 elif message["event"] == "progress":
-                    listener.message(message["text"])
+                    listener.preparing(message["text"], 0, 0)
                 elif message["event"] == "failed":
                     raise error_of(message["error"])
                 else:

@@ -48,7 +48,7 @@ from dlprof.records import (
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.records.run import EndReason
 from dlprof.records.trial import NumaMode
-from dlprof.search.led import calibration_configs, final_trial_s, has_room, wants_model
+from dlprof.search.led import calibration_configs, final_trial_s, needed_s, wants_model
 from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
     SHORTEST_TRIAL_S,
@@ -67,12 +67,12 @@ from dlprof.trial.nodes import Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
-from dlprof.units import counted, format_duration, parse_step, spread_of
+from dlprof.units import counted, duration_option, format_duration, parse_step, spread_of
 from dlprof.version import __version__
 
 
 class ProgressListener(Protocol):
-    """Hears what is done."""
+    """Hears what is done, and that time goes on."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
@@ -80,15 +80,11 @@ class ProgressListener(Protocol):
     def message(self, text: str) -> None:
         """Something that the user should know."""
 
-
-class RunnerListener(ProgressListener, Protocol):
-    """Hears also what the machine does in trials."""
-
-    def pulse(self, usage: Usage) -> None:
-        """What the machine did in the last half second."""
+    def pulse(self, usage: Usage | None) -> None:
+        """What the machine did in the last half second of a trial; ``None`` before there is one."""
 
 
-class SweepListener(RunnerListener, Protocol):
+class SweepListener(ProgressListener, Protocol):
     """Hears what a sweep does, as it does it."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
@@ -390,9 +386,16 @@ def plan_sweep(
     for some in (calibration, calibration[-1:])[: 2 if slow else 1]:
         led = dataclasses.replace(led, calibration=some)
         led = dataclasses.replace(led, trial_s=settings.trial_s or final_trial_s(led, left_s))
-        if has_room(led, cost, left_s):
+        if needed_s(led, cost) <= left_s:
             return led, ()
-    return plan, no_room
+    # Windows that verify are at most so long.
+    longest = dataclasses.replace(led, trial_s=settings.trial_s or 1.0)
+    enough = duration_option(1.5 * (spent_s + needed_s(longest, cost)))
+    why = "the budget is too short for the model, so configurations are measured directly"
+    return plan, (
+        *no_room,
+        LeftOut(setting="search=model", reason=f"{why}; --budget {enough} is enough"),
+    )
 
 
 def new_header(
@@ -476,7 +479,7 @@ def copy_settings(settings: SweepSettings, accelerator: str | None) -> dict[str,
 @contextlib.contextmanager
 def opened_runner(
     settings: SweepSettings,
-    listener: RunnerListener,
+    listener: ProgressListener,
     *,
     pickled: bytes | None = None,
     ranks: Ranks | None = None,

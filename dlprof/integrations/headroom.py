@@ -120,7 +120,7 @@ class LoopHeadroom:
         need = self._lead + (self._block or _LEAST_BLOCK) + self._in_flight
         return (
             f"{self._figures.count} of {_LEAST_ROUNDS} rounds fitted in: each takes some {need} "
-            "batches of one epoch"
+            "batches of one epoch (train for more epochs, or longer ones)"
         )
 
     def summary(self) -> Headroom | None:

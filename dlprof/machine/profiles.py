@@ -182,7 +182,11 @@ def read_profile(named: Path) -> MachineProfile:
             f"{quoted(str(named))} is neither a machine that dlprof knows nor a file",
             hint=f"{did_you_mean(name, names)} dlprof machine --list shows the names.".lstrip(),
         )
-    return parse_profile(read_toml(path), str(path))
+    try:
+        return parse_profile(read_toml(path), str(path))
+    except FileError as error:
+        error.hint += " dlprof machine --save FILE writes one on that machine."
+        raise
 
 
 def save_profile(path: Path, profile: MachineProfile) -> None:

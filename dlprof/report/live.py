@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,6 +117,7 @@ class QuietListener:
     # The best after so many trials: computing it takes a core that the next one may need.
     best: tuple[int, ConfigSummary | None] = (0, None)
     _said_s: float = dataclasses.field(default=0.0, init=False)
+    _drawn_at: float = dataclasses.field(default=-math.inf, init=False)
     _gone: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -151,12 +153,14 @@ class QuietListener:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.making is not None:
             what, done, total = self.making
-            yield _bar_line(done, total, _preparing(what, done, total), options)
+            text = _preparing(what, done, total)
+            text += "" if total else f", {_whole(self.elapsed_at(self.clock()))}"
+            yield _bar_line(done, total, text, options)
             return
         now = self.clock()
         fraction, elapsed_s = self.fraction_at(now), self.elapsed_at(now)
         if self.header is None:  # of a check, or not yet
-            yield _bar_line(fraction, 1.0, self.goal or "Getting ready", options)
+            yield _bar_line(fraction, 1.0, self._so_far(_whole(elapsed_s)), options)
             return
         times = f"after {_whole(elapsed_s)}"
         if self.expected_s > 0:  # from the first trial on
@@ -166,6 +170,11 @@ class QuietListener:
         for name, text in self._rows(self.header, options.max_width - _LABEL_WIDTH):
             line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
             yield line.append(text, style="not bold")
+
+    def _so_far(self, elapsed: str) -> str:
+        """What is done by now, in a line; of a check, also how long it may take."""
+        most = f" of at most {format_duration(self.expected_s)}" if self.expected_s > 0 else ""
+        return f"{self.goal or 'Getting ready'}, {elapsed}{most}"
 
     def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
         done = f"{counted(len(self.trials), 'trial')} done"
@@ -226,18 +235,19 @@ class QuietListener:
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
     ) -> None:
-        """A check has measured so many blocks; plain lines say so now and then."""
-        parts = [counted(done["load"], "ABBA block")]
+        """A check has measured so many blocks, none at first; plain lines say so now and then."""
+        parts = [counted(done["load"], "ABBA block")] if done["load"] else []
         if done["start"]:
             parts.append(f"{counted(done['start'], 'start')} of each side")
         if look is not None and look.verdict.quads.get("load"):
             parts.append("still undecided")
-        parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
         self.goal, self.making = ", ".join(parts), None
         self.expect(elapsed_s, budget_s)
+        if not any(done.values()):  # a self-test's second check begins again
+            self.reached = self._said_s = 0.0
         is_due = elapsed_s >= self._said_s + 10.0
         self._said_s = elapsed_s if is_due else self._said_s
-        self._show(self.goal if is_due else "")
+        self._show(self._so_far(format_duration(elapsed_s)) if is_due else "")
 
     def message(self, text: str) -> None:
         """Something that the user should know."""
@@ -248,10 +258,13 @@ class QuietListener:
         self.making = (what, done, total) if done < total or not total else None
         self._show()
 
-    def pulse(self, usage: Usage) -> None:
-        """A look at the machine during a trial."""
-        self.usage = usage
-        self._show()
+    def pulse(self, usage: Usage | None) -> None:
+        """Time goes on; of a trial also what the machine does."""
+        self.usage = usage or self.usage
+        # Where nothing else is shown, seconds are.
+        if usage is not None or self.clock() >= self._drawn_at + 1.0:
+            self._drawn_at = self.clock()
+            self._show()
 
     def _show(self, line: str = "", *, lasts: bool = False) -> None:
         """Bring the display up to date; a line is what is new, and may have to stay."""

@@ -351,8 +351,19 @@ def feed_text(feed: Feed) -> str:
     here = feed.recommended.num_workers if feed.recommended else feed.config.num_workers
     if here == feed.config.num_workers:
         return said
+    if _settings_of(feed) is not feed.config:
+        why = "where more workers give no measurable gain"
+        return f"{said}; num_workers={here} is recommended on {feed.hostname}, {why}"
     mine = f"{counted(feed.machine_cores, 'core')} of {feed.hostname}"
     return f"{said}; on the {mine}, num_workers={here} is recommended"
+
+
+def _settings_of(feed: Feed) -> Config:
+    """The settings to paste: where the machine has the cores that it takes, what is recommended."""
+    best = feed.recommended
+    if best is None or feed.machine_cores < feed.cores.value:
+        return feed.config
+    return best if best.num_workers < feed.config.num_workers else feed.config
 
 
 def feed_report(feed: Feed) -> doc.Document:
@@ -367,7 +378,7 @@ def feed_report(feed: Feed) -> doc.Document:
             *sweep.first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
             doc.FactList(tuple(_feed_rows(feed, everyone))),
-            doc.Code(difference(feed.config, None, run.header.target.call.checked())),
+            doc.Code(difference(_settings_of(feed), None, run.header.target.call.checked())),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
         details=lambda: (
@@ -415,7 +426,9 @@ _LEAST_BOUNDS: Mapping[str, str] = {
 
 def _is_fed(feed: Feed) -> bool:
     asked, wait = feed.asked_wait_fraction, feed.prediction.wait_fraction
-    return feed.max_wait_fraction <= asked or (wait is not None and wait <= asked)
+    if feed.max_wait_fraction <= asked or wait is None:
+        return feed.max_wait_fraction <= asked
+    return wait <= asked or percent_text(wait) == percent_text(asked)  # as it is shown
 
 
 def _fed(feed: Feed) -> str:

@@ -65,6 +65,7 @@ def script_report(run: Run) -> doc.Document:
         if each.batches and each.wait_fraction is not None:
             note = "" if each.config is None else each.config.text
             note += " at first" if note and each.dataset.rpartition(".")[2] in tuned else ""
+            note = ", ".join(filter(None, (_which(each, run.watched), note)))
             bars.append(_loop(_in_rounds(each), each.name + rank, "wait", note))
     shortfall = list[doc.Block]()
     if script is None or script.ending == "running":
@@ -159,6 +160,15 @@ def _data_wait(run: Run) -> str:
             said = f"rank {each.rank} waits for {whose} data {percent_text(waits)} of the time, "
             said += f"for its own {percent_text(each.wait_fraction)}."
     return said
+
+
+def _which(loader: WatchedLoader, others: Sequence[WatchedLoader]) -> str:
+    """What distinguishes a loader from those that one line made, as a function for all of them."""
+    alike = [each for each in others if each.place and each.place == loader.place]
+    callers, samplers = ({getattr(x, of) for x in alike} for of in ("called_from", "sampler"))
+    if len(alike) < 2 or len(alike) not in {len(callers), len(samplers)}:
+        return ""
+    return f"from {loader.called_from}" if len(callers) == len(alike) else loader.sampler
 
 
 def _in_rounds(loader: WatchedLoader) -> WatchedLoader:

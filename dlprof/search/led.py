@@ -63,11 +63,11 @@ def calibration_configs(
     return (*plain[:-1], *(each for each in beside if each in cells), *plain[-1:])
 
 
-def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
-    """Whether a budget holds the calibration and as many trials, and one more, to verify it."""
+def needed_s(plan: Plan, cost: TrialCost) -> float:
+    """What the calibration takes, and as many trials, and one more, to verify it."""
     one = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     again = max((cost.of(config, plan.trial_s) for config in plan.calibration), default=0.0)
-    return one + (1 + len(plan.calibration)) * again <= left_s
+    return one + (1 + len(plan.calibration)) * again
 
 
 def final_trial_s(plan: Plan, left_s: float) -> float:

@@ -200,7 +200,12 @@ def step(low: float, high: float, example: str) -> Kind:
     plain = duration(low, high, example)
 
     def read(raw: object) -> float:
-        value = parse_step(raw) if isinstance(raw, str) else raw
+        value: object = raw
+        if isinstance(raw, str):
+            value = typed = parse_step(raw)
+            if typed >= 10.0 and not raw.strip()[-1].isalpha():
+                text = f"{quoted(raw)} could be seconds or milliseconds: give it a unit"
+                raise UsageError(text)
         if not isinstance(value, StepTime):
             seconds: float = plain.read(value if isinstance(raw, str) and ":" in raw else raw)
             return seconds

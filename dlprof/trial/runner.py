@@ -53,8 +53,8 @@ class TrialRunner:
         request: BuildRequest,  # how to build the target
         *,
         directory: Path,  # for logs and temporary files; the caller removes it after ``close``
-        # Called with what the machine is doing, a few times a second.
-        pulse: Callable[[Usage], object] = lambda _usage: None,
+        # Called a few times a second, with what the machine is doing where a trial shows it.
+        pulse: Callable[[Usage | None], object] = lambda _usage: None,
         # Called with what happened that costs no trial.
         say: Callable[[str], object] = lambda _text: None,
         # How long the first probe may take before a fork is taken for broken.
@@ -79,7 +79,7 @@ class TrialRunner:
         self._first_probe_s = first_probe_s
         self._clock = clock
         self._fallen = False  # whether the process that starts the trials has died
-        self._inbox = Inbox()
+        self._inbox = Inbox(lambda: self._pulse(None))
         self._launchers = self._made()
         self._watcher = ObserverProcess(self._inbox)
         self._limits = TrialLimits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
@@ -414,7 +414,7 @@ class TrialRunner:
     def _renew(self) -> None:
         """End what there is and begin again; the old inbox still hears how the old one ended."""
         self.close()
-        self._inbox = Inbox()
+        self._inbox = Inbox(lambda: self._pulse(None))
         self._watcher = ObserverProcess(self._inbox)
         self._launchers = self._made()
 

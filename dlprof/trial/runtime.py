@@ -44,10 +44,14 @@ class Inbox:
 
     Threads and not ``select``, because pipes can't be selected on everywhere; the supervisor
     never forks, so its threads harm nobody.
+
+    Args:
+        pulse: Called now and then while nothing comes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Callable[[], object] = lambda: None) -> None:
         self._messages: queue.SimpleQueue[Received] = queue.SimpleQueue()
+        self._pulse = pulse
 
     def listen(self, source: str, receive: Callable[[], Message | None]) -> None:
         """Read a stream to its end in the background."""
@@ -67,10 +71,14 @@ class Inbox:
 
     def get(self, timeout_s: float) -> Received | None:
         """The next message, or ``None`` if none comes in time."""
-        try:
-            return self._messages.get(timeout=max(0.0, timeout_s))
-        except queue.Empty:
-            return None
+        left_s = max(0.0, timeout_s)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._messages.get(timeout=min(left_s, 0.5))
+            self._pulse()
+            left_s -= 0.5
+            if left_s <= 0:
+                return None
 
 
 class ModuleProcess:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -52,6 +53,7 @@ class SideProcess:
     library: Path
     logs: Path  # directory for what its processes write; the caller removes it after ``close``
     limit: str = "--timeout"  # the option that gives it more time for an answer
+    pulse: Callable[[], object] = lambda: None  # called now and then while an answer takes its time
     _process: ModuleProcess | None = dataclasses.field(default=None, init=False)
     _ending: contextlib.ExitStack = dataclasses.field(
         default_factory=contextlib.ExitStack, init=False
@@ -75,7 +77,7 @@ class SideProcess:
             self._process = process = ModuleProcess(
                 [place.python, "-P", "-m", "dlprof.trial.warm"],
                 what=f"the process of the {self.name}",
-                inbox=Inbox(),
+                inbox=Inbox(self.pulse),
                 source=self.name,
                 log=log,
                 cwd=place.directory,

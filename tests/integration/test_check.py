@@ -24,7 +24,7 @@ from dlprof.engine.check import run_check
 from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.gate.verdict import NextLook, exit_code, judge
-from dlprof.records import Config
+from dlprof.records import Config, Usage
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
@@ -88,6 +88,9 @@ class Silent:
 
     def message(self, text: str) -> None:
         """Nothing."""
+
+    def pulse(self, usage: Usage | None) -> None:
+        """Nothing is drawn here."""
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

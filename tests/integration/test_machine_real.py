@@ -186,6 +186,7 @@ def test_the_speed_of_its_cores_is_in_the_profile_that_it_saves(tmp_path: Path) 
     measured = subprocess.run(
         [*command, "--save", str(saved)], capture_output=True, text=True, check=True
     )
+    assert measured.stderr == f"Written: {saved}, for dlprof recommend RUN --machine {saved}\n"
     found = json.loads(measured.stdout)["machine"]["core_speed"]
     assert 0 < found["low"] <= found["median"] <= found["high"]
     assert 0 <= found["slow_fraction"] < 1

@@ -173,6 +173,20 @@ def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path:
     assert b"No run file is written" in done.stderr
 
 
+def test_a_script_that_only_prints_its_help_leaves_no_run_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse, torch.utils.data\nargparse.ArgumentParser().parse_args()"
+    )
+    done = ran([*DLPROF, "train.py", "--help"], tmp_path)
+    assert done.returncode == 0
+    assert b"No DataLoader of torch's was iterated" in done.stderr
+    assert b"dlprof report" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    asked = ran([*DLPROF, "-o", "it.dlprof.jsonl", "train.py", "--help"], tmp_path)
+    assert asked.returncode == 0
+    assert not read_run(tmp_path / "it.dlprof.jsonl").watched
+
+
 def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import signal, sys, time\n"

@@ -13,7 +13,7 @@ from dlprof.engine.checking.compared import CheckSettings, SidePlan
 from dlprof.engine.checking.sides import Sides
 from dlprof.gate.plan import SIDES
 from dlprof.gate.verdict import NextLook
-from dlprof.records import Config, Failure, Target
+from dlprof.records import Config, Failure, Target, Usage
 from dlprof.records.gate import Block, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.trial.launch import Built
@@ -32,6 +32,9 @@ class Listener:
 
     def message(self, text: str) -> None:
         self.messages.append(text)
+
+    def pulse(self, usage: Usage | None) -> None:
+        """Nothing is drawn here."""
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

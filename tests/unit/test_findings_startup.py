@@ -12,6 +12,7 @@ from finding_cases import Loader, evidence, modeled
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import EPOCH_SIGN, Config, Finding
+from dlprof.report.findings import answer
 
 
 def _slow_start(
@@ -274,6 +275,10 @@ def test_more_workers_on_a_quiet_machine_load_more_of_ten_epochs(*, keeps: bool)
     found = next(each for each in find(seen) if each.code == "too_few_workers")
     assert found.predicted_gain is not None
     assert str(found.evidence["gain_at"]).endswith("on a quiet machine")
+    at_step = {**found.evidence, "gain_at": "at a step of 12 ms on a quiet machine"}
+    shown = dict(answer([dataclasses.replace(found, evidence=at_step)]))
+    assert "on a quiet machine, " in str(shown["Speed-up"])  # and no step, which another line has
+    assert "at a step" not in str(shown["Speed-up"])
     loaded = [count * (1 - (1 - 1 / count) ** 10) if keeps else 10 for count in (4, 16)]
     assert found.predicted_gain.value == pytest.approx(4 * loaded[0] / loaded[1], rel=0.01)
     assert ("a training has 10 epochs" in found.evidence.get("gain_if", "")) is keeps

@@ -357,6 +357,7 @@ def test_epochs_that_are_too_short() -> None:
     loop = Training(World()).run(epochs=30, count=15)
     assert loop.summary() is None
     assert loop.why_not.startswith("0 of 3 rounds fitted in: each takes some ")
+    assert loop.why_not.endswith("(train for more epochs, or longer ones)")
 
 
 def test_loops_that_train_nothing() -> None:

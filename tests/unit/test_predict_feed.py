@@ -132,6 +132,29 @@ def test_the_answer_is_one_line() -> None:
     assert "MiB/s, 4 ranks together" in shown.partition("Throughput")[2]
 
 
+def test_a_wait_that_is_shown_as_the_one_asked_for_is_fed() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01)
+    for wait, fed in ((0.024, True), (0.026, False)):
+        shown = dataclasses.replace(
+            found,
+            max_wait_fraction=0.05,
+            least_wait_fraction=0.023,
+            prediction=dataclasses.replace(found.prediction, wait_fraction=wait),
+        )
+        assert ("can't be done" not in feed_text(shown)) is fed
+
+
+def test_on_a_machine_that_has_the_cores_one_number_of_workers_is_to_paste() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01)
+    fewer = dataclasses.replace(found.config, num_workers=found.config.num_workers - 1)
+    for cores, pasted in ((found.cores.value, fewer), (found.cores.value - 1, found.config)):
+        shown = dataclasses.replace(found, recommended=fewer, machine_cores=cores)
+        text = " ".join(drawn(feed_report(shown), 200).split())
+        assert f"num_workers={fewer.num_workers} is recommended" in text
+        assert ("no measurable gain" in text) is (pasted is fewer)
+        assert f"DataLoader(dataset, ..., num_workers={pasted.num_workers}" in text
+
+
 def test_of_a_dataset_that_keeps_samples_it_is_the_first_epoch_that_is_fed() -> None:
     """Later ones load little: what they need is no figure of this answer."""
     found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)

@@ -424,6 +424,39 @@ def watched_run(*loaders: WatchedLoader, **more: Any) -> Run:
     return Run(path="train.dlprof.jsonl", header=header, watched=loaders, script=script)
 
 
+@pytest.mark.parametrize(
+    ("lines", "samplers", "shown"),
+    [
+        (
+            ("train.py:29", "train.py:30"),
+            ("RandomSampler",) * 2,
+            ("from train.py:29", "from train.py:30"),
+        ),
+        (
+            ("train.py:29",) * 2,
+            ("RandomSampler", "SequentialSampler"),
+            ("RandomSampler", "SequentialSampler"),
+        ),
+    ],
+)
+def test_loaders_that_one_function_makes_are_distinguished(
+    lines: tuple[str, str], samplers: tuple[str, str], shown: tuple[str, str]
+) -> None:
+    made = [
+        dataclasses.replace(
+            loader(name, 0.9, called_from=line), place="data.py:32", sampler=sampler
+        )
+        for name, line, sampler in zip(
+            ("data.py:32", "data.py:32 #2"), lines, samplers, strict=True
+        )
+    ]
+    chart = drawn(script_report(watched_run(*made)), 80).partition("loader\n")[2].splitlines()
+    for row, what in zip(chart, shown, strict=False):
+        assert what in row
+    alone = drawn(script_report(watched_run(made[0])), 80)
+    assert not any(each in alone for each in shown)
+
+
 def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
     assert (

@@ -138,6 +138,9 @@ def test_a_pyproject_may_be_given_as_the_config(tmp_path: Path) -> None:
         ("shuffle", True, "shuffle", True),
         ("step_time", "12ms", "step_s", 0.012),
         ("step_time", "none", "step_s", None),
+        ("step_time", "9.5", "step_s", 9.5),
+        ("step_time", 20.0, "step_s", 20.0),
+        ("step_time", "20s", "step_s", 20.0),
         ("step", "train.py:step", "step_callable", "train.py:step"),
         ("step", r"C:\train.py:step", "step_callable", r"C:\train.py:step"),
         ("device", "cuda:1", "device", "cuda:1"),
@@ -239,6 +242,8 @@ def test_values_are_read(key: str, raw: object, field: str, value: object) -> No
         ("step_time", "poisson:5ms"),
         ("step_time", "exponential:x"),
         ("step_time", ":"),
+        ("step_time", "20"),
+        ("step_time", "normal:20,1"),
     ],
 )
 def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object) -> None:

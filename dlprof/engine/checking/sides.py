@@ -59,7 +59,7 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
             "them, with --against DIRECTORY."
         )
         submodules = submodules if NO_SUBMODULES in plan.compared.note else ""
-        untracked = "Files that git doesn't track, such as data, are named by absolute paths."
+        untracked = "Name files that git doesn't track, such as data, by absolute paths."
         parts = (
             *(hint, "What is checked has to work in the base too.", submodules),
             untracked if plan.compared.commit else "",
@@ -381,12 +381,14 @@ def open_sides(
                 library=library,
                 logs=directory,
                 limit=patience(settings)[1],
+                pulse=lambda: listener.pulse(None),
             )
             for plan in plans
         }
         sides = Sides(plans, processes, settings)
         try:
             listener.message(f"building {settings.sweep.target}")
+            listener.quads({"load": 0, "start": 0}, None, 0.0, settings.sweep.budget_s)
             sides.build()
             listener.message("warming up")
             sides.warm_up()

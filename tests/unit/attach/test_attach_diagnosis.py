@@ -10,7 +10,7 @@ import pytest
 from builders import machine
 
 from dlprof.advise.wording import NO_LIMIT
-from dlprof.attach.diagnosis import Attached, diagnose_training
+from dlprof.attach.diagnosis import Attached, _depth, diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
 from dlprof.machine.waits import Wait
@@ -405,6 +405,25 @@ def test_a_wait_has_its_interval_and_the_depth_of_the_queues_is_seen() -> None:
     assert found.wait_fraction.high is not None
     assert 0 < found.wait_fraction.low < 0.04 < found.wait_fraction.high < 0.1
     assert found.finished_batches == pytest.approx(4 * 196 / 200)
+
+
+@pytest.mark.parametrize(
+    ("workers", "prefetch", "flights"),
+    [
+        (2, 2, {1: 1, 2: 2, 3: 21, 4: 12, 5: 5}),
+        (3, 2, {3: 1, 4: 6, 5: 5, 6: 16, 7: 2, 8: 1}),
+        (4, 2, {1: 1, 5: 6, 6: 1, 7: 13, 8: 7, 9: 1, 10: 4}),
+        (2, 1, {1: 5, 2: 32, 3: 3}),
+        (2, 3, {0: 1, 1: 1, 3: 2, 4: 13, 5: 13, 6: 11, 8: 1}),
+    ],
+)
+def test_batches_that_show_twice_on_a_busy_machine_make_no_queue_deeper(
+    workers: int, prefetch: int, flights: dict[int, int]
+) -> None:
+    """As looks at such loaders were, where 15 processes wanted 2 cores."""
+    look = _look("queue", idle=0, finished=0)
+    seen = [(look, float(n)) for n, looks in flights.items() for _ in range(2 * looks)]
+    assert _depth(seen, workers) == prefetch
 
 
 def test_of_shards_that_are_fewer_than_workers_the_idle_ones_count() -> None:

@@ -25,7 +25,7 @@ from dlprof.errors import (
 )
 from dlprof.gate.plan import SIDES, cores_of
 from dlprof.gate.verdict import NextLook, judge
-from dlprof.records import Config, Failure, Target
+from dlprof.records import Config, Failure, Target, Usage
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
@@ -172,6 +172,9 @@ class Listener:
 
     def message(self, text: str) -> None:
         self.messages.append(text)
+
+    def pulse(self, usage: Usage | None) -> None:
+        """Nothing is drawn here."""
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

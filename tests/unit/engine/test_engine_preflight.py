@@ -26,6 +26,7 @@ from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config, Failure, LeftOut
 from dlprof.search.space import DEFAULT_OVERHEAD_S, Space
 from dlprof.settings import SweepSettings
+from dlprof.units import parse_duration_s
 
 MIB = 1 << 20
 PROBE: dict[str, Any] = {
@@ -284,9 +285,17 @@ def test_slow_batches_are_calibrated_by_two_workers_alone(
         cells=cells,
     )
     deadline = Deadline(budget_s=60.0, began_s=0.0, clock=lambda: 10.0)
-    plan, _ = plan_sweep(SweepSettings(budget_s=60.0), machine(2), outlook, FORKS, deadline)
+    plan, no_room = plan_sweep(SweepSettings(budget_s=60.0), machine(2), outlook, FORKS, deadline)
     assert plan.search == search
     assert [each.num_workers for each in plan.calibration] == workers
+    short = [each.reason for each in no_room if each.setting == "search=model"]
+    assert len(short) == (search == "grid")
+    for reason in short:  # what it says is enough is
+        enough_s = parse_duration_s(reason.partition("--budget ")[2].partition(" ")[0])
+        deadline = dataclasses.replace(deadline, budget_s=enough_s)
+        settings = SweepSettings(budget_s=enough_s)
+        plan, no_room = plan_sweep(settings, machine(2), outlook, FORKS, deadline)
+        assert (plan.search, no_room) == ("model", ())
 
 
 def test_the_budget_that_is_said_to_be_enough_has_what_came_before_in_it() -> None:

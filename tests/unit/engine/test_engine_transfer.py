@@ -14,6 +14,7 @@ import pytest
 
 from dlprof.engine.transfer import TransferSettings, run_transfer
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
+from dlprof.records import Usage
 from dlprof.records.transfer import DeviceTransfer, TogetherRate
 from dlprof.trial.runtime import Inbox
 
@@ -36,13 +37,17 @@ class Listener:
 
     def __init__(self) -> None:
         self.shown: list[str] = []
+        self.pulses = 0
 
     def message(self, text: str) -> None:
-        """Keep it."""
-        self.shown.append(text)
+        """Nothing is said beside."""
+
+    def pulse(self, usage: Usage | None) -> None:
+        self.pulses += 1
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Nothing is made here."""
+        """Keep it."""
+        self.shown.append(what)
 
 
 @pytest.fixture
@@ -69,6 +74,7 @@ def test_what_is_reported_comes_together(other: Any) -> None:
     started = other(
         f"""
 tell(event="progress", text="copying")
+time.sleep(0.3)
 tell(event="device", device={_HOST!r})
 tell(event="together", rates=[{_RATE!r}])
 tell(event="done", torch_version="2.13", accelerator="cuda")
@@ -78,6 +84,7 @@ time.sleep(60)
     listener = Listener()
     found = run_transfer(TransferSettings(all_devices=True), listener)
     assert listener.shown == ["copying"]
+    assert listener.pulses  # a screen shows that time goes on
     assert [device.device for device in found.devices] == ["cpu"]
     assert [type(rate) for rate in found.together] == [TogetherRate]
     assert found.accelerator == "cuda"

@@ -83,6 +83,14 @@ def test_a_name_that_nobody_knows_gets_a_suggestion() -> None:
         read_profile(Path("x" * 300))  # no file can have that name, and the system says so
 
 
+def test_what_is_no_profile_says_what_writes_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text('{"machine": {}}')  # what dlprof machine --json prints
+    with pytest.raises(FileError, match="is not valid TOML") as error:
+        read_profile(path)
+    assert error.value.hint.endswith("dlprof machine --save FILE writes one on that machine.")
+
+
 def test_the_machines_of_the_field_are_there() -> None:
     assert {
         "2080ti-box",

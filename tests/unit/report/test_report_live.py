@@ -95,14 +95,14 @@ def test_making_data_and_getting_ready_are_shown() -> None:
     making = QuietListener(making=("Making images", 120, 1500))
     assert "Making images: 120 of 1,500" in drawn(making, 60)
     counted = QuietListener(making=("Counting", 0, 0))
-    assert drawn(counted, 60) == "Counting\n"
+    assert drawn(counted, 60) == "Counting, 0 s\n"
 
 
 def test_a_check_shows_how_far_it_is() -> None:
     stream = io.StringIO()
     with LiveListener(terminal(stream), clock=lambda: 0.0) as listener:
         listener.quads({"load": 1, "start": 0}, None, 1.0, 60.0)
-    assert "1 ABBA block, 1.0 s of at most 1 min" in stream.getvalue()
+    assert "1 ABBA block, 1 s of at most 1 min" in stream.getvalue()
 
 
 def test_the_best_so_far_has_the_one_rate_that_all_views_have() -> None:
@@ -292,3 +292,32 @@ def test_an_interval_whose_ends_are_far_apart_is_unknown() -> None:
     wide = Estimate(value=2310.0, low=2.01, high=2_652_921.0)
     assert rate_text(wide) == "about 2,310 samples/s (noisy: 95% CI unknown)"
     assert rate_text(dataclasses.replace(wide, low=23.0, high=23_000.0)).endswith("23.0-23,000)")
+
+
+def test_seconds_go_on_while_a_target_is_built_and_only_on_a_terminal() -> None:
+    now = 100.0
+    screen, log = io.StringIO(), io.StringIO()
+    with LiveListener(terminal(screen), clock=lambda: now) as live:
+        plain = PlainListener(log, clock=lambda: now)
+        for moment in (100.2, 100.4, 107.0, 107.2):
+            now = moment
+            live.pulse(None)
+            plain.pulse(None)
+    shown = re.findall(r"Getting ready, (\d+) s", screen.getvalue())
+    assert shown[-1] == "7"
+    assert shown.count("7") == 1 + shown.count("0")  # once, and once as it is wiped
+    assert log.getvalue() == ""
+
+
+def test_the_second_check_of_a_self_test_begins_again() -> None:
+    stream = io.StringIO()
+    listener = PlainListener(stream, clock=lambda: 0.0)
+    for elapsed_s in (0.0, 11.0):
+        listener.quads({"load": int(elapsed_s), "start": 0}, None, elapsed_s, 60.0)
+    listener.quads({"load": 0, "start": 0}, None, 0.0, 60.0)
+    assert listener.fraction_at(0.0) == 0.0
+    listener.quads({"load": 9, "start": 0}, None, 10.0, 60.0)
+    assert stream.getvalue().splitlines() == [
+        "11 ABBA blocks, 11 s of at most 1 min",
+        "9 ABBA blocks, 10 s of at most 1 min",
+    ]

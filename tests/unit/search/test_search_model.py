@@ -23,7 +23,7 @@ from dlprof.search.led import (
     calibration_configs,
     final_plan,
     final_trial_s,
-    has_room,
+    needed_s,
     next_calibration,
     next_lever,
     predict_sweep,
@@ -153,8 +153,7 @@ def test_trials_that_measure_nothing_end_calibrating_too() -> None:
 
 def test_a_budget_without_room_for_it_is_known_before() -> None:
     cost = TrialCost(overhead_s=0.4)
-    assert has_room(led(), cost, 20.0)
-    assert not has_room(led(), cost, 5.0)
+    assert 5.0 < needed_s(led(), cost) <= 20.0
 
 
 @pytest.mark.parametrize(("left_s", "window_s"), [(60.0, 1.0), (20.0, 0.69), (8.0, 0.3)])
@@ -523,5 +522,5 @@ def test_predictions_of_earlier_runs_by_the_simulation_still_load() -> None:
 
 def test_two_workers_alone_calibrate_in_less() -> None:
     slow, plan_ = TrialCost(overhead_s=0.4, batch_s=1.5), led()
-    assert not has_room(plan_, slow, 40.0)
-    assert has_room(dataclasses.replace(plan_, calibration=plan_.calibration[-1:]), slow, 40.0)
+    assert needed_s(plan_, slow) > 40.0
+    assert needed_s(dataclasses.replace(plan_, calibration=plan_.calibration[-1:]), slow) <= 40.0

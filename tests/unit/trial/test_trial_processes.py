@@ -158,6 +158,16 @@ def test_a_process_that_is_gone_is_signalled_no_more(monkeypatch: pytest.MonkeyP
     assert ended == [process.pid]
 
 
+def test_who_waits_for_an_answer_is_called_now_and_then() -> None:
+    pulses: list[int] = []
+    inbox = Inbox(lambda: pulses.append(1))
+    code = "import time; time.sleep(60)"
+    process = ModuleProcess([sys.executable, "-c", code], what="it", inbox=inbox, source="it")
+    assert process.answer(0.5) is None
+    process.end()
+    assert len(pulses) >= 2
+
+
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     monkeypatch: pytest.MonkeyPatch,
