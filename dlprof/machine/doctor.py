@@ -300,12 +300,16 @@ def _faults(
     name: str, version: str, table: tuple[_Fault, ...], there: Collection[str]
 ) -> Iterator[Check]:
     """What is known of a version. A pre-release or a build of one counts as that version."""
-    release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = tuple(map(int, release[0].split("."))) if release else ()
+    numbers = _release(version)
     for fault in table:
         if fault.first <= numbers < fault.until and all(each in there for each in fault.needs):
             text = f"{version}: {fault.finding} ({fault.source})."
             yield Check(name, "warning", text, f"Use {name} {fault.fixed}.")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
 
 
 def _python(facts: SystemFacts) -> Iterator[Check]:
@@ -321,6 +325,10 @@ def _torch(facts: SystemFacts) -> Iterator[Check]:
     if version is None:
         advice = "Install it into the environment that dlprof runs in."
         yield Check("torch", "problem", "It is not installed for this Python.", advice)
+        return
+    if () < _release(version) < (2, 6):
+        text = f"{version}: dlprof needs torch 2.6 or newer."
+        yield Check("torch", "problem", text, "pip install 'torch>=2.6'.")
         return
     if alone := version.endswith("+cpu") and gpu:
         advice = "Install the build for your GPU: pytorch.org/get-started."

@@ -86,6 +86,11 @@ def _build(request: BuildRequest) -> BuiltTarget:
 
     from dlprof.targets.build import build_target
 
+    if not hasattr(torch, "accelerator"):  # said here, or the user's dataset would be blamed for it
+        raise TargetError(
+            f"dlprof needs torch 2.6 or newer, and this environment has {torch.__version__}.",
+            hint="pip install 'torch>=2.6'",
+        )
     # A file that reads its command line, as scripts do, finds no arguments of dlprof's own there.
     sys.argv[:] = [request.target.source]
     share = (request.rank, request.ranks)

@@ -52,6 +52,10 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.accelerator, name, stand_in)
+    if torch.__version__ < "2.7":  # whose loader asks CUDA
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        index = lambda: torch.accelerator.current_device_index()  # noqa: E731, PLW0108 - a test's own
+        monkeypatch.setattr(torch.cuda, "current_device", index)
     monkeypatch.setattr(torch, "Event", lambda _device, **_: FakeEvent(fake.clock))
     monkeypatch.setattr(torch, "Stream", lambda _device: fake.stream())
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)

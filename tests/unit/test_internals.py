@@ -209,23 +209,21 @@ class Context:
         return types.SimpleNamespace(pid=100 + len(self.started), start=lambda: None)
 
 
-def held(*_: Any) -> None:
-    """As the loop of workers from torch 2.14 on, which takes the dataset out of a list."""
-
-
-held.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # which inspect looks for
-    [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in internals._WITH_HOLDER]
-)
-
-
 @pytest.mark.parametrize(
-    ("shape", "loop"), [(Iterator26, None), (Iterator27, None), (Iterator27, held)]
+    ("shape", "takes"),
+    [
+        (Iterator26, internals._WORKER_ARGUMENTS),
+        (Iterator27, internals._WORKER_ARGUMENTS),
+        (Iterator27, internals._WITH_HOLDER),  # from torch 2.14 on: the dataset comes in a list
+    ],
 )
 def test_iterators_of_each_torch_are_steered_and_given_workers(
-    monkeypatch: pytest.MonkeyPatch, shape: type[Iterator26], loop: Any
+    monkeypatch: pytest.MonkeyPatch, shape: type[Iterator26], takes: tuple[str, ...]
 ) -> None:
-    if loop is not None:
-        monkeypatch.setattr(torch_worker, "_worker_loop", loop)
+    kinds = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in takes]
+    loop: Any = lambda *_: None  # noqa: E731 - it needs a signature
+    loop.__signature__ = inspect.Signature(kinds)
+    monkeypatch.setattr(torch_worker, "_worker_loop", loop)
     pids: list[Any] = []
     monkeypatch.setattr(
         torch_signals, "_set_worker_pids", lambda _, known: pids.append(tuple(known))
@@ -251,7 +249,9 @@ def test_iterators_of_each_torch_are_steered_and_given_workers(
     arguments = [each["args"][10:12] for each in context.started]  # its number, and of how many
     assert arguments == [(2, 3), (3, 4)]
     dataset = iterator._dataset
-    assert context.started[0]["args"][1] == (dataset if loop is None else [dataset])
+    assert context.started[0]["args"][1] == (
+        dataset if takes == internals._WORKER_ARGUMENTS else [dataset]
+    )
     internals.steer(iterator, 4, 2)
     came += [next(iterator) for _ in range(8)]
     assert {worker for worker, _ in iterator.handed_out[-4:]} == {0, 1, 2, 3}

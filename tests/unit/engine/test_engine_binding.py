@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -21,6 +22,10 @@ from dlprof.trial.launch import LocalRank
 from dlprof.trial.nodes import Link, Nodes, Ranks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are launched on Linux only")
+
+binds = pytest.mark.skipif(
+    importlib.util.find_spec("torch.numa") is None, reason="torchrun binds ranks since torch 2.9"
+)
 
 CPUS = ((0, 1), (2, 3))
 NODES = dict(enumerate(CPUS))
@@ -41,6 +46,7 @@ def local_ranks(*cpus: set[int]) -> tuple[LocalRank, ...]:
 FREE = {0, 1, 2, 3}
 
 
+@binds
 @pytest.mark.parametrize(
     ("own", "nodes", "found"),
     [
@@ -59,6 +65,7 @@ def test_a_rank_is_bound_to_the_cpus_of_its_gpus_node_that_it_may_use(
     assert numa_cpus(Ranks(local=local_ranks(*own)), machine(gpus=cards(*nodes))) == found
 
 
+@binds
 @pytest.mark.parametrize(
     ("own", "gpus", "why"),
     [
@@ -84,6 +91,7 @@ def test_nothing_is_said_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numa_cpus(Ranks(local=local_ranks(FREE, FREE)), machine(gpus=cards(0, 0))) == ()
 
 
+@binds
 def test_it_is_left_out_of_a_job_of_several_machines_and_by_a_torch_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

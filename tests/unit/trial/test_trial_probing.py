@@ -19,14 +19,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from dlprof.errors import TargetError
 from dlprof.records import Config, DatasetWeight
 from dlprof.targets import weighing
 from dlprof.targets.build import build_from_object
+from dlprof.targets.grammar import parse_target
 from dlprof.targets.loader import EpochGate
 from dlprof.targets.workers import start_method_of
-from dlprof.trial import probing, starting
+from dlprof.trial import child, probing, starting
 from dlprof.trial.probing import try_batch, try_start
-from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.protocol import BuildRequest, TrialRequest
 
 CLASSES = torch.arange(5)
 
@@ -49,6 +51,16 @@ def test_only_what_nobody_says_is_reported(
     gate: Any = types.SimpleNamespace(sizes=sizes, attached=sizes is not None)
     built: Any = types.SimpleNamespace(target=types.SimpleNamespace(batch_size=batch_size))
     assert probing._samples_per_batch(gate, batch(8), batch(12), built) == found
+
+
+def test_a_torch_that_is_too_old_is_named_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Installers may put an older one beside dlprof, with no more than a warning."""
+    monkeypatch.delattr(torch, "accelerator")  # which 2.6 brought
+    with pytest.raises(TargetError, match=r"needs torch 2\.6 or newer, and") as raised:
+        child.build(BuildRequest(target=parse_target("images")))
+    assert raised.value.hint == "pip install 'torch>=2.6'"
 
 
 def test_one_sample_at_a_time_is_reported() -> None:
