@@ -649,3 +649,23 @@ def test_no_gain_is_more_than_the_step_allows() -> None:
     assert found.stalls is not None  # of the same trials as the wait, as no other has its step
     assert found.stalls.prep_fraction == pytest.approx(0.75)
     assert found.stalls.resident_s == pytest.approx(0.005)
+
+
+def test_however_noisy_more_workers_bring_no_more_than_they_are_more() -> None:
+    """Rates of each that are 15 times apart: the belief goes up to 137x for 8 times the workers."""
+    more = config(16)
+    seen = evidence(Loader(fetch_io=0.02, rate=100), variants={more: 6.0}, noisy=True)
+    apart = []
+    for place, each in enumerate(seen.observations):
+        rate = each.trial.batches_per_s
+        assert rate is not None
+        times = rate.times(0.2 if place % 2 else 3.0)
+        apart.append(
+            dataclasses.replace(each, trial=dataclasses.replace(each.trial, batches_per_s=times))
+        )
+    seen = dataclasses.replace(seen, observations=tuple(apart))
+    measured, gain = measured_gain(seen, more), gain_of(seen, more)
+    assert measured is not None
+    assert gain is not None
+    assert measured.estimate.ends[1] > 100
+    assert gain.estimate.ends[1] == 8.0

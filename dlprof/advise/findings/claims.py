@@ -97,6 +97,8 @@ def gain_of(view: Evidence, config: Config | None) -> Gain | None:
     printed = view.gain(config) if view.gain is not None and gain.value > 0 else None
     gain = gain if printed is None else dataclasses.replace(gain, estimate=printed)
     gain = _perhaps_none(gain) if gain.may_share else gain
+    if gain.estimate.is_wide and 0 < view.workers < config.num_workers:
+        gain = gain.at_most(config.num_workers / view.workers)  # each as good as those of now
     if tried or script is None or costs is None or costs.period_s <= 0:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
