@@ -202,34 +202,17 @@ def _alternatives(choice: Choice) -> list[Alternative]:
 
 
 def _over_pick(found: Sequence[Finding], choice: Choice) -> Iterator[Finding]:
-    """What was found; of page faults that which brings the most over what was chosen."""
-    faults = [
-        dataclasses.replace(each, predicted_gain=gain)
-        for each in found
-        if each.code == "memory.faults" and (gain := _gain_over(each, choice)) is not None
-    ]
-    yield from (each for each in found if each.code != "memory.faults")
-    yield from sorted(faults, key=lambda each: -_value(each.predicted_gain))[:1]
-
-
-def _value(gain: Estimate | None) -> float:
-    return 0.0 if gain is None else gain.value
-
-
-def _gain_over(faults: Finding, choice: Choice) -> Estimate | None:
-    """What fewer page faults bring over what was chosen; ``None`` where another finding has it.
-
-    Other workers gain as much as those that were traced.
-    """
-    gain, workers = faults.predicted_gain, faults.evidence["num_workers"]
-    alone, pick = choice.default, choice.pick
-    if faults.evidence["kept_num_workers"] != workers or bool(workers) > bool(
-        pick.config.num_workers
-    ):
-        return None
-    if not workers and gain is not None:
-        gain = None if alone is None else product(choice.speeds.ratio(alone.key, pick.key), gain)
-    return gain if _value(gain) >= PAYS else None
+    """What was found; of page faults without workers, where that beats what was chosen."""
+    alone, wait = choice.default, choice.speeds.wait_fraction(choice.pick)
+    for each in found:
+        gain = each.predicted_gain
+        if each.code != "memory.faults" or gain is None:
+            yield each
+        elif alone is not None:
+            gain = product(choice.speeds.ratio(alone.key, choice.pick.key), gain)
+            # With a step, what waits for none is as fast as can be.
+            if gain.value >= PAYS and (wait is None or PAYS * (1 - wait) <= 1):
+                yield dataclasses.replace(each, predicted_gain=gain)
 
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:

@@ -628,6 +628,7 @@ class Measuring:
             "step_barrier": settings.step_barrier,
             "one_epoch": self.header.target.keeps_samples,
             "spread": self.header.target.is_spread,
+            "keeps_freed": settings.max_ram_bytes is None,
             **copy_settings(settings, self.header.accelerator),
             **details,
         }

@@ -92,9 +92,6 @@ class WorkerCosts:
     # Bytes a batch by which the dataset's containers grow, the most first: by the size of their
     # last entry; and ``FREED``, which is no container.
     growing: Mapping[str, float] = empty()
-    # Slope of its minor page faults over its batches, those of shared memory among them; ``None``
-    # likewise.
-    page_faults_per_batch: float | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -134,10 +131,9 @@ class PageFaults:
     By some batches after the window, before and after malloc was set to keep what is freed.
     """
 
-    per_batch: float  # minor page faults of a batch
-    page_bytes: int  # size of a page
-    cpu_s: float  # CPU seconds of a batch
-    spared_s: float  # of these in the kernel, those that it takes no more once memory is kept
+    spared: float  # minor page faults of a batch that it has no more once memory is kept
+    cpu_s: float  # CPU seconds of a batch with them
+    kept_cpu_s: float  # and without
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -176,8 +172,9 @@ class Explanation:
     # Seconds blocked in receiving a batch while all workers are idle, run-queue delay included: the
     # lower median of some batches after the window; ``None`` for fewer than three.
     rested_receive_s: float | None = None
-    # Page faults of memory that was freed before; ``None`` with workers, where there are few, and
-    # where malloc can't be set to keep what is freed.
+    # Page faults of memory that was freed before. ``None`` with workers, with several ranks or a
+    # limit of memory, at under 8 batches a second, where an epoch ends too soon, where there are
+    # few, and where malloc can't be set to keep what is freed.
     page_faults: PageFaults | None = None
     # Whether the hooks could be put in; without them only ``wait`` and ``step`` are known.
     hooked: bool = True

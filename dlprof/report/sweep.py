@@ -217,9 +217,8 @@ def _memory(advice: Recommendation) -> Iterator[doc.Row]:
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
         elif each.code == "memory.faults" and each.predicted_gain is not None:
             share = percent_text(each.evidence.get("page_fault_fraction"))
-            alone = not each.evidence.get("kept_num_workers") and advice.config.num_workers
-            which, gain = "num_workers=0" if alone else "this", each.predicted_gain.value
-            said = f"{which} with {KEEPING} in the environment: {ratio_text(gain)}, only predicted"
+            gain = ratio_text(each.predicted_gain.value)
+            said = f"num_workers=0 with {KEEPING} in the environment: {gain}, only predicted"
             why = f"page faults take {share} of a batch's CPU time"
             yield "Faster?", f"{said} ({why}; dlprof sweep, started so, measures it)"
 

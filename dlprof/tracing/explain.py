@@ -14,7 +14,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from dlprof.records import Config
 from dlprof.records.run import Timeline
@@ -342,9 +342,8 @@ def _worker(
         affinity_cpus=next(
             (each.affinity_cpus for each in reversed(facts) if each.affinity_cpus != MISSING), None
         ),
-        pss_growth_bytes_per_batch=_slope(ever, "private_bytes"),
+        pss_growth_bytes_per_batch=_growth(ever),
         growing=_growing(ever),
-        page_faults_per_batch=_slope(ever, "faults"),
     )
 
 
@@ -358,23 +357,22 @@ def _cpu_cores(made: Sequence[Made]) -> float | None:
     return used / lasted if lasted > 0 else None
 
 
-def _slope(made: Sequence[Made], fact: Literal["private_bytes", "faults"]) -> float | None:
-    """Slope of a fact over batches, by least squares, of the worker's last process."""
+def _growth(made: Sequence[Made]) -> float | None:
+    """Slope of private memory over batches, by least squares, of the worker's last process."""
     points: list[tuple[int, int]] = []
     for each in made:
         if points and each.ordinal < points[-1][0]:
             points = []
-        value = MISSING if each.facts is None else getattr(each.facts, fact)
-        if value != MISSING:
-            points.append((each.ordinal, value))
+        if each.facts is not None and each.facts.private_bytes != MISSING:
+            points.append((each.ordinal, each.facts.private_bytes))
     # The first quarter of a worker's readings shows caches that fill, not growth.
     points = points[len(points) // 4 :]
     if len(points) < 4:
         return None
-    batches, values = zip(*points, strict=True)
+    batches, sizes = zip(*points, strict=True)
     if len(set(batches)) < 2:
         return None
-    return statistics.linear_regression(batches, values).slope
+    return statistics.linear_regression(batches, sizes).slope
 
 
 def _growing(made: Sequence[Made]) -> dict[str, float]:

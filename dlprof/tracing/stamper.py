@@ -222,17 +222,7 @@ def look_up(proc: Path = Path("/proc/self")) -> Facts:
         private_bytes = 1024 * sum(int(words[1]) for words in lines)
     except (OSError, IndexError, ValueError):
         private_bytes = MISSING
-    affinity_cpus = MISSING if ask is None else len(ask(0))
-    return Facts(private_bytes, threads, affinity_cpus, faults=page_faults())
-
-
-def page_faults() -> int:
-    """Minor page faults of this process so far; ``MISSING`` on Windows."""
-    try:
-        import resource
-    except ImportError:
-        return MISSING
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Facts(private_bytes, threads, MISSING if ask is None else len(ask(0)))
 
 
 # Closures and no attributes: this runs for every single sample.

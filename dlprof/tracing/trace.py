@@ -32,7 +32,6 @@ class Facts(NamedTuple):
     threads: int  # threads that it has; ``MISSING`` if unknown
     affinity_cpus: int  # CPUs that it may run on; ``MISSING`` if unknown
     kept: tuple[Kept, ...] = ()  # containers of its dataset
-    faults: int = MISSING  # minor page faults so far; ``MISSING`` if unknown
 
 
 class Made(NamedTuple):

@@ -293,7 +293,8 @@ def _measure(
     rate = measured.rate
     if explainer is not None and rate is not None:
         take_rested(loop, request.config, rate.batches_per_s.value)
-        explainer.page_faults = faulted_again(loop, request.config, rate.batches_per_s.value)
+        if request.keeps_freed and ranks is None and not request.config.num_workers:
+            explainer.page_faults = faulted_again(loop, rate.batches_per_s.value)
     seen.weigh(loop.batch)
     each = None if rate is None else rate.samples_per_batch or None
     return loop, {
@@ -488,7 +489,7 @@ def take_rested(loop: Loop, config: Config, rate: float) -> None:
                 return
 
 
-def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
+def faulted_again(loop: Loop, rate: float) -> PageFaults | None:
     """What a batch costs without workers because the memory of earlier ones went back.
 
     glibc returns blocks of over 32 MiB to the system when they are freed, and the top of its heap
@@ -496,9 +497,8 @@ def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
     again for the next batch, by the kernel. This process is set to keep all of it, for good.
     ``rate`` is in batches per second.
     """
-    count, few = max(2, min(50, math.floor(0.25 * rate))), 3
-    too_slow = 2 * (few + count) > 1.5 * rate
-    if config.num_workers or too_slow or not sys.platform.startswith("linux"):
+    count, few = max(3, min(50, math.floor(0.25 * rate))), 3
+    if 2 * (few + count) > 1.5 * rate or not sys.platform.startswith("linux"):
         return None
     import resource  # which Windows has not
 
@@ -518,13 +518,12 @@ def faulted_again(loop: Loop, config: Config, rate: float) -> PageFaults | None:
             return None
         taken(few)
         kept = taken(count)
-        return PageFaults(
-            per_batch=now[0],
-            page_bytes=resource.getpagesize(),
-            cpu_s=now[1],
-            # Of those that are there all the same, nothing is spared.
-            spared_s=max(0.0, now[2] - kept[2]) if kept[0] < 0.5 * now[0] else 0.0,
-        )
+        if kept[0] > 0.5 * now[0]:  # others, as of a cache that fills
+            return None
+        # A core that goes faster by now spares no more than the kernel's part.
+        least_s = max(now[1] - now[2], 0.1 * now[1])
+        kept_cpu_s = min(now[1], max(kept[1], least_s))
+        return PageFaults(spared=now[0] - kept[0], cpu_s=now[1], kept_cpu_s=kept_cpu_s)
     return None
 
 

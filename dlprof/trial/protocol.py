@@ -71,6 +71,8 @@ class TrialRequest:
     any_size: bool = False  # measure an epoch without one full batch, too
     # Follow each batch through its stages; the rate is then no figure to compare.
     explain: bool = False
+    # Whether it may take more memory then, to see what page faults of freed memory cost.
+    keeps_freed: bool = False
     # Where batches are copied to before the step, by torch's name; ``auto`` for the accelerator
     # that torch finds.
     device: str = "cpu"

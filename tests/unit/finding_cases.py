@@ -57,7 +57,6 @@ class Loader:
     threads: int = 2
     affinity: int | None = None
     growth: float | None = None
-    faults: float | None = None
     page_faults: PageFaults | None = None
     idle_workers: int = 0
 
@@ -129,7 +128,6 @@ def _worker(loader: Loader, number: int) -> WorkerCosts:
         threads=loader.threads,
         affinity_cpus=loader.affinity,
         pss_growth_bytes_per_batch=loader.growth,
-        page_faults_per_batch=loader.faults,
     )
 
 

@@ -241,48 +241,31 @@ def _pinning() -> Evidence:
     return evidence(loader, accelerator="cuda", variants={config(4): 1.6})
 
 
-def _faulting() -> Evidence:
-    spared = PageFaults(page_bytes=4096, per_batch=5000, cpu_s=0.009, spared_s=0.006)
+def _faulting(left: float = 0.3) -> Evidence:
+    spared = PageFaults(spared=5000, cpu_s=0.009, kept_cpu_s=left * 0.009)
     loader = Loader(config=config(0), fetch_cpu=0.005, collate_cpu=0.004, rate=105)
     return evidence(dataclasses.replace(loader, page_faults=spared))
 
 
-def _faulting_workers(batch_pages: int = 2560) -> Evidence:
-    """Workers that have 8,560 page faults a batch at 2 us each, of 20 ms."""
-    alone = Loader(config=config(0), fetch_cpu=0.02, rate=49)
-    spared = PageFaults(page_bytes=4096, per_batch=4000, cpu_s=0.02, spared_s=0.008)
-    alone = dataclasses.replace(alone, page_faults=spared)
-    seen = evidence(Loader(fetch_cpu=0.02, rate=98, faults=8560), calibrations=[alone])
-    size = batch_pages * 4096
-    sized = (
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, batch_bytes=size))
-        for each in seen.observations
-    )
-    return dataclasses.replace(seen, observations=tuple(sized))
-
-
-def test_pages_of_batches_that_workers_share_are_new_in_any_case() -> None:
-    found = next(each for each in find(_faulting_workers()) if each.code == "memory.faults")
-    assert found.evidence["page_faults_per_batch"] == pytest.approx(6000)
-    assert found.evidence["page_fault_fraction"] == pytest.approx(12 / 20.2)
-    assert found.evidence["kept_num_workers"] == 2
-    assert found.fix is not None
-    assert "num_workers" not in found.fix.text
-    assert found.fix.code == f"{KEEPING} python train.py"
-    assert "memory.faults" not in codes(find(_faulting_workers(batch_pages=8500)))
-
-
-def test_few_workers_are_slower_than_none_whose_memory_is_kept() -> None:
+def _faulting_beside_workers(left: float = 0.15) -> Evidence:
+    """Two workers that are no faster than none: handing a batch over takes as long as making it."""
+    spared = PageFaults(spared=9000, cpu_s=0.02, kept_cpu_s=left * 0.02)
     alone = Loader(config=config(0), fetch_cpu=0.01, collate_cpu=0.01, rate=49)
-    spared = PageFaults(page_bytes=4096, per_batch=9000, cpu_s=0.02, spared_s=0.017)
     alone = dataclasses.replace(alone, page_faults=spared)
-    seen = evidence(Loader(fetch_cpu=0.01, collate_cpu=0.01, rate=98), calibrations=[alone])
-    found = next(each for each in find(seen) if each.code == "memory.faults")
-    assert found.evidence["kept_num_workers"] == 0
+    now = Loader(fetch_cpu=0.01, collate_cpu=0.01, receive=0.02, rate=48)
+    return evidence(now, calibrations=[alone])
+
+
+def test_none_is_no_merit_of_kept_memory() -> None:
+    """Loading without workers, which may be faster than with, is another finding's."""
+    found = next(each for each in find(_faulting_beside_workers()) if each.code == "memory.faults")
     assert found.fix is not None
     assert "and with num_workers=0" in found.fix.text
-    assert found.predicted_gain is not None
-    assert found.predicted_gain.value == pytest.approx(3.2, rel=0.1)
+    assert found.fix.code == f"{KEEPING} python train.py"
+    assert found.evidence["page_fault_fraction"] == pytest.approx(0.85)
+    for left in (1.0, 0.95):
+        assert "memory.faults" not in codes(find(_faulting_beside_workers(left)))
+        assert "memory.faults" not in codes(find(_faulting(left)))
 
 
 def _shared_device() -> Evidence:
@@ -313,7 +296,7 @@ CASES: dict[str, list[Any]] = {
     "memory.growth": [_growing],
     "memory.limit": [_out_of_memory],
     "memory.shm": [_too_little_shm, _projected_shm],
-    "memory.faults": [_faulting, _faulting_workers],
+    "memory.faults": [_faulting],
     "data.shared_file": [_shared_file],
     "data.duplicated": [_duplicated],
     "data.truncated": [_truncated, _lying_length],

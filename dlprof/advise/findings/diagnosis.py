@@ -278,34 +278,24 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 
 
 def shown_in(run: Run) -> tuple[Finding, ...]:
-    """What traced trials show of any run: that a container grows; page faults, of each of them."""
-    shown = {each.trial_id: each for each in run.explanations}
-    growth, faults = (
-        next(each for each in TABLE if each.code == code)
-        for code in ("memory.growth", "memory.faults")
-    )
-
-    def view(*configs: Config) -> Evidence:
-        """Of the first of some configurations."""
-        own = (trial for trial in run.trials if trial.config in configs)
-        seen = (Observation(trial=trial, explanation=shown.get(trial.id)) for trial in own)
-        return Evidence(
+    """What traced trials show of any run: that a container grows; page faults without workers."""
+    traced = {each.config: each for each in run.explanations}
+    found: dict[FindingCode, Finding] = {}
+    for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
+        own = (trial for trial in run.trials if trial.config == config)
+        known = ((each, shown if each.id == shown.trial_id else None) for each in own)
+        view = Evidence(
             machine=run.header.machine,
             target=run.header.target,
-            config=configs[0],
-            observations=tuple(seen),
+            config=config,
+            observations=tuple(Observation(trial=one, explanation=its) for one, its in known),
             ranks=run.header.launched,
         )
-
-    found = dict[tuple[str, Config | None], Finding]()
-    traced = sorted({each.config for each in shown.values()}, key=lambda each: -each.num_workers)
-    for config in traced:
-        own, both = view(config), view(config, *(each for each in traced if not each.num_workers))
-        grows = machine.growth_of_containers(own) is not None
-        if grows and (growth.code, None) not in found and (claim := growth.rule(own)):
-            found[growth.code, None] = _stated(own, growth, claim).finding
-        if claim := faults.rule(both):
-            found[faults.code, config] = _stated(both, faults, claim).finding
+        grows = machine.growth_of_containers(view) is not None
+        for row in TABLE:
+            asked = row.code == "memory.faults" or (row.code == "memory.growth" and grows)
+            if asked and row.code not in found and (claim := row.rule(view)):
+                found[row.code] = _stated(view, row, claim).finding
     return tuple(found.values())
 
 

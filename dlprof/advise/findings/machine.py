@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
@@ -536,60 +536,36 @@ def shared(view: Evidence) -> Claim | None:
 
 
 def faults(view: Evidence) -> Claim | None:
-    """The memory of each batch goes back to the system, and comes as new pages."""
-    claim: Claim | None = None
-    for workers, per_batch, share in _faulted(view):
-        costs = view.costs if workers else view.costs_at(0)
-        if costs is None:
-            continue
-        fetch, collate = (
-            dataclasses.replace(each, cpu_s=(1 - share) * each.cpu_s)
-            for each in (costs.fetch, costs.collate)
-        )
-        kept = dataclasses.replace(costs, fetch=fetch, collate=collate)
-        gain = predicted_gain(view, view.having(num_workers=workers), costs=kept)
-        least = at.PAYS if claim is None or claim.gain is None else claim.gain.value
-        if gain is None or not gain.pays or gain.value < least:
-            continue
-        where = "in a worker" if workers else "without workers"
-        instead = "" if workers or not view.workers else " and with num_workers=0"
-        claim = Claim(
-            "Freed memory is faulted in again for each batch",
-            f"{percent(share)} of the CPU time of a batch {where} goes into {per_batch:,.0f} page "
-            "faults: malloc gives the memory of earlier ones back to the system.",
-            gain.saved,
-            "num_workers",
-            {
-                "page_faults_per_batch": per_batch,
-                "page_fault_fraction": share,
-                "kept_num_workers": workers,
-            },
-            f"Start it with {KEEPING} in its environment{instead}: each process then keeps up to "
-            "1 GiB of what it frees. dlprof sweep, started so, measures it.",
-            f"{KEEPING} python train.py",
-            gain=gain,
-        )
-    return claim
-
-
-def _faulted(view: Evidence) -> Iterator[tuple[int, float, float]]:
-    """Workers as now, and none; page faults of a batch with these, and their share of CPU time.
-
-    What one takes is known from batches without workers, before and after malloc was set to keep
-    what is freed. Pages that a worker shares a batch in are new ones each time.
-    """
+    """Without workers, the memory of each batch goes back to the system, and comes as new pages."""
     alone = [each for each in view.explanations() if not each.config.num_workers]
-    seen = alone[-1].page_faults if alone else None
-    if seen is None or min(seen.cpu_s, seen.per_batch) <= 0:
-        return
-    if view.workers and view.explained is not None and view.costs is not None:
-        counts = (each.page_faults_per_batch for each in view.explained.workers)
-        known = [each for each in counts if each is not None]
-        more = statistics.median(known or [0.0]) - (view.batch_bytes or 0.0) / seen.page_bytes
-        cpu_s = view.costs.making.cpu_s
-        if more > 0 and cpu_s > 0:
-            yield view.workers, more, min(0.9, more * seen.spared_s / seen.per_batch / cpu_s)
-    yield 0, seen.per_batch, min(1.0, seen.spared_s / seen.cpu_s)
+    seen, costs = alone[-1].page_faults if alone else None, view.costs_at(0)
+    if seen is None or costs is None or seen.cpu_s <= 0 or growth(view) is not None:
+        return None
+    left = seen.kept_cpu_s / seen.cpu_s
+    fetch, collate = (
+        dataclasses.replace(each, cpu_s=left * each.cpu_s) for each in (costs.fetch, costs.collate)
+    )
+    kept, config = (
+        dataclasses.replace(costs, fetch=fetch, collate=collate),
+        view.having(num_workers=0),
+    )
+    gain, own = (predicted_gain(view, config, costs=each) for each in (kept, costs))
+    # What comes of having no workers is no merit of it.
+    if gain is None or own is None or not gain.pays or gain.value < at.PAYS * own.value:
+        return None
+    instead = " and with num_workers=0" if view.workers else ""
+    return Claim(
+        "Freed memory is faulted in again for each batch",
+        f"Without workers {percent(1 - left)} of the CPU time of a batch goes into "
+        f"{seen.spared:,.0f} page faults: malloc gives the memory of earlier ones back to the "
+        "system. Whether it does may differ from process to process.",
+        gain.saved,
+        given={"page_faults_per_batch": seen.spared, "page_fault_fraction": 1 - left},
+        fix=f"Start it with {KEEPING} in its environment{instead}: malloc then keeps up to 1 GiB "
+        "of what is freed. dlprof sweep, started so, measures it.",
+        code=f"{KEEPING} python train.py",
+        gain=gain,
+    )
 
 
 def _failure(view: Evidence, kind: FailureKind) -> Failure | None:
