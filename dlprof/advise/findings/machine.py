@@ -541,18 +541,14 @@ def faults(view: Evidence) -> Claim | None:
     seen, costs = alone[-1].page_faults if alone else None, view.costs_at(0)
     if seen is None or costs is None or seen.cpu_s <= 0 or growth(view) is not None:
         return None
-    left = seen.kept_cpu_s / seen.cpu_s
-    fetch, collate = (
-        dataclasses.replace(each, cpu_s=left * each.cpu_s) for each in (costs.fetch, costs.collate)
-    )
-    kept, config = (
-        dataclasses.replace(costs, fetch=fetch, collate=collate),
-        view.having(num_workers=0),
-    )
-    gain, own = (predicted_gain(view, config, costs=each) for each in (kept, costs))
+    # One process does all of it, one after the other: its step, and freeing batches as well.
+    kept_s = max(seen.kept_cpu_s, costs.period_s - (seen.cpu_s - seen.kept_cpu_s))
+    now_s = 1 / view.rate if view.workers and view.rate else costs.period_s
+    gain = bound(now_s / kept_s).at_most(most_by_step(view))
     # What comes of having no workers is no merit of it.
-    if gain is None or own is None or not gain.pays or gain.value < at.PAYS * own.value:
+    if not gain.pays or costs.period_s < at.PAYS * kept_s:
         return None
+    left = seen.kept_cpu_s / seen.cpu_s
     instead = " and with num_workers=0" if view.workers else ""
     return Claim(
         "Freed memory is faulted in again for each batch",
