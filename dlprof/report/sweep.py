@@ -199,13 +199,13 @@ def _answer(
     if (least := _least_loss(advice)) is not None and least.config != pick:
         yield "Any load", f"take {least.config.text} if the load may change: {_kept_of(least)}"
     yield certainty(advice.confidence, advice.confidence_reason)
-    yield from _memory(advice)
+    yield from _memory(run, advice)
     if asked and not how:
         yield "Asked for", asked
     yield from what_failed(run)
 
 
-def _memory(advice: Recommendation) -> Iterator[doc.Row]:
+def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
     """That memory grows, which workers that persist keep; that its page faults take the time."""
     keeps = ", and persistent_workers=True keeps it from epoch to epoch"
     for each in advice.findings:
@@ -215,7 +215,8 @@ def _memory(advice: Recommendation) -> Iterator[doc.Row]:
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
-        elif each.code == "memory.faults" and each.predicted_gain is not None:
+        elif each.code == "memory.faults" and each.predicted_gain and run.diagnosis is None:
+            # What a profile found is over its own settings, and said there.
             share = percent_text(each.evidence.get("page_fault_fraction"))
             gain = ratio_text(each.predicted_gain.value)
             said = f"num_workers=0 with {KEEPING} in the environment: {gain}, only predicted"

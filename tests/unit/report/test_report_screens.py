@@ -152,6 +152,8 @@ def test_a_sweep_says_what_fewer_page_faults_would_bring_over_what_it_recommends
     assert "num_workers=0 with MALLOC_MMAP_MAX_=0" in text
     assert "page faults take 90%" in text
     assert gain is not None
+    profiled = dataclasses.replace(measured, diagnosis=Diagnosis(config=config(2)))
+    assert "MALLOC_MMAP_MAX_" not in said(0.002, profiled)[1]  # its own screen has it
     period_s = 1 / 49
     assert gain.value == pytest.approx(period_s / (period_s - 0.018) / 1.8, rel=0.02)
     assert said(0.015, measured)[0] == []  # faster, but not than two workers
