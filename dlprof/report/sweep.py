@@ -218,10 +218,9 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
         elif each.code == "memory.faults" and each.predicted_gain and run.diagnosis is None:
             # What a profile found is over its own settings, and said there.
             share = percent_text(each.evidence.get("page_fault_fraction"))
-            gain = ratio_text(each.predicted_gain.value)
-            said = f"num_workers=0 with {KEEPING} in the environment: {gain}, only predicted"
-            why = f"page faults take {share} of a batch's CPU time"
-            yield "Faster?", f"{said} ({why}; dlprof sweep, started so, measures it)"
+            gain = f"{ratio_text(each.predicted_gain.value)}, only predicted"
+            why = f"page faults take {share} of its CPU time"
+            yield "Faster?", f"num_workers=0 with {KEEPING} in the environment: {gain} ({why})"
 
 
 def perhaps_faster(
