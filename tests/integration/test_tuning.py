@@ -957,7 +957,10 @@ def test_a_real_loader_that_waits_gets_more_workers() -> None:
 def test_short_epochs_get_workers_between_them(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Epochs of well under a second, none of which is long enough to try anything in."""
+    """Epochs of well under a second, none of which is long enough to try anything in.
+
+    Where starting a worker takes as long as what it brings, one is first given back for none.
+    """
     monkeypatch.setattr(control, "_EDGE_STAY_S", 1.0)
 
     class Slow(Numbers):
@@ -969,7 +972,7 @@ def test_short_epochs_get_workers_between_them(
         loader(Slow(80, draws=False), num_workers=workers, shuffle=False), max_workers=4
     )
     until = time.monotonic() + 120
-    while made.tuning.kwargs["num_workers"] == workers and time.monotonic() < until:
+    while made.tuning.kwargs["num_workers"] <= workers and time.monotonic() < until:
         assert [number for batch in numbers(made) for number in batch] == [*map(float, range(80))]
     assert made.tuning.kwargs["num_workers"] > workers
     assert made.num_workers == workers
