@@ -472,7 +472,7 @@ def _tuned_class(kind: Any) -> Any:
         live = getattr(self, _LIVE)
         live.latest.append(index)
         if getattr(self, _SEEDED) or not (live.workers or live.fetcher is None):
-            return (batch_seed(self._base_seed, getattr(self, _EPOCH), number), index)
+            return ((self._base_seed, getattr(self, _EPOCH), number), index)
         return index
 
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's

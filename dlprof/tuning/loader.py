@@ -69,6 +69,7 @@ from dlprof.tuning.seeding import (
     SECONDS,
     SELDOM,
     ClockedInit,
+    Kept,
     SeededFetcher,
     notice_asking,
     rewinder,
@@ -382,7 +383,7 @@ class _Tuner:
         self.tuning = Tuning(self._control, name, fixed)
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
-        self._process = 0
+        self._process, self._kept = 0, Kept()
         self._clock: Any = ()
         self._clocked = [0.0] * 4
         self._weighed_until_s = 0.0
@@ -753,7 +754,7 @@ class _Tuner:
 
     def _keeping(self) -> Callable[[Any], Any]:
         """What has a fetcher in the main process leave the training's random numbers alone."""
-        return functools.partial(SeededFetcher, keep=True, once=not self.reseeds)
+        return functools.partial(SeededFetcher, kept=self._kept, once=not self.reseeds)
 
     def _note_files(self, loader: Any, setting: Setting) -> None:
         """Note which files the workers that are to be forked have from here, and where."""

@@ -9,6 +9,7 @@ import importlib
 import os
 import random
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import get_worker_info
 
-from dlprof.internals import set_create_fetcher
+from dlprof.internals import batch_seed, set_create_fetcher
 from dlprof.targets.files import OpenFile, by_position, have_own_positions, open_files
 
 PLACES = 7
@@ -103,34 +104,47 @@ def notice_asking(info: Any, clock: Any, at: int) -> None:
 
 
 class SeededFetcher:
-    """A fetcher of torch's that is sent a seed with the indices of each batch.
+    """A fetcher of torch's that is sent, with the indices of each batch, of what its seed is made.
 
-    With ``keep`` the random numbers of this process go on afterwards as if nothing had been drawn:
+    With ``kept`` the random numbers of this process go on afterwards as if nothing had been drawn:
     in the main process they are the training's. With ``once`` only the first batch is seeded, and
     the next go on from there, as in a worker: seeding takes longer than all else here.
+
+    Then as long as no batch has drawn any, the training's stay in force while one is made. The
+    first that draws has those that the training draws next, and all after it have their own.
     """
 
-    def __init__(self, fetcher: Any, *, keep: bool = False, once: bool = False) -> None:
-        self._dlprof_fetcher, self._dlprof_kept = fetcher, _Kept() if keep else None
-        self._dlprof_own = _Kept() if once else None
+    def __init__(self, fetcher: Any, kept: Kept | None = None, *, once: bool = False) -> None:
+        self._dlprof_fetcher, self._dlprof_kept = fetcher, kept
+        self._dlprof_own = Kept() if once else None
 
-    def fetch(self, seeded: tuple[int, Any]) -> Any:
+    def fetch(self, seeded: tuple[tuple[int, int, int], Any]) -> Any:
         """Fetch a batch by a random stream of its own."""
         seed, indices = seeded
         kept, own = self._dlprof_kept, self._dlprof_own
         if kept is None:
-            _seed_all(seed)
+            _seed_all(batch_seed(*seed))
             return self._dlprof_fetcher.fetch(indices)
         kept.keep()
+        if own is not None and kept.drawn is False and kept.are_bytes:
+            try:
+                return self._dlprof_fetcher.fetch(indices)
+            finally:
+                if kept.has_changed():
+                    kept.drawn = True
+                    kept.back()
         try:
-            if own is None or not own.are_bytes:
-                _seed_all(seed)
-            else:
+            if own is not None and own.are_bytes:
                 own.back()
+            else:
+                _seed_all(batch_seed(*seed))
+                if own is not None:
+                    own.keep()
             return self._dlprof_fetcher.fetch(indices)
         finally:
             try:
                 if own is not None:
+                    kept.drawn = kept.drawn or own.has_changed()
                     own.keep()
             finally:  # where Ctrl-C comes now, too
                 kept.back()
@@ -222,60 +236,90 @@ _HALF_BYTES = 16
 """Of half of a pair of numpy's normal numbers: whether there is one, and which."""
 
 
-class _Kept:
+_Place = tuple[int, int, tuple[tuple[int, int], ...]]
+"""Where bytes of a generator are, how many, and of them where, and how many, any draw changes."""
+
+
+class Kept:
     """The random numbers of this process, while a batch is made by others.
 
-    Before and after each batch numpy takes 70 us to copy its state, and Python 11 us, where a small
-    batch takes 150. So their bytes are copied, if they are where CPython and numpy have them.
+    Before and after each batch numpy takes 70 µs to copy its state, Python 11 µs, and torch 1 µs,
+    where a small batch takes 150. So their bytes are copied, if they are where CPython, numpy and
+    torch have them, and where they changed: each draw changes which word is next, or all words.
 
     Attributes:
         are_bytes: Whether some are kept, and as bytes: only these go on under any generator.
+        drawn: Whether batches draw any; ``None`` while that isn't known.
     """
 
     are_bytes = False
+    drawn: bool | None = None
 
     def __init__(self) -> None:
         self._numpy, self._owners = _numpy(), cast(tuple[Any, ...], ())
+        self._marks: tuple[Any, ...] = ()
 
-    def _look(self, python: Any) -> None:
-        """Where the bytes of Python's generator, and of numpy's, are."""
-        places = list[tuple[int, int]]()
+    def _find(self, python: Any) -> None:
+        """Where the bytes of Python's generator, of numpy's, and of torch's are."""
+        places = list[_Place]()
         self._known = type(python) is random.Random and _python_is_known()
         if self._known:
-            places.append((id(python) + object.__basicsize__, _TWISTER_BYTES))
+            marks = (0, 4), (_TWISTER_BYTES - 4, 4)
+            places.append((id(python) + object.__basicsize__, _TWISTER_BYTES, marks))
         bits, of_numpy = _places_of(self._numpy)
         self._slow = self._numpy is not None and bits is None
-        self._arrays = [
-            (ctypes.c_char * size).from_address(at) for at, size in (*places, *of_numpy)
-        ]
+        places += [*of_numpy, *(of_torch := _place_of_torch())]
+        self._torch_is_known = bool(of_torch)
+        self._arrays = [_bytes_at(at, size) for at, size, _ in places]
+        self._few = [_bytes_at(at + by, size) for at, _, marks in places for by, size in marks]
 
-    def keep(self) -> None:
-        """Those that are in force are kept."""
-        self._torch = torch.default_generator.get_state()
+    def _look(self, *, finds: bool) -> tuple[Any, ...]:
+        """What is other than it was as soon as some are drawn, if all are bytes."""
         python: Any = getattr(random.random, "__self__", None)
         owners = python, *_owners_of(self._numpy)
         if owners != self._owners:
-            self._look(python)
+            if not finds:
+                return ()
+            self._find(python)
             self._owners = owners
-        self._rest: Any = python.gauss_next if self._known else random.getstate()
+        rest: Any = python.gauss_next if self._known else None
+        return owners, rest, [each.raw for each in self._few]
+
+    def has_changed(self) -> bool:
+        """Whether some were drawn since they were kept."""
+        return not self.are_bytes or self._look(finds=False) != self._marks
+
+    def keep(self) -> None:
+        """Those that are in force are kept."""
+        marks = self._look(finds=True)
+        if self.are_bytes and marks == self._marks:
+            return
+        self.are_bytes, self._marks = False, marks  # Ctrl-C may come here
+        self._rest: Any = marks[1] if self._known else random.getstate()
         self._state: Any = self._numpy.random.get_state(legacy=False) if self._slow else None
+        self._torch = None if self._torch_is_known else torch.default_generator.get_state()
         self._bytes = [array.raw for array in self._arrays]
-        self.are_bytes = self._known and not self._slow
+        self.are_bytes = self._known and not self._slow and self._torch_is_known
 
     def back(self) -> None:
         """They go on."""
-        torch.default_generator.set_state(self._torch)
+        if self._torch is not None:
+            torch.default_generator.set_state(self._torch)
+        python, of_numpy, _ = self._marks[0]
         if self._known:
-            self._owners[0].gauss_next = self._rest
+            python.gauss_next = self._rest
         else:
             random.setstate(self._rest)
-        of_numpy = self._owners[1]
         if of_numpy is not None and self._numpy.random.get_bit_generator() is not of_numpy:
             self._numpy.random.set_bit_generator(of_numpy)  # the dataset took another
         if self._state is not None:
             self._numpy.random.set_state(self._state)
         for array, kept in zip(self._arrays, self._bytes, strict=True):
             array.raw = kept
+
+
+def _bytes_at(at: int, size: int) -> Any:
+    return (ctypes.c_char * size).from_address(at)
 
 
 @functools.cache
@@ -286,8 +330,8 @@ def _python_is_known() -> bool:
     return bool(one.getstate()[1] == (*words[1:], words[0]))
 
 
-def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
-    """Numpy's global Mersenne Twister, which has to live on, and its bytes: place and number.
+def _places_of(numpy: Any) -> tuple[Any, tuple[_Place, ...]]:
+    """Numpy's global Mersenne Twister, which has to live on, and its bytes.
 
     ``None`` where there is none, it is another generator, or a numpy that doesn't say.
     """
@@ -296,8 +340,8 @@ def _places_of(numpy: Any) -> tuple[Any, tuple[tuple[int, int], ...]]:
         return None, ()
     if not (half := _half_of()):
         return None, ()
-    twister = bits.ctypes.state_address, _TWISTER_BYTES
-    return bits, (twister, (id(state) + half, _HALF_BYTES))
+    twister = bits.ctypes.state_address, _TWISTER_BYTES, ((_TWISTER_BYTES - 8, 8),)
+    return bits, (twister, (id(state) + half, _HALF_BYTES, ((0, _HALF_BYTES),)))
 
 
 def _owners_of(numpy: Any) -> tuple[Any, Any]:
@@ -323,6 +367,48 @@ def _half_of() -> int:
     at = after.find(half) - 8
     found = before[at : at + 8] == bytes(8) and after[at : at + 8] == struct.pack("q", 1)
     return at if at > 0 and found and after.count(half) == 1 else 0
+
+
+@functools.cache
+def _place_of_torch() -> tuple[_Place, ...]:
+    """The bytes of torch's default generator; empty where that isn't known.
+
+    They are its seed, how many words are left, the words, and halves of pairs of normal numbers.
+    """
+    one = torch.Generator().manual_seed(7)
+    size = 20 + 4 * 624 + 28
+    try:
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+            # Read by the kernel: a wrong address is an error.
+            read = functools.partial(os.pread, memory.fileno())
+            at, begun = _engine_of(one, read), one.get_state()
+            begun_bytes = read(size, at)
+            torch.rand(700, generator=one)
+            for kind in (torch.float32, torch.float64):  # a half of each is left
+                torch.randn(1, generator=one, dtype=kind)
+            drawn, drawn_bytes = one.get_state(), read(size, at)
+            place = _engine_of(torch.default_generator, read)
+    except (OSError, ValueError):
+        return ()
+    if drawn_bytes[-16:] == begun_bytes[-16:]:  # the halves are elsewhere
+        return ()
+    for state, its_bytes in ((begun, begun_bytes), (drawn, drawn_bytes)):
+        ctypes.memmove(at, its_bytes, size)
+        if not torch.equal(one.get_state(), state):
+            return ()
+    return ((place, size, ((8, 12), (size - 32, 32))),)
+
+
+def _engine_of(generator: torch.Generator, read: Callable[[int, int], bytes]) -> int:
+    """Where a generator of torch's begins to hold its state.
+
+    Raises:
+        ValueError: It isn't where its Python object says.
+    """
+    packed = bytes(generator.get_state().tolist())
+    words = struct.pack("624I", *struct.unpack_from("624Q", packed, 24))
+    at = int.from_bytes(read(8, id(generator) + object.__basicsize__), sys.byteorder)
+    return at + read(4096, at).index(words) - 20
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from dlprof.tuning.seeding import (
     PLACES,
     SELDOM,
     ClockedFetcher,
+    Kept,
     SeededFetcher,
     streams,
 )
@@ -67,18 +68,20 @@ def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
 @given(steps=st.lists(st.tuples(st.sampled_from([*_DRAWS]), st.lists(st.sampled_from([*_DRAWS])))))
 def _check_any_steps(steps: list[tuple[str, list[str]]]) -> None:
     _begin()
-    fetcher = SeededFetcher(_Drawing(), keep=True)
+    fetcher = SeededFetcher(_Drawing(), kept=Kept())
     batches = []
     for number, (draw, inside) in enumerate(steps):
         _DRAWS[draw]()
-        batches.append(fetcher.fetch((number, inside)))
+        batches.append(fetcher.fetch(((0, 0, number), inside)))
     after = streams()
     _begin()
     for draw, _ in steps:
         _DRAWS[draw]()
     assert after == streams()
     alone = SeededFetcher(_Drawing())
-    assert batches == [alone.fetch((number, inside)) for number, (_, inside) in enumerate(steps)]
+    assert batches == [
+        alone.fetch(((0, 0, number), inside)) for number, (_, inside) in enumerate(steps)
+    ]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -90,9 +93,9 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
     names = [name for name in _DRAWS if "seed" not in name]
     _begin()
-    fetcher, batches = SeededFetcher(_Drawing(), keep=True, once=True), []
+    fetcher, batches = SeededFetcher(_Drawing(), kept=Kept(), once=True), []
     for number in range(4):
-        batches += fetcher.fetch((number, names))
+        batches += fetcher.fetch(((0, 0, number), names))
         for draw in names:
             _DRAWS[draw]()
     after = streams()
@@ -100,10 +103,49 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
     for draw in 4 * names:
         _DRAWS[draw]()
     assert after == streams()
-    one = SeededFetcher(_Drawing()).fetch((0, 4 * names))
+    one = SeededFetcher(_Drawing()).fetch(((0, 0, 0), 4 * names))
     alone = SeededFetcher(_Drawing())
-    each = [drawn for number in range(4) for drawn in alone.fetch((number, names))]
+    each = [drawn for number in range(4) for drawn in alone.fetch(((0, 0, number), names))]
     assert batches == (one if known else each)
+
+
+def test_until_a_batch_draws_all_have_the_trainings_random_numbers_in_force() -> None:
+    """The first that does is given those, which go on as if it hadn't; all after it their own."""
+    kept, given, drawn = Kept(), list[str](), []
+    nothing: list[str] = []
+    epochs = [3 * [nothing], [nothing, ["python"], *5 * [["python", "torch"]]]]
+    _begin()
+    for epoch, draws in enumerate(epochs):
+        fetcher = SeededFetcher(_Drawing(), kept=kept, once=True)
+        for number, names in enumerate(draws):
+            before = streams()
+            given += fetcher.fetch(((0, epoch, number), names))
+            assert streams() == before
+            drawn.append(kept.drawn)
+            _DRAWS["torch"]()
+    assert drawn == 4 * [False] + 6 * [True]
+    alone = SeededFetcher(_Drawing())
+    own = alone.fetch(((0, 1, 2), 5 * ["python", "torch"]))
+    _begin()
+    assert given == [str(random.random()), *own]
+
+
+def test_a_batch_that_draws_nothing_may_take_another_generator_of_numpy() -> None:
+    numpy: Any = np.random
+
+    class Taking:
+        def fetch(self, takes: bool) -> None:
+            if takes:
+                numpy.set_bit_generator(np.random.PCG64(3))
+
+    _begin()
+    mine, before, kept = numpy.get_bit_generator(), streams(), Kept()
+    fetcher = SeededFetcher(Taking(), kept=kept, once=True)
+    for number, takes in enumerate([False, False, True, False]):
+        fetcher.fetch(((0, 0, number), takes))
+        assert kept.drawn is (number > 1)
+        assert numpy.get_bit_generator() is mine
+        assert streams() == before
 
 
 def _begin() -> None:
@@ -125,7 +167,7 @@ def test_a_dataset_may_take_another_generator_of_numpy_and_raise() -> None:
     np.random.normal()
     mine, before = numpy.get_bit_generator(), streams()
     with pytest.raises(LookupError):
-        SeededFetcher(Taking(), keep=True).fetch((1, ["nothing"]))
+        SeededFetcher(Taking(), kept=Kept()).fetch(((0, 0, 1), ["nothing"]))
     assert numpy.get_bit_generator() is mine
     assert streams() == before
 
@@ -140,8 +182,8 @@ def test_batches_that_are_seeded_once_may_take_another_generator_of_numpy() -> N
 
     _begin()
     mine, before = numpy.get_bit_generator(), streams()
-    fetcher = SeededFetcher(Taking(), keep=True, once=True)
-    assert len({fetcher.fetch((number, [])) for number in range(3)}) == 1
+    fetcher = SeededFetcher(Taking(), kept=Kept(), once=True)
+    assert len({fetcher.fetch(((0, 0, number), [])) for number in range(3)}) == 1
     assert numpy.get_bit_generator() is mine
     assert streams() == before
 
@@ -154,12 +196,12 @@ def test_the_training_may_take_another_generator_of_numpy_between_batches() -> N
             return float(np.random.normal())
 
     _begin()
-    first, fetcher = numpy.get_bit_generator(), SeededFetcher(Drawing(), keep=True, once=True)
+    first, fetcher = numpy.get_bit_generator(), SeededFetcher(Drawing(), kept=Kept(), once=True)
     try:
         for number, mine in enumerate([first, np.random.PCG64(3), np.random.MT19937(4), first]):
             numpy.set_bit_generator(mine)
             before = repr(np.random.get_state(legacy=False))
-            fetcher.fetch((number, []))
+            fetcher.fetch(((0, 0, number), []))
             assert numpy.get_bit_generator() is mine
             assert repr(np.random.get_state(legacy=False)) == before
     finally:
@@ -189,7 +231,7 @@ def test_a_function_in_place_of_one_of_pythons_is_no_generator(
     monkeypatch.setattr(random, "random", lambda: 0.5)
     _begin()
     before = streams()
-    SeededFetcher(_Drawing(), keep=True).fetch((1, ["half of a pair of Python"]))
+    SeededFetcher(_Drawing(), kept=Kept()).fetch(((0, 0, 1), ["half of a pair of Python"]))
     assert streams() == before
 
 
@@ -200,7 +242,7 @@ def test_another_bit_generator_of_numpy_is_kept_in_its_own_way() -> None:
     try:
         state = str(np.random.get_state(legacy=False))
         assert seeding._places_of(np) == (None, ())
-        SeededFetcher(_Drawing(), keep=True).fetch((1, ["nothing"]))
+        SeededFetcher(_Drawing(), kept=Kept()).fetch(((0, 0, 1), ["nothing"]))
         assert str(np.random.get_state(legacy=False)) == state
     finally:
         numpy.set_bit_generator(before)
