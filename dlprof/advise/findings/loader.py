@@ -794,11 +794,13 @@ def _few_slow(view: Evidence) -> Claim | None:
 
     By what batches were blocked: what a sample waits for a core, others bring, and any may have it.
     Where settings bridge such waits, workers wait for each other, or each epoch begins with one,
-    that is found by itself.
+    that is found by itself. Where samples are stored for all, these are only the first to ask.
     """
     explained, costs = view.explained, view.costs
     samples = None if explained is None else explained.samples
     if explained is None or costs is None or samples is None or not explained.costs.io_s:
+        return None
+    if view.target.stores_samples:
         return None
     blocked, slow_s = explained.costs.io_s, 0.5 * samples.max_s
     beyond_s = [max(0.0, each - 2 * costs.usual_io_s) for each in blocked]
