@@ -174,8 +174,8 @@ class Target:
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
     # Seconds of a sample that a process asks for the first time, where it keeps samples in its own
-    # memory, or where all find them (``stores_samples``); ``None`` where it doesn't, or that isn't
-    # known.
+    # memory, or where all processes find them, which a note says then; ``None`` where it doesn't,
+    # or that isn't known.
     first_sample_s: float | None = None
     kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
     # Memory that it takes for each; ``None`` likewise, or where none was seen to be taken.
