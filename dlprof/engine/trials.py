@@ -236,7 +236,9 @@ def _probed(
     probe = runner.probe(request, left_s=left_s())
     again = runner.kept(left_s=left_s()) if probe["kept"] else {}
     first_s, kept_s, kept_bytes = again.get("kept") or (None,) * 3
-    stored = probe["kept"] if again and first_s is None and not settings.cold_cache else None
+    # Of what came from storage the page cache has it, and how much of that is seen in each trial.
+    fetched = probe["read_bytes"] is None or probe["read_bytes"] > 0
+    stored = probe["kept"] if again and first_s is None and not fetched else None
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
@@ -247,9 +249,9 @@ def _probed(
         first_s, kept_s, _ = stored
         notes.append(
             f"A sample takes {format_duration(first_s)} the first time, and "
-            f"{format_duration(kept_s)} once any process had it: {STORED_SIGN}. So trials are "
-            "the faster the later they come, and their rates uncertain: run it again, and more of "
-            "it is there from the beginning."
+            f"{format_duration(kept_s)} once any process had it, {STORED_SIGN}. So trials are "
+            "the faster the later they come, and their rates uncertain: run it again, and more is "
+            "stored from the beginning."
         )
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"

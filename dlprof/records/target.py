@@ -27,8 +27,8 @@ SPREAD_SIGN = "batches from all over an epoch"
 """In notes that any screen begins with: batches without anything in them, an epoch of one that is
 not full, and one along whose order samples differ."""
 
-STORED_SIGN = "the page cache has it then, or a cache that all processes share"
-"""In the note on a target whose samples come faster to all who ask for what one had before."""
+STORED_SIGN = "as it is stored for all then"
+"""In the note on a target that keeps samples where all processes find them, as in files."""
 
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""
@@ -216,7 +216,7 @@ class Target:
 
     @property
     def stores_samples(self) -> bool:
-        """Whether samples that one process had come faster to all, as from files that it wrote."""
+        """Whether it keeps samples where all processes find them, as in files that it writes."""
         return any(STORED_SIGN in note for note in self.notes)
 
     def epochs_loaded(self, config: Config, ranks: int = 1) -> float:
