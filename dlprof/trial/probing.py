@@ -276,7 +276,7 @@ def _own_bytes(process: psutil.Process) -> int:
 
 def _read_bytes(process: psutil.Process) -> int | None:
     """What a process had from storage; ``None`` where nobody counts that."""
-    import psutil  # likewise
+    import psutil  # workers, which have this module, too, start without it
 
     try:
         return int(process.io_counters().read_bytes)
