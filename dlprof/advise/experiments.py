@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings.claims import measured_gain
+from dlprof.advise.findings.claims import enough_for_limit, measured_gain
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.machine import may_grow
@@ -134,6 +134,9 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
     # Four variants at most, three of them at once.
     configs = new[: max(0, min(3, 4 - len(tried)))] or again[:3]
+    enough = enough_for_limit(evidence)
+    if enough is not None and enough not in tried:
+        configs = [enough, *again][:3]
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())

@@ -28,6 +28,7 @@ from dlprof.advise.choice import (
 )
 from dlprof.advise.situation import Situation, measured_step, neighbours_seen
 from dlprof.advise.wording import (
+    EVEN_SHARDS,
     as_fast,
     background_text,
     between,
@@ -657,8 +658,9 @@ def _keeping(choice: Choice) -> Iterator[Reason]:
 def _untried(choice: Choice) -> str:
     """That more workers than were predicted may be faster, in words; empty where they aren't.
 
-    A sweep looks at so many only, unless the user names more. Of an iterable dataset nobody knows
-    how many its shards feed, and a loader of one's own may be fixed to its number.
+    A sweep looks at so many only, unless the user names more, or of an iterable dataset recommends
+    no more than gave batches: how many its shards feed nobody knows. A loader of one's own may be
+    fixed to its number.
     """
     situation, pick = choice.situation, choice.pick.config
     run, limits = situation.run, situation.constraints
@@ -667,30 +669,38 @@ def _untried(choice: Choice) -> str:
     most_named = max(numbers, default=limits.max_workers or math.inf)
     measured = (each.config.num_workers for each in choice.allowed if each.measured)
     most_tried = max(measured, default=0)
-    target = run.header.target
-    unknown = target.kind == "iterable" or "num_workers" in target.fixed
-    if unknown or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
+    target, found = run.header.target, Integrity.of(run)
+    fixed = "num_workers" in target.fixed
+    if fixed or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
         return ""
+    caps = [found.most_workers(pick), target.shards]
+    shards = target.kind == "iterable" and target.shards is None
     cells = run.prediction.cells if run.prediction is not None else ()
     if not cells:
-        may = most_tried < most_named and (_grows(choice) or _shows_none(choice, most_tried))
-        return _not_tried(most_tried) if may else ""
+        most = min([most_named, *(cap for cap in caps if cap is not None)])
+        may = most_tried < most and (_grows(choice) or _shows_none(choice, most_tried))
+        return _not_tried(most_tried, shards=shards) if may else ""
     tried = max(cell.config.num_workers for cell in cells)
-    if most_named < math.inf or pick.num_workers < tried or not situation.is_calibrated:
+    looked = pick.num_workers >= tried
+    if target.kind == "iterable":
+        tried, looked = min(tried, found.worked), True
+    if most_named < math.inf or not looked or not situation.is_calibrated:
         return ""
+    most_seen = max(tried, pick.num_workers)
     if pick.batch_size not in {None, situation.calibration.batch_size}:
         return ""
     alone = dataclasses.replace(situation.conditions, neighbours=0.0)
     most = saturating_workers(situation.calibration, pick, alone)
-    caps = (alone.epoch_batches, Integrity.of(run).most_workers(pick))
-    if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= pick.num_workers:
+    caps.append(alone.epoch_batches)
+    if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= most_seen:
         return ""
-    return _not_tried(pick.num_workers)
+    return _not_tried(most_seen, shards=shards)
 
 
-def _not_tried(workers: int) -> str:
+def _not_tried(workers: int, *, shards: bool) -> str:
     are = "was" if workers == 1 else "were"
-    return f"; more than {counted(workers, 'worker')} {are} not tried, and may be faster"
+    more = f"; more than {counted(workers, 'worker')} {are} not tried, and may be faster"
+    return f"{more}, if {EVEN_SHARDS}" if shards else more
 
 
 def slow_to_begin(run: Run) -> str:

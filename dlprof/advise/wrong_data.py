@@ -15,6 +15,7 @@ from dlprof.records import (
     NO_DATA_SIGN,
     PARTIAL_SIGN,
     SPREAD_SIGN,
+    STORED_SIGN,
     UNEVEN_SIGN,
     WHOLE_EPOCHS,
     Config,
@@ -134,7 +135,8 @@ def found_in(trials: Sequence[Trial], found: Integrity, present: Config) -> Iter
 
 def noted(run: Run) -> list[str]:
     """What was known of the target before any trial, and changes what all figures mean."""
-    signs, notes = (NO_DATA_SIGN, PARTIAL_SIGN, SPREAD_SIGN), run.header.target.notes
+    signs = (NO_DATA_SIGN, PARTIAL_SIGN, SPREAD_SIGN, STORED_SIGN)
+    notes = run.header.target.notes
     return [note for note in notes if any(sign in note for sign in signs)]
 
 

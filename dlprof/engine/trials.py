@@ -24,10 +24,12 @@ from dlprof.records import (
     PARTIAL_SIGN,
     SCHEMA_VERSION,
     SPREAD_SIGN,
+    STORED_SIGN,
     Calibration,
     Config,
     Cost,
     DatasetWeight,
+    Estimate,
     Explanation,
     Failure,
     LeftOut,
@@ -232,12 +234,25 @@ def _probed(
         device="cpu" if settings.step_callable is None else settings.device,
     )
     probe = runner.probe(request, left_s=left_s())
-    first_s, kept_s, kept_bytes = (probe["kept"] and runner.kept(left_s=left_s())) or (None,) * 3
+    again = runner.kept(left_s=left_s()) if probe["kept"] else {}
+    first_s, kept_s, kept_bytes = again.get("kept") or (None,) * 3
+    # Of what came from storage the page cache has it, and how much of that is seen in each trial.
+    fetched = probe["read_bytes"] is None or probe["read_bytes"] > 0
+    stored = probe["kept"] if again and first_s is None and not fetched else None
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
     copied = method != "fork" and (own is None or own.start_method is None)
     notes = [*built.notes, *runner.notes, *filter(None, [probe.get("counting")])]
+    # Both drew the same batches.
+    if stored and 2 * again["batch_s"] <= probe["batch_s"]:
+        first_s, kept_s, _ = stored
+        notes.append(
+            f"A sample takes {format_duration(first_s)} the first time, and "
+            f"{format_duration(kept_s)} once any process had it, {STORED_SIGN}. So trials are "
+            "the faster the later they come, and their rates uncertain: run it again, and more is "
+            "stored from the beginning."
+        )
     if copied:
         start = f"Workers start by {method} here {COPIED_SIGN}"
         notes.append(f"{start}, so each of them gets the dataset pickled.")
@@ -529,6 +544,30 @@ _ENDING_S = 0.7
 sent is worked out, all processes go, and the screen is drawn."""
 
 
+def _either_way(trial: Trial, share: float) -> Trial:
+    """A trial whose samples may be others than another's: of these, more or fewer came before.
+
+    One that came before costs so large a ``share`` of another.
+    """
+
+    def wide(rate: Estimate | None) -> Estimate | None:
+        if rate is None:
+            return None
+        low, high = rate.ends
+        ends = min(low, share * rate.value), max(high, rate.value / share)
+        return Estimate(value=rate.value, low=ends[0], high=ends[1])
+
+    text = "samples that earlier trials had come faster: how many of its own, isn't known"
+    return dataclasses.replace(
+        trial,
+        samples_per_s=wide(trial.samples_per_s),
+        batches_per_s=wide(trial.batches_per_s),
+        bytes_per_s=wide(trial.bytes_per_s),
+        noisy=True,
+        warnings=(*trial.warnings, text),
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
     """What is left of a budget for trials."""
@@ -663,6 +702,8 @@ class Measuring:
                 return False
             trial = dataclasses.replace(trial, failure=self.cut_short(trial))
         trial = dataclasses.replace(trial, purpose=purpose, numa_binding=binding)
+        if self.header.target.stores_samples and not trial.whole_epochs:
+            trial = _either_way(trial, self.header.target.kept_cost)
         timeline = sent(Timeline, message, "timeline", trial_id=trial.id) if timed else None
         self.keep(trial, explanation_of(message, trial), timeline)
         self.listener.trial_ended(self.so_far.trials[-1])

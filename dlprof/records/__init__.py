@@ -83,6 +83,7 @@ from dlprof.records.target import EPOCH_SIGN as EPOCH_SIGN
 from dlprof.records.target import NO_DATA_SIGN as NO_DATA_SIGN
 from dlprof.records.target import PARTIAL_SIGN as PARTIAL_SIGN
 from dlprof.records.target import SPREAD_SIGN as SPREAD_SIGN
+from dlprof.records.target import STORED_SIGN as STORED_SIGN
 from dlprof.records.target import LoaderCall as LoaderCall
 from dlprof.records.target import Target as Target
 from dlprof.records.trial import CUT_SHORT_SIGN as CUT_SHORT_SIGN

@@ -27,6 +27,9 @@ SPREAD_SIGN = "batches from all over an epoch"
 """In notes that any screen begins with: batches without anything in them, an epoch of one that is
 not full, and one along whose order samples differ."""
 
+STORED_SIGN = "as it is stored for all then"
+"""In the note on a target that keeps samples where all processes find them, as in files."""
+
 EPOCH_SIGN = "workers that outlive an epoch don't see"
 """In the note on a target whose dataset is changed from epoch to epoch."""
 
@@ -171,7 +174,8 @@ class Target:
     # Why it can't be loaded from without workers, where it can be with one; else ``None``.
     main_failure: Failure | None = None
     # Seconds of a sample that a process asks for the first time, where it keeps samples in its own
-    # memory; ``None`` where it doesn't, or that isn't known.
+    # memory, or where all processes find them, which a note says then; ``None`` where it doesn't,
+    # or that isn't known.
     first_sample_s: float | None = None
     kept_sample_s: float | None = None  # of the same sample that it asks for again; likewise
     # Memory that it takes for each; ``None`` likewise, or where none was seen to be taken.
@@ -207,7 +211,13 @@ class Target:
     @property
     def keeps_samples(self) -> bool:
         """Whether the dataset has a cache in the memory of each process, which that fills."""
-        return self.first_sample_s is not None and self.kept_sample_s is not None
+        known = self.first_sample_s is not None and self.kept_sample_s is not None
+        return known and not self.stores_samples
+
+    @property
+    def stores_samples(self) -> bool:
+        """Whether it keeps samples where all processes find them, as in files that it writes."""
+        return any(STORED_SIGN in note for note in self.notes)
 
     def epochs_loaded(self, config: Config, ranks: int = 1) -> float:
         """As many of ten epochs as are loaded: the others are kept by those who ask for them.

@@ -18,6 +18,7 @@ from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
     SPREAD_SIGN,
+    STORED_SIGN,
     Certificate,
     Config,
     ConfigRate,
@@ -144,7 +145,8 @@ def first(run: Run, *, found: bool = True) -> Iterator[doc.Block]:
     With ``found=False`` only what was known before any trial.
     """
     for text in said_first(run) if found else noted(run):
-        yield doc.Text(doc.Styled(text, "warn" if SPREAD_SIGN in text else "bad"))
+        mild = any(sign in text for sign in (SPREAD_SIGN, STORED_SIGN))
+        yield doc.Text(doc.Styled(text, "warn" if mild else "bad"))
 
 
 def _answer(

@@ -122,6 +122,7 @@ def build_from_object(
     """The same for a live object: a Dataset, a DataLoader or a callable."""
     arguments = arguments or {}
     factory, called = None, "" if text == "<object>" else text.rpartition(":")[2]
+    of_user: Config | None = None
     if (
         callable(found)
         and not isinstance(found, Dataset | DataLoader)
@@ -133,7 +134,13 @@ def build_from_object(
         factory = Factory.of(
             found, f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()", arguments
         )
-        found = factory.first_call()
+        # Another class may start its workers at once: it is looked at, and asked for without any.
+        usual = factory.with_workers()
+        if (its := dataloader_of(usual)) is not None:
+            of_user = own_config(its, factory.replaced)
+        plain = usual if type(usual) is DataLoader else None
+        usual = its = None
+        found = factory.first_call() if plain is None else plain
         source = f"{factory.name} returned"
         called = factory.name.rpartition("<locals>.")[2]
         called = called.replace("()", "(...)") if arguments else called
@@ -163,6 +170,7 @@ def build_from_object(
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
     settings = own_config(dataloader_of(found), {} if factory is None else factory.replaced)
+    settings = of_user or settings
     target = dataclasses.replace(target, own_config=settings)
     if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is

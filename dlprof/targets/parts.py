@@ -438,6 +438,19 @@ class Factory:
             if not self.takes(key)
         }
 
+    def with_workers(self) -> Any:
+        """Call it with its own number of workers, or one; ``None`` where it takes none or refuses.
+
+        A DataLoader shows then what it has with workers alone, as ``persistent_workers=n > 0``.
+        """
+        if "num_workers" not in self.named:
+            return None
+        own, required = self.named["num_workers"], {key: SWEPT[key] for key in self._required()}
+        few = {} if isinstance(own, int) and own > 0 else {"num_workers": 1}
+        with contextlib.suppress(TargetError):
+            return self._call(required | few)
+        return None
+
     def first_call(self) -> Any:
         """Call it as the user would, but without workers where it lets that be chosen.
 

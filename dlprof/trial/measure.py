@@ -163,11 +163,17 @@ def is_rising(rounds: Sequence[Stretch]) -> bool:
 
 
 def _rate(mean_s: Estimate) -> Estimate:
-    low = 1 / mean_s.high if mean_s.high else None
-    high = 1 / mean_s.low if mean_s.low is not None and mean_s.low > 0 else None
-    if low is None or high is None:
-        low = high = None
-    return Estimate(value=1 / mean_s.value, low=low, high=high)
+    """One over so many seconds. Where these may be none, up to as far as ``Estimate.log_sd`` looks.
+
+    Without an upper end it would count like a trial that is too short for an interval: as known
+    better than one whose seconds are almost as uncertain.
+    """
+    value = 1 / mean_s.value
+    if mean_s.low is None or not mean_s.high:
+        return Estimate(value=value)
+    low = 1 / mean_s.high
+    high = 1 / mean_s.low if mean_s.low > 0 else math.inf
+    return Estimate(value=value, low=low, high=min(high, value * max(4.0, value / low)))
 
 
 def _seconds_each(

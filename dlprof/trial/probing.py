@@ -63,7 +63,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
-        dataset seems to keep samples, else ``None``);
+        dataset seems to keep samples, else ``None``); ``read_bytes`` (of what this process read,
+        those that came from storage and no page cache, else ``None``);
         ``in_order`` (whether it keeps none, and goes through the dataset from 0 on, or as a
         sampler of the user's own has it);
         ``start_method`` and ``sharing_strategy``, as they are where a
@@ -139,6 +140,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "kept": kept,
+        "read_bytes": _read_bytes(psutil.Process()),
         "in_order": alone is None and kept is None and gate.in_order,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),
@@ -270,6 +272,16 @@ def _own_bytes(process: psutil.Process) -> int:
     """Resident memory of a process that belongs to no file."""
     info = process.memory_info()
     return int(info.rss - getattr(info, "shared", 0))
+
+
+def _read_bytes(process: psutil.Process) -> int | None:
+    """What a process had from storage; ``None`` where nobody counts that."""
+    import psutil  # workers, which have this module, too, start without it
+
+    try:
+        return int(process.io_counters().read_bytes)
+    except (AttributeError, psutil.Error, OSError):
+        return None
 
 
 def _cpu_s(workers: Sequence[psutil.Process]) -> float:

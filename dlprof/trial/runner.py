@@ -215,18 +215,14 @@ class TrialRunner:
         limit_s = min(self._stall_s(config), max(_LEAST_PROBE_S, left_s / 4))
         return tuple(map(str, self._seen(config, limit_s).get("shared_files", ())))
 
-    def kept(self, *, left_s: float) -> tuple[float, float, int | None] | None:
-        """Seconds of a sample and of the same one again, of a dataset that seems to keep samples.
+    def kept(self, *, left_s: float) -> Message:
+        """What the probe shows in another process, of a dataset that seems to keep samples.
 
-        And the bytes that one takes, where that is known.
-
-        In another process: what only the page cache has, or all processes share, is as fast at once
-        there, and none is kept. ``None`` also where that isn't known, as where it takes longer than
-        half of ``left_s``, which is left of the budget.
+        What all processes find, as in the page cache, is as fast at once there, and none is
+        ``kept``. Empty where that isn't known, as where it takes longer than half of ``left_s``,
+        which is left of the budget.
         """
-        limit_s = min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 2))
-        found = self._seen(Config(), limit_s).get("kept")
-        return None if found is None else (found[0], found[1], found[2])
+        return self._seen(Config(), min(self._first_probe_s, max(_LEAST_PROBE_S, left_s / 2)))
 
     def along_epoch(self, *, left_s: float) -> tuple[float, float, str | None] | str | None:
         """How samples that come in an order differ along an epoch; see ``weighing.along_epoch``.

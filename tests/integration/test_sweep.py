@@ -395,15 +395,22 @@ def test_trials_of_what_each_process_keeps_end_with_their_first_epoch(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["Shared", "Bounded"])
-def test_what_is_kept_for_all_or_for_a_few_samples_is_no_matter(
+def test_what_is_kept_for_all_makes_rates_uncertain_and_for_a_few_samples_is_no_matter(
     tmp_path: Path, dataset: str
 ) -> None:
+    """Of a cache on disk 2 workers were at least ten times as fast as none, which came first."""
     (tmp_path / "kept.py").write_text(KEEPING)
     done = dlprof(
         tmp_path, "sweep", f"kept.py:{dataset}", *SHORT, "--batch-size", "8", "-o", "run.jsonl"
     )
     assert done.returncode == 0, done.stderr
-    assert not read_run(tmp_path / "run.jsonl").header.target.keeps_samples
+    found = read_run(tmp_path / "run.jsonl")
+    assert not found.header.target.keeps_samples
+    assert found.header.target.stores_samples is (dataset == "Shared")
+    assert ("once any process had it" in done.stdout) is (dataset == "Shared")
+    if dataset == "Shared":
+        rates = [trial.samples_per_s for trial in found.completed if not trial.whole_epochs]
+        assert all(rate is not None and rate.is_wide for rate in rates)
 
 
 ALONG = """

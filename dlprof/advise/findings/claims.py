@@ -239,7 +239,7 @@ def may_share_limit(view: Evidence) -> bool:
 
     A server's rate is one. A single number of workers doesn't show it. Of several that were traced,
     a batch waits longer with most of them than with the fewest where they reach it; and more that
-    were tried brought nothing.
+    were tried brought nothing, or less than so many should.
     """
     if not mostly_waits(view):
         return False
@@ -248,7 +248,44 @@ def may_share_limit(view: Evidence) -> bool:
     grown = traced[most].usual_io_s > at.PAYS * traced[fewest].usual_io_s
     tried = {t.config for t in view.plain("variant") if t.config.num_workers > view.workers}
     gains = (measured_gain(view, each) for each in tried)
-    return fewest == most or grown or any(each and each.value < at.PAYS for each in gains)
+    vain = any(each and each.value < at.PAYS for each in gains)
+    return fewest == most or grown or vain or at_shared_limit(view) is not None
+
+
+def at_shared_limit(view: Evidence) -> tuple[Config, Gain, float] | None:
+    """The most workers that were tried, what they brought, and what so many bring without a limit.
+
+    ``None`` but where batches mostly wait, and these workers surely brought less than that: as
+    of a server that serves 400 samples a second, of which two workers ask for 270.
+    """
+    tried = {t.config for t in view.plain("variant") if t.config.num_workers > view.workers}
+    if not tried or not mostly_waits(view):
+        return None
+    most = max(tried, key=lambda each: each.num_workers)
+    gain, alone = gain_of(view, most), _free_gain(view, most)
+    if gain is None or not gain.value or alone is None:
+        return None
+    return (most, gain, alone) if at.PAYS * gain.estimate.ends[1] < alone else None
+
+
+def enough_for_limit(view: Evidence) -> Config | None:
+    """The fewest workers that should reach the limit which more of them were seen to share."""
+    if (limited := at_shared_limit(view)) is None:
+        return None
+    most, gain, _ = limited
+    for count in range(view.workers + 1, most.num_workers):
+        fewer = view.having(num_workers=count)
+        if (_free_gain(view, fewer) or 0.0) >= at.PAYS * gain.value:
+            return fewer if view.integrity.fault(fewer) is None else None
+    return None
+
+
+def _free_gain(view: Evidence, config: Config) -> float | None:
+    """What other workers bring if none waits longer for the others; ``None`` if unknown."""
+    then, now = costs_for(view, config), view.costs
+    if then is None or now is None:
+        return None
+    return then.rate(config, view.cores) / now.rate(view.config, view.cores)
 
 
 def costs_for(view: Evidence, config: Config) -> Costs | None:

@@ -12,9 +12,11 @@ from dlprof.advise.findings.claims import (
     Claim,
     Gain,
     Place,
+    at_shared_limit,
     bound,
     competes,
     costs_for,
+    enough_for_limit,
     gain_of,
     may_share_limit,
     measured_gain,
@@ -792,11 +794,13 @@ def _few_slow(view: Evidence) -> Claim | None:
 
     By what batches were blocked: what a sample waits for a core, others bring, and any may have it.
     Where settings bridge such waits, workers wait for each other, or each epoch begins with one,
-    that is found by itself.
+    that is found by itself. Where samples are stored for all, these are only the first to ask.
     """
     explained, costs = view.explained, view.costs
     samples = None if explained is None else explained.samples
     if explained is None or costs is None or samples is None or not explained.costs.io_s:
+        return None
+    if view.target.stores_samples:
         return None
     blocked, slow_s = explained.costs.io_s, 0.5 * samples.max_s
     beyond_s = [max(0.0, each - 2 * costs.usual_io_s) for each in blocked]
@@ -886,20 +890,31 @@ def fetch_io(view: Evidence) -> Claim | None:
     more, gain = _more_that_pay(view)
     fix = f"Read less often: fetch several samples at once{at_once}, pack small files into "
     fix += "shards, or keep the data on a local disk or in memory."
+    limited, enough = at_shared_limit(view), enough_for_limit(view)
+    if limited is not None:
+        tried, brought, alone = limited
+        blocked += f" num_workers={tried.num_workers} {brought.words}, not {alone:.1f}x: its "
+        blocked += "workers share a limit of what they wait for, such as the rate of a server."
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
-        fix = f"Set num_workers={more.num_workers}{further}: blocked workers need no cores, so "
-        fix += "more workers than cores pay, as long as they share no limit such as the rate of a "
-        fix += "server. Or read faster: pack small files into shards, or read a local copy."
+        pay = "blocked workers need no cores, so more workers than cores pay"
+        fix = f"Set num_workers={more.num_workers}{further}: {pay}, as long as they share no limit "
+        fix += "such as the rate of a server."
+        if limited is not None:
+            fix = f"Set num_workers={more.num_workers}: {pay}, up to the limit that they share."
+            if enough is not None:
+                fix += f" num_workers={enough.num_workers} should reach it as well (dlprof sweep)."
+        fix += " Or read faster: pack small files into shards, or read a local copy."
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
-    if most >= at.PAYS and not view.integrity.shared_files:  # which threads would share, too
+    # Threads would share either, too.
+    if most >= at.PAYS and not view.integrity.shared_files and limited is None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
     return Claim(
-        f"Blocking I/O in {view.fetched_by}",
+        f"Blocking I/O in {view.fetched_by}" + ", at a limit of all workers" * bool(limited),
         blocked,
         _cost(view, costs, share),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",

@@ -12,6 +12,7 @@ from builders import WAITING, around, blocks, config, failed, machine, run, targ
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.choice import Candidate, Speeds, candidates_of, perhaps_faster
+from dlprof.advise.forecast import forecast
 from dlprof.advise.recommend import recommend, summarize
 from dlprof.advise.situation import Situation
 from dlprof.records import (
@@ -119,6 +120,30 @@ def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> Non
     assert said not in recommend(_of_waiting(), Constraints(max_workers=32)).confidence_reason
     fixed = target(fixed={"num_workers": "The loader starts its own"})  # and no option changes it
     assert said not in recommend(_of_waiting(target=fixed)).confidence_reason
+
+
+def test_of_an_iterable_more_workers_than_gave_batches_are_not_recommended_but_named() -> None:
+    """Two were within 10 % of the best, of a shuffle buffer of which four made 2.5 times as much.
+
+    And asked for eight, predict called two the best, with a third of their rate.
+    """
+    said = "; more than 2 workers were not tried, and may be faster, if its shards feed all workers"
+    rates = {NONE: 180.0, TWO: 360.0, config(8): 1440.0}
+    trials = blocks({NONE: [180.0] * 3, TWO: [360.0] * 3}, usage=WAITING)
+    unknown = {"kind": "iterable", "length": None, "batches_per_epoch": None}
+    led_by, seen = list[Run](), list[Run]()
+    for shards in (None, 2):
+        stream = target(shards=shards, **unknown)
+        seen.append(run(blocks({NONE: [33.0] * 3, TWO: [66.0] * 3}, usage=WAITING), target=stream))
+        found = calibrated(calibration(cpu=0.0005, io=0.17), trials, target=stream)
+        led_by.append(dataclasses.replace(found, prediction=predicted(rates)))
+    for free, divided in (led_by, seen):
+        assert recommend(free).config == TWO
+        assert said in recommend(free).confidence_reason
+        assert said not in recommend(divided).confidence_reason
+    asked = [NONE, TWO, config(8)]
+    there = forecast(Situation.of(led_by[0]), asked, named=["num_workers"])
+    assert there.pick == config(8)
 
 
 def test_one_worker_is_not_called_workers() -> None:

@@ -54,3 +54,13 @@ def test_costs_that_could_not_be_read_again_are_not_kept(
     broken = dataclasses.replace(found, **costs)
     monkeypatch.setattr(trials, "fit", lambda *_, **__: broken)
     assert calibrated(*seen) is None
+
+
+def test_a_trial_of_samples_that_others_may_have_stored_may_be_off_by_what_that_makes() -> None:
+    """Where one process had them they cost a twentieth, so its rate is off by twenty either way."""
+    made = trial(config(2), 100.0)
+    either = trials._either_way(made, 0.05)
+    assert either.samples_per_s is not None
+    assert either.samples_per_s.ends == pytest.approx((5.0, 2000.0))
+    assert either.noisy
+    assert either.warnings != made.warnings

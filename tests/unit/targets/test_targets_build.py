@@ -415,7 +415,44 @@ def test_a_callable_gets_legal_settings_without_workers() -> None:
     built = build_from_object(make)
     make_loader(built, Config(batch_size=8))
     make_loader(built, Config(num_workers=1))
-    assert seen == [(0, None, 3), (0, None, 8), (1, 2, 3)]
+    assert seen == [(1, 4, 3), (0, None, 3), (0, None, 8), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("kind", [DataLoader, OwnLoader])
+def test_what_a_callable_sets_with_workers_alone_is_the_users(kind: type[DataLoader[int]]) -> None:
+    """Without workers torch refuses most of it, so the call that was made had none of it.
+
+    Trials of a loader that spawns its workers forked them, and its workers that persist were
+    recommended to it.
+    """
+    made: list[int] = []
+
+    def make(num_workers: int = 2) -> DataLoader[int]:
+        made.append(num_workers)
+        some: dict[str, Any] = {"prefetch_factor": 4, "multiprocessing_context": "spawn"}
+        some |= {"timeout": 60, "persistent_workers": True}
+        return kind(Numbers(), 4, num_workers=num_workers, **(some if num_workers else {}))
+
+    built = build_from_object(make)
+    assert built.target.own_config == Config(
+        num_workers=2, prefetch_factor=4, persistent_workers=True, start_method="spawn"
+    )
+    if kind is DataLoader:
+        assert made == [2]
+        assert built.parts is not None
+        rebuilt = built.parts.build({"num_workers": 1})
+        assert isinstance(rebuilt, DataLoader)
+        assert rebuilt.multiprocessing_context.get_start_method() == "spawn"
+        assert rebuilt.timeout == 60
+
+
+def test_a_callable_that_is_not_to_be_asked_for_workers_is_asked_without() -> None:
+    def make(num_workers: int = 2) -> DataLoader[int]:
+        if num_workers:
+            raise RuntimeError("not here")
+        return DataLoader(Numbers(), 4)
+
+    assert build_from_object(make).target.own_config == Config(num_workers=2, prefetch_factor=2)
 
 
 def test_a_callable_that_ignores_num_workers() -> None:

@@ -106,13 +106,17 @@ def test_one_round_has_a_rate_and_no_interval() -> None:
     assert found.batches_per_s.low is None
 
 
-def test_what_varies_too_much_for_an_interval_still_has_a_spread() -> None:
-    """Else the most disturbed trials of all would not be marked."""
+def test_what_varies_too_much_for_an_upper_end_has_one_as_far_as_errors_count() -> None:
+    """Else the most uncertain trials of all would count as known to 30 %, and not be marked."""
     gaps = [1.0] * 30 + [16.0] * 10 + [1.0] * 30 + [37.0] * 10
     times = [0.0, *itertools.accumulate(gaps)]
     found = throughput([Epoch(began_s=0.0, yields_s=times)], Config(), enough_s=0.0)
     assert found is not None
-    assert found.batches_per_s.low is None
+    rate = found.batches_per_s
+    assert rate.low is not None
+    assert rate.high == pytest.approx(4 * rate.value)
+    assert rate.log_sd is not None
+    assert rate.log_sd > 0.5
     assert found.spread is not None
     assert disturbances(Usage(), found.spread, usable_cores=2.0)
 
