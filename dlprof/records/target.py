@@ -227,9 +227,7 @@ class Target:
         """
         if not self.keeps_samples or (config.num_workers and not config.persistent_workers):
             return 10.0
-        # What splits an iterable dataset gives each worker the same part in every epoch.
-        sampler = "SequentialSampler" if self.kind == "iterable" else self.sampler
-        return loaded_of(10, config, sampler, ranks)
+        return loaded_of(10, config, self.sampler, ranks)
 
     @property
     def kept_cost(self) -> float:

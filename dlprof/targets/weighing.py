@@ -276,36 +276,6 @@ def by_memory(
     return statistics.median_high(first) + collating_s, _third_quarter(again) + collating_s, known
 
 
-def by_iterating(
-    dataset: Any,
-    *,
-    came: float,
-    first_s: float,
-    limit_s: float,
-    collate: Callable[[list[Any]], object] | None = None,
-) -> tuple[float, float, None] | None:
-    """As ``by_memory``, of an iterable dataset of which so many samples came, each in ``first_s``.
-
-    With its part of collating them. These come again, unless it shuffles them.
-    """
-    again, batch, ends_s = list[float](), list[Any](), _now_s() + limit_s
-    with _alarm(2 * limit_s), contextlib.suppress(Exception, SystemExit):
-        samples = iter(dataset)
-        next(samples)  # pays for what is opened again
-        while len(again) < min(32, came - 1) and _now_s() < ends_s:
-            before_s = undelayed_s()
-            batch.append(next(samples))
-            again.append(undelayed_s() - before_s)
-            if len(again) == 3 and not _is_kept([first_s], again):
-                return None
-    if len(again) < 3:
-        return None
-    collating_s = _collating_s(batch, collate, limit_s)
-    if not _is_kept([first_s], [each_s + collating_s for each_s in again]):
-        return None
-    return first_s, _third_quarter(again) + collating_s, None
-
-
 def _collating_s(
     batch: list[Any], collate: Callable[[list[Any]], object] | None, limit_s: float
 ) -> float:

@@ -79,14 +79,14 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.files import dataset_files, moved, open_files, positions
     from dlprof.targets.loader import EpochGate
     from dlprof.targets.parts import core_of
-    from dlprof.targets.weighing import is_bounded, undelayed_s
+    from dlprof.targets.weighing import is_bounded
 
     files, began_s = open_files(), _clock()
     places, gate = positions(files), EpochGate()
     loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
-    middle_cpu_s, middle_s, own_s = _cpu_s(workers), _clock(), undelayed_s()
-    batch, own_s = next(iterator, first), undelayed_s() - own_s
+    middle_cpu_s, middle_s = _cpu_s(workers), _clock()
+    batch = next(iterator, first)
     ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
     moving = moved(files, places)
     sent = try_batch(first, batch)
@@ -102,7 +102,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         # batch all have come.
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
-            kept = _kept(built, loader, begin, each_s, own_s / (samples or 1), left_s)
+            kept = _kept(built, loader, begin, each_s, left_s)
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -150,28 +150,20 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
 
 def _kept(
-    built: BuiltTarget, loader: Any, came: float, each_s: float, first_s: float, left_s: float
+    built: BuiltTarget, loader: Any, came: float, each_s: float, left_s: float
 ) -> tuple[float, float, int | None] | None:
-    """What ``by_memory`` says of a dataset of which samples came, each in so many seconds.
-
-    In ``first_s`` of these it didn't wait for a core.
-    """
+    """What ``by_memory`` says of a dataset of which samples came, each in so many seconds."""
     import psutil
 
     from dlprof.targets.parts import core_of
-    from dlprof.targets.weighing import by_iterating, by_memory
+    from dlprof.targets.weighing import by_memory
 
     dataset, patience_s = built.parts and built.parts.dataset, min(1.0 + 8 * each_s, left_s / 3)
     collate = getattr(core_of(loader), "collate_fn", None)
-    about: Any = {"came": came, "limit_s": patience_s, "collate": collate}
-    if built.target.kind == "iterable":
-        if built.target.batch_size is None:  # what it gives may be batches
-            return None
-        return by_iterating(dataset, first_s=first_s, **about)
     if 7 * each_s >= patience_s:  # fewer samples say nothing
         return None
     own_bytes = functools.partial(_own_bytes, psutil.Process())
-    return by_memory(dataset, own_bytes=own_bytes, **about)
+    return by_memory(dataset, came=came, limit_s=patience_s, collate=collate, own_bytes=own_bytes)
 
 
 def _begun(

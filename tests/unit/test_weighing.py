@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import itertools
 import random
 import threading
 import time
@@ -539,43 +538,6 @@ def test_samples_are_asked_for_again_when_others_were(
         assert found[:2] == pytest.approx((0.102, 0.003))  # each with its part of a batch
         assert found[2] == pytest.approx(4096, rel=0.01)
         assert 0 < len(samples) <= 64
-
-
-@pytest.mark.parametrize(
-    ("keeps", "collating_s", "kept"), [(True, 0.0, True), (False, 0.0, False), (True, 0.1, False)]
-)
-def test_samples_that_an_iterable_keeps_come_sooner_the_second_time(
-    monkeypatch: pytest.MonkeyPatch, keeps: bool, collating_s: float, kept: bool
-) -> None:
-    """Unless most of what they took the first time was to collate them."""
-    now_s = [0.0]
-    monkeypatch.setattr(weighing, "undelayed_s", lambda: now_s[0])
-
-    class Stream(IterableDataset[int]):
-        def __init__(self) -> None:
-            self.kept = set[int]()
-
-        def __iter__(self) -> Iterator[int]:
-            for each in range(1000):
-                now_s[0] += 1e-5 if each in self.kept else 0.05
-                if keeps:
-                    self.kept.add(each)
-                yield each
-
-    def collate(batch: list[int]) -> None:
-        now_s[0] += collating_s * len(batch)
-
-    data = Stream()
-    assert list(itertools.islice(data, 32)) == list(range(32))
-    first_s = 0.05 + collating_s
-    found = weighing.by_iterating(data, came=32, first_s=first_s, limit_s=60.0, collate=collate)
-    assert (found is not None) is kept
-    if found is not None:
-        assert found[::2] == (first_s, None)
-        assert found[1] == pytest.approx(1e-5, rel=0.01)
-    few = weighing.by_iterating(data, came=3, first_s=first_s, limit_s=60.0)
-    assert few is None  # of so few nothing is said
-    assert weighing.by_memory(data, limit_s=60.0) is None
 
 
 @pytest.mark.parametrize(("came", "kept"), [(16, True), (0, False), (24, False)])

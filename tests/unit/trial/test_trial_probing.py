@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, DatasetWeight
@@ -390,28 +390,3 @@ def test_what_can_t_be_spread_is_said(wait_s: float, ranks: int, expected: str |
     found = probing.look_along(built, request)["along"]
     why = found[2] if isinstance(found, tuple) else found
     assert why is None if expected is None else why.startswith(expected)
-
-
-def test_what_waits_for_a_core_is_no_first_load_of_what_an_iterable_keeps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Others had the core for most of its second batch; asked again it took as long alone."""
-    now_s, waited_s = [0.0], [0.0]
-
-    class Computing(IterableDataset[int]):
-        given = 0
-
-        def __iter__(self) -> Iterator[int]:
-            for each in range(64):
-                now_s[0] += 0.002
-                if self.given < 16:
-                    now_s[0] += 0.006
-                    waited_s[0] += 0.006
-                Computing.given += 1
-                yield each
-
-    monkeypatch.setattr(probing, "_clock", lambda: now_s[0])
-    monkeypatch.setattr(weighing, "_now_s", lambda: now_s[0])
-    monkeypatch.setattr(weighing, "undelayed_s", lambda: now_s[0] - waited_s[0])
-    built = build_from_object(DataLoader(Computing(), batch_size=8))
-    assert probing.probe(built, TrialRequest(config=Config(), trial_s=1.0))["kept"] is None
