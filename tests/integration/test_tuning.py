@@ -965,7 +965,7 @@ def test_short_epochs_get_workers_between_them(
 
     class Slow(Numbers):
         def __getitem__(self, index: int) -> torch.Tensor:
-            time.sleep(0.004)
+            time.sleep(0.008)
             return super().__getitem__(index)
 
     made: Any = dlprof.tune(
