@@ -69,7 +69,7 @@ from dlprof.tuning.seeding import (
     SECONDS,
     SELDOM,
     ClockedInit,
-    Kept,
+    RandomNumbers,
     SeededFetcher,
     notice_asking,
     rewinder,
@@ -383,7 +383,7 @@ class _Tuner:
         self.tuning = Tuning(self._control, name, fixed)
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
-        self._process, self._kept = 0, Kept()
+        self._process, self._kept = 0, RandomNumbers()
         self._clock: Any = ()
         self._clocked = [0.0] * 4
         self._weighed_until_s = 0.0

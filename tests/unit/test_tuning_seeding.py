@@ -25,7 +25,7 @@ from dlprof.tuning.seeding import (
     PLACES,
     SELDOM,
     ClockedFetcher,
-    Kept,
+    RandomNumbers,
     SeededFetcher,
     streams,
 )
@@ -68,7 +68,7 @@ def test_the_trainings_random_numbers_go_on_as_if_no_batch_had_drawn_any(
 @given(steps=st.lists(st.tuples(st.sampled_from([*_DRAWS]), st.lists(st.sampled_from([*_DRAWS])))))
 def _check_any_steps(steps: list[tuple[str, list[str]]]) -> None:
     _begin()
-    fetcher = SeededFetcher(_Drawing(), kept=Kept())
+    fetcher = SeededFetcher(_Drawing(), kept=RandomNumbers())
     batches = []
     for number, (draw, inside) in enumerate(steps):
         _DRAWS[draw]()
@@ -93,7 +93,7 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
         monkeypatch.setattr(seeding, "_python_is_known", lambda: False)
     names = [name for name in _DRAWS if "seed" not in name]
     _begin()
-    fetcher, batches = SeededFetcher(_Drawing(), kept=Kept(), once=True), []
+    fetcher, batches = SeededFetcher(_Drawing(), kept=RandomNumbers(), once=True), []
     for number in range(4):
         batches += fetcher.fetch(((0, 0, number), names))
         for draw in names:
@@ -111,7 +111,7 @@ def test_batches_that_are_seeded_once_go_on_beside_the_trainings_random_numbers(
 
 def test_until_a_batch_draws_all_have_the_trainings_random_numbers_in_force() -> None:
     """The first that does is given those, which go on as if it hadn't; all after it their own."""
-    kept, given, drawn = Kept(), list[str](), []
+    kept, given, drawn = RandomNumbers(), list[str](), []
     nothing: list[str] = []
     epochs = [3 * [nothing], [nothing, ["python"], *5 * [["python", "torch"]]]]
     _begin()
@@ -139,7 +139,7 @@ def test_a_batch_that_draws_nothing_may_take_another_generator_of_numpy() -> Non
                 numpy.set_bit_generator(np.random.PCG64(3))
 
     _begin()
-    mine, before, kept = numpy.get_bit_generator(), streams(), Kept()
+    mine, before, kept = numpy.get_bit_generator(), streams(), RandomNumbers()
     fetcher = SeededFetcher(Taking(), kept=kept, once=True)
     for number, takes in enumerate([False, False, True, False]):
         fetcher.fetch(((0, 0, number), takes))
@@ -167,7 +167,7 @@ def test_a_dataset_may_take_another_generator_of_numpy_and_raise() -> None:
     np.random.normal()
     mine, before = numpy.get_bit_generator(), streams()
     with pytest.raises(LookupError):
-        SeededFetcher(Taking(), kept=Kept()).fetch(((0, 0, 1), ["nothing"]))
+        SeededFetcher(Taking(), kept=RandomNumbers()).fetch(((0, 0, 1), ["nothing"]))
     assert numpy.get_bit_generator() is mine
     assert streams() == before
 
@@ -182,7 +182,7 @@ def test_batches_that_are_seeded_once_may_take_another_generator_of_numpy() -> N
 
     _begin()
     mine, before = numpy.get_bit_generator(), streams()
-    fetcher = SeededFetcher(Taking(), kept=Kept(), once=True)
+    fetcher = SeededFetcher(Taking(), kept=RandomNumbers(), once=True)
     assert len({fetcher.fetch(((0, 0, number), [])) for number in range(3)}) == 1
     assert numpy.get_bit_generator() is mine
     assert streams() == before
@@ -196,7 +196,10 @@ def test_the_training_may_take_another_generator_of_numpy_between_batches() -> N
             return float(np.random.normal())
 
     _begin()
-    first, fetcher = numpy.get_bit_generator(), SeededFetcher(Drawing(), kept=Kept(), once=True)
+    first, fetcher = (
+        numpy.get_bit_generator(),
+        SeededFetcher(Drawing(), kept=RandomNumbers(), once=True),
+    )
     try:
         for number, mine in enumerate([first, np.random.PCG64(3), np.random.MT19937(4), first]):
             numpy.set_bit_generator(mine)
@@ -231,7 +234,7 @@ def test_a_function_in_place_of_one_of_pythons_is_no_generator(
     monkeypatch.setattr(random, "random", lambda: 0.5)
     _begin()
     before = streams()
-    SeededFetcher(_Drawing(), kept=Kept()).fetch(((0, 0, 1), ["half of a pair of Python"]))
+    SeededFetcher(_Drawing(), kept=RandomNumbers()).fetch(((0, 0, 1), ["half of a pair of Python"]))
     assert streams() == before
 
 
@@ -242,7 +245,7 @@ def test_another_bit_generator_of_numpy_is_kept_in_its_own_way() -> None:
     try:
         state = str(np.random.get_state(legacy=False))
         assert seeding._places_of(np) == (None, ())
-        SeededFetcher(_Drawing(), kept=Kept()).fetch(((0, 0, 1), ["nothing"]))
+        SeededFetcher(_Drawing(), kept=RandomNumbers()).fetch(((0, 0, 1), ["nothing"]))
         assert str(np.random.get_state(legacy=False)) == state
     finally:
         numpy.set_bit_generator(before)
