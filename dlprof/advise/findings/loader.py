@@ -116,8 +116,11 @@ def starved_workers(view: Evidence) -> tuple[int, ...]:
     limit = 0.1 * most if view.config.in_order else 0
     starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
     rest = [batches for batches in made if batches > limit]
-    # So many of each worker that is fed, before others count as starved.
-    clear = bool(rest) and min(rest) >= 3
+    # So many of each worker that is fed, before others count as starved; or torch went past those
+    # that give none, which needs no long window.
+    own = (trial.fed_workers for trial in view.trials() if trial.config == view.config)
+    passed = view.workers - max(filter(None, own), default=view.workers)
+    clear = bool(rest) and (min(rest) >= 3 or passed == made.count(0) == len(starved) > 0)
     return starved if clear else ()
 
 
