@@ -256,3 +256,18 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
     for finding in document["findings"]:
         if finding["fix"] and finding["fix"]["dataloader_kwargs"] and call != PLAIN:
             assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])
+
+
+def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> None:
+    """MONAI's thread is 32 ms at a batch, while the script computes for longer."""
+    needs("monai")
+    script = place / "train_monai.py"
+    script.write_text(
+        f"import sys, time\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
+        "for batch in loaders.monai_threads():\n    time.sleep(0.1)\n"
+    )
+    dlprof(place, "run", "-q", "--json", f"{script}.json", "-o", f"{script}.jsonl", str(script))
+    (loader,) = json.loads(Path(f"{script}.json").read_text())["loaders"]
+    assert (loader["batches"], loader["epochs_completed"]) == (64, 1)
+    assert loader["background_s"] == 0
+    assert loader["wait_fraction"] < 0.2
