@@ -111,6 +111,11 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.evidence["starved_workers"] == [0, 1]
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
+    # A script's dataset, which nobody weighs, says it as well.
+    unweighed = find(_starving(2, 4, shards=2))[0]
+    assert "2 shards for 4 workers" in unweighed.explanation
+    assert unweighed.fix is not None
+    assert "worker w" not in unweighed.fix.text
 
 
 @pytest.mark.parametrize(("fed", "named"), [(2, True), (4, False), (3, False), (None, False)])
