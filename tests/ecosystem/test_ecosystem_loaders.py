@@ -271,3 +271,29 @@ def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> 
     assert (loader["batches"], loader["epochs_completed"]) == (64, 1)
     assert loader["background_s"] == 0
     assert loader["wait_fraction"] < 0.2
+
+
+def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
+    needs("datasets")
+    script = place / "train_unfed.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
+        "for batch in loaders.hf_unfed():\n    batch['x'].sum()\n"
+    )
+    dlprof(place, "run", "-q", "--json", f"{script}.json", "-o", f"{script}.jsonl", str(script))
+    options = ("--budget", "40s", "--json", "-q", "-o", "unfed.jsonl")
+    profiled = dlprof(place, "profile", f"{LOADERS}:hf_unfed", *options)
+    for document in (json.loads(Path(f"{script}.json").read_text()), profiled):
+        first = document["findings"][0]
+        assert first["title"] == "2 of 4 workers get no data"
+        assert "2 shards for 4 workers" in first["explanation"]
+        assert "num_shards=4" in first["fix"]["code"]
+
+
+def test_all_workers_that_are_tried_have_as_many_shards(place: Path) -> None:
+    """Of 8 shards some of 6 workers have two, as each of 4: an epoch lasts as long."""
+    needs("datasets")
+    options = ("--budget", "30s", "--json", "-q", "-o", "even.jsonl")
+    document = dlprof(place, "sweep", f"{LOADERS}:hf_iterable", *options)
+    assert document["target"]["shards"] == 8
+    assert {each["config"]["num_workers"] for each in document["trials"]} <= {0, 1, 2, 3, 4, 8}
