@@ -78,7 +78,7 @@ class _Ahead(threading.Thread):
 
     def __init__(self, source: Any) -> None:
         super().__init__(daemon=True)
-        self.source, self.queue = source, queue.Queue[Any](1)
+        self.source, self.queue = source, queue.Queue[Any]()
         self.start()
 
     def run(self) -> None:
