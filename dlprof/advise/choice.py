@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, TEN_EPOCHS, failed_or_skipped
+from dlprof.advise.wording import NO_LIMIT, TEN_EPOCHS, even_shards, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -1295,5 +1295,5 @@ def gain_if(run: Run, config: Config) -> str:
     if run.header.target.keeps_samples:
         return TEN_EPOCHS
     if shared and not whole:
-        return EVEN_SHARDS
+        return even_shards(run.header.target, config, len(own[0].ranks) if own else 1)
     return NO_LIMIT if 0 < 2 * tried < config.num_workers and mostly_waits(run) else ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dlprof.records import Estimate, Trial
+import math
+
+from dlprof.advise.thresholds import NOTABLE
+from dlprof.records import Config, Estimate, Target, Trial
 from dlprof.records.findings import Severity
 from dlprof.units import counted
 
@@ -17,6 +20,14 @@ TEN_EPOCHS = "a training has 10 epochs"
 
 NO_LIMIT = "its workers share no limit"
 """What it takes for granted of what they wait for, as of a server's rate: no lower end has it."""
+
+
+def even_shards(target: Target, config: Config, ranks: int = 1) -> str:
+    """``EVEN_SHARDS``, and whether that is known not to hold: some workers have one more."""
+    shards, workers = target.shards or 0, config.num_workers
+    most = math.ceil(shards / max(1, workers))
+    uneven = ranks <= 1 and most * workers >= (1 + NOTABLE) * shards > 0
+    return f"{EVEN_SHARDS}, which {shards} don't" if uneven else EVEN_SHARDS
 
 
 def worker_threads_code(threads: int) -> str:

@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
@@ -79,6 +80,26 @@ class _Seen:
 
 
 @dataclasses.dataclass(slots=True)
+class _Front:
+    """An epoch of a loader that may take its batches in a thread of its own, ahead of who asks.
+
+    As MONAI's ThreadDataLoader does, and those that return a BackgroundGenerator: the script waits
+    for that thread, which waits for the DataLoader.
+    """
+
+    thread: int | None  # the thread that asks; ``None`` for whichever takes batches
+    reading: IterationTimer | None = None  # of the batches that another thread takes
+    made_ns: int = 0  # when that was begun
+
+    def take(self, reading: IterationTimer, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """``IterationTimer.take``, but in a thread of the loader's own, where nobody waits."""
+        if self.thread in {None, threading.get_ident()}:
+            return reading.take(advance, iterator)
+        self.reading = reading
+        return advance(iterator)
+
+
+@dataclasses.dataclass(slots=True)
 class _Made:
     """A loader object of the script's."""
 
@@ -87,6 +108,7 @@ class _Made:
     call: LoaderCall  # where its settings are set there
     seen: _Seen | None = None  # what it counts as, once it has been iterated
     last: IterationTimer | None = None  # its last iteration
+    front: _Front | None = None  # the epoch that its class's own ``__iter__`` begins just now
 
 
 class LoaderRecorder:
@@ -142,7 +164,9 @@ class LoaderRecorder:
                     "__next__": _around_next,
                 },
             )
-            wrap_methods(loader, {"__init__": self._around_loader})
+            wrap_methods(
+                loader, {"__init__": self._around_loader, "__iter__": self._around_iterating}
+            )
         with self.guarded("who asks for its worker could not be seen"):
             self._asks = _notice_asking(module)
         if self._follow and hasattr(os, "register_at_fork"):
@@ -235,6 +259,58 @@ class LoaderRecorder:
 
         return __init__
 
+    def _around_iterating(self, method: Method) -> Method | None:
+        if getattr(method, "__module__", "").startswith("torch."):
+            return None  # whose iterators are watched themselves
+
+        def __iter__(loader: Any) -> Any:
+            made = self._made.get(id(loader))
+            known = made is not None and made.loader() is loader
+            # Not of one that another class's own begins with, nor in a worker.
+            if made is None or not known or made.front or os.getpid() != self._process:
+                return method(loader)
+            made.front = front = _Front(threading.get_ident())
+            try:
+                batches = method(loader)
+            finally:
+                made.front = None
+            if isinstance(batches, types.GeneratorType | threading.Thread):
+                return self._asked_for(front, made, batches)
+            front.thread = None
+            return batches
+
+        return __iter__
+
+    def _asked_for(self, front: _Front, made: _Made, batches: Any) -> Iterator[Any]:
+        """The same batches; the wait for them is timed here where another thread takes them."""
+        front.thread = threading.get_ident()
+        nested = self._inside.get(front.thread) is not None
+        batches, made.front = iter(batches), front
+        asked_ns, raised, batch = self._clock(), False, None
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raised = True
+        finally:
+            made.front = None
+        reading = front.reading
+        if reading is not None:
+            # Making its iterator was waited for, and is counted, by then.
+            asked_ns, statistics = max(asked_ns, front.made_ns), reading.statistics
+            if raised:
+                statistics.note_end(reading, asked_ns, nested=nested, raised=StopIteration)
+            else:
+                statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
+        if raised:
+            return
+        yield batch
+        del batch
+        if reading is None:
+            yield from batches
+        with contextlib.suppress(StopIteration):
+            while reading is not None:
+                yield reading.take(next, batches)
+
     def _around_making(self, method: Method, *, new: bool) -> Method:
         def make(iterator: Any, *args: Any, **kwargs: Any) -> None:
             loader = args[0] if args else kwargs.get("loader")
@@ -279,13 +355,18 @@ class LoaderRecorder:
             make = functools.partial(follower.make, loader, iterator, make)
         looking = seen.shared.looking_at(loader)
         reading, _ = seen.statistics.open(make)
-        take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
+        take: Take = reading.take
+        made = self._made.get(id(loader))
+        if made is not None and made.front is not None:
+            made.front.made_ns = self._clock()
+            take = functools.partial(made.front.take, reading)
+        if follower is not None:
+            take = follower.copies.noticed(take)
         take = looking(take)
         if seen.headroom is not None:
             take = seen.headroom.replaying(take, reading)
         with self.guarded("how many batches a loader promises could not be seen"):
             reading.promised = promised_batches(loader)
-        made = self._made.get(id(loader))
         if made is not None:
             last, made.last = made.last, reading
             reading.again = last is not None and (last.begun or last.ended_ns > 0 or last.again)
@@ -420,7 +501,7 @@ def _reference(dataset: object) -> weakref.ref[Any] | None:
 
 
 Method = Callable[..., Any]
-Wrap = Callable[[Method], Method]
+Wrap = Callable[[Method], Method | None]
 
 
 def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
@@ -448,5 +529,6 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
 def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
     for name, wrap in wraps.items():
         method = cls.__dict__.get(name)
-        if callable(method):
-            setattr(cls, name, functools.wraps(method)(wrap(method)))
+        wrapped = wrap(method) if callable(method) else None
+        if method is not None and wrapped is not None:
+            setattr(cls, name, functools.wraps(method)(wrapped))

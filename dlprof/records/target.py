@@ -255,6 +255,15 @@ class Target:
             return (False,)
         return (True,) if self.keeps_samples else (False, True)
 
+    def fewest_workers(self, workers: int, ranks: int = 1) -> int:
+        """The fewest that end an epoch as soon, where it is known by how many shards it is split.
+
+        Of 8 shards some of 6 workers have two, as all of 4 have. Ranks may share them in any way.
+        """
+        if self.shards is None or ranks > 1 or not 0 < workers < self.shards:
+            return workers
+        return math.ceil(self.shards / math.ceil(self.shards / workers))
+
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""
         if batch_size is None or batch_size == self.batch_size:

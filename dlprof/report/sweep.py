@@ -122,6 +122,9 @@ def nothing_yet(run: Run, pick: Config) -> str:
     if (fault := _only_works(run, pick)) is not None:  # no budget would change that
         why = fault.hint if any(present_failure(run)) else _with_hint(fault)
         return f"{pick.text}: no other settings can work here. {why}"
+    plan, fixed = run.header.plan, run.header.target.fixed
+    if plan is not None and plan.configs == (pick,) and "num_workers" in fixed:  # as it is
+        return f"nothing: {fixed['num_workers']}"
     if any(what_failed(run)):
         return f"nothing yet: only {pick.text} worked; fix what failed (below), then sweep again"
     return f"nothing yet: only {pick.text} was measured; {_more(run)}"

@@ -270,7 +270,7 @@ def build_cells(
     # measured it often gives as much, but it leaves a training step that varies nothing to live on.
     finer = dataclasses.replace(
         settings,
-        num_workers=settings.num_workers or tuple(sorted(workers)),
+        num_workers=settings.num_workers or _even(workers, settings, target),
         prefetch_factor=settings.prefetch_factor or (2, 4, 8),
     )
     wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)
@@ -322,6 +322,12 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
+def _even(workers: Iterable[int], settings: SweepSettings, target: Target) -> tuple[int, ...]:
+    """The same without those of which some have more shards, and load alone in the end."""
+    ranks = settings.launched
+    return tuple(sorted({target.fewest_workers(each, ranks) for each in workers}))
+
+
 def _wanted(
     settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
 ) -> tuple[list[Config], list[LeftOut]]:
@@ -335,6 +341,7 @@ def _wanted(
         workers = auto_workers(machine.usable_cores / settings.launched)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
+        workers = _even(workers, settings, target)
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()
     unpinned = None if settings.pin_memory else pin_hazard(machine)
     if not has_accelerator:

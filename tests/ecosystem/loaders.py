@@ -149,6 +149,14 @@ def hf_iterable() -> Any:
     return _table().to_iterable_dataset(num_shards=8).map(waited).with_format("torch")
 
 
+def hf_unfed() -> Any:
+    """Two shards for four workers: datasets gives two of them nothing, with a line in the log."""
+    from torch.utils.data import DataLoader
+
+    stream = _table().to_iterable_dataset(num_shards=2).shuffle(seed=0, buffer_size=16)
+    return DataLoader(stream.map(waited).with_format("torch"), batch_size=BATCH, num_workers=4)
+
+
 # torchdata
 
 

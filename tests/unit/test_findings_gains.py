@@ -549,11 +549,20 @@ def test_nothing_traced_says_nothing_of_parts() -> None:
 STREAM = {"kind": "iterable", "length": None, "batches_per_epoch": None}
 
 
+def test_workers_that_are_advised_have_as_many_shards() -> None:
+    """Of 24, some of 16 workers have two, as each of 12: those end an epoch as soon."""
+    more = find(evidence(WAITING, target_fields={**STREAM, "shards": 24}))[0]
+    assert more.fix is not None
+    assert more.fix.dataloader_kwargs == {"num_workers": 12}
+
+
 @pytest.mark.parametrize(
     ("target", "whole", "needs"),
     [
         (STREAM, False, "its shards feed all workers alike"),
         (STREAM, True, None),  # it was compared by whole epochs
+        ({**STREAM, "shards": 32}, False, "its shards feed all workers alike"),
+        ({**STREAM, "shards": 46}, False, "its shards feed all workers alike"),  # 3 or 2 each
         ({"batches_per_epoch": 20}, False, "all workers get as many batches"),  # 16 and 4
         ({"batches_per_epoch": 1000}, False, None),
     ],

@@ -111,6 +111,37 @@ def test_workers_without_data_are_named_first() -> None:
     assert first.evidence["starved_workers"] == [0, 1]
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
+    # A script's dataset, which nobody weighs, says it as well.
+    unweighed = find(_starving(2, 4, shards=2))[0]
+    assert "2 shards for 4 workers" in unweighed.explanation
+    assert unweighed.fix is not None
+    assert "worker w" not in unweighed.fix.text
+
+
+@pytest.mark.parametrize(("fed", "named"), [(2, True), (4, False), (3, False), (None, False)])
+def test_workers_that_torch_went_past_are_named_in_a_short_window(
+    fed: int | None, *, named: bool
+) -> None:
+    """Batches that take long leave two of each worker in it, though no other ever gave one."""
+    seen = _starving(2, 4)
+    short = [
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(each.trial, fed_workers=fed),
+            explanation=each.explanation
+            and dataclasses.replace(
+                each.explanation,
+                workers=tuple(
+                    dataclasses.replace(worker, batches=min(2, worker.batches))
+                    for worker in each.explanation.workers
+                ),
+            ),
+        )
+        for each in seen.observations
+    ]
+    found = find(dataclasses.replace(seen, observations=tuple(short)))
+    assert (codes(found)[:1] == ["workers.unfed"]) is named
+    assert ("workers.unfed" in codes(found)) is named
 
 
 def test_no_text_has_parentheses_within_parentheses() -> None:

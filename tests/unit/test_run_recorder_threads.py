@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from dlprof.integrations.recorder import LoaderRecorder
 
@@ -32,6 +36,9 @@ def _torch_like() -> Any:
     class _BaseDataLoaderIter:
         def __init__(self, loader: Any) -> None:
             self.source = iter(loader.dataset)
+
+        def __iter__(self) -> Any:
+            return self
 
         def __next__(self) -> Any:
             return next(self.source)
@@ -64,3 +71,90 @@ def test_threads_that_begin_at_once_share_one_loader() -> None:
     (seen,) = recorder.records()
     assert seen.made == 1
     assert not recorder.faults
+
+
+class _Ahead(threading.Thread):
+    """A BackgroundGenerator: a thread that takes batches ahead of who asks for them."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(daemon=True)
+        self.source, self.queue = source, queue.Queue[Any]()
+        self.start()
+
+    def run(self) -> None:
+        for each in self.source:
+            self.queue.put(each)
+        self.queue.put(None)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        found = self.queue.get(timeout=5)
+        if found is None:
+            raise StopIteration
+        return found
+
+
+def _own(way: str, module: Any, samples: list[int]) -> Any:
+    """A loader of the user's own class."""
+
+    class Background(module.DataLoader):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return _Ahead(super().__iter__())
+
+    class Buffered(module.DataLoader):  # type: ignore[misc]
+        """As MONAI's ThreadDataLoader, whose thread begins when a first batch is asked for."""
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from _Ahead(super().__iter__())
+
+    class Inline(module.DataLoader):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Any]:
+            yield from super().__iter__()
+
+    return {"background": Background, "buffered": Buffered, "inline": Inline}[way](samples)
+
+
+@pytest.mark.parametrize("way", ["background", "buffered", "inline"])
+def test_the_script_waits_for_a_loader_that_fetches_in_a_thread(way: str) -> None:
+    """Not that thread, which waits while the script computes: each batch counts once, as there."""
+    module, ticks = _torch_like(), itertools.count(1000, 1000)
+    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
+    recorder.attach(module)
+    loader = _own(way, module, [1, 2, 3])
+    assert [list(loader) for _ in range(2)] == [[1, 2, 3]] * 2
+    for batch in loader:  # left half way
+        assert batch == 1
+        break
+    (seen,) = recorder.records()
+    assert (seen.batches, seen.epochs, seen.epochs_completed, seen.consumers) == (7, 3, 2, 1)
+    assert seen.background_s == 0
+    assert seen.nested_s == 0
+    assert seen.waited_s > 0
+    assert seen.wait is not None
+    assert seen.wait.count == 4  # all but the first of each epoch
+    assert not recorder.faults
+
+
+@pytest.mark.parametrize("way", ["background", "buffered"])
+def test_an_empty_epoch_of_a_thread_ends(way: str) -> None:
+    module, ticks = _torch_like(), itertools.count(1000, 1000)
+    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
+    recorder.attach(module)
+    loader = _own(way, module, [])
+    assert list(loader) == []
+    (seen,) = recorder.records()
+    assert (seen.batches, seen.background_s) == (0, 0)
+    assert seen.waited_s > 0
+    assert not recorder.faults
+
+
+def test_what_takes_a_loader_in_a_thread_of_its_own_is_in_the_background() -> None:
+    module, ticks = _torch_like(), itertools.count(1000, 1000)
+    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
+    recorder.attach(module)
+    assert list(_Ahead(iter(module.DataLoader([1, 2, 3])))) == [1, 2, 3]
+    (seen,) = recorder.records()
+    assert seen.batches == 3
+    assert seen.background_s > 0

@@ -208,6 +208,9 @@ def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
     assert cause.script_gain is not None
     assert cause.script_gain.value == pytest.approx(17 / 14, rel=0.02)
     assert cause.severity != "high"
+    # Nobody weighs a script's dataset.
+    assert cause.fix is not None
+    assert cause.fix.text.endswith("By spawn each is sent the dataset: dlprof profile weighs it.")
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

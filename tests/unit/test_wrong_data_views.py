@@ -68,25 +68,32 @@ def test_wrong_data_is_never_recommended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "whole", "says"),
-    [("iterable", False, True), ("iterable", True, False), ("map", False, False)],
+    ("kind", "whole", "shards", "says"),
+    [
+        ("iterable", False, None, "its shards feed all workers alike"),
+        ("iterable", False, 4, "its shards feed all workers alike"),
+        ("iterable", False, 3, "its shards feed all workers alike, which 3 don't"),
+        ("iterable", True, 3, ""),
+        ("map", False, None, ""),
+    ],
 )
 def test_a_recommendation_says_what_unequal_shards_may_take_of_it(
-    kind: Literal["map", "iterable"], *, whole: bool, says: bool
+    kind: Literal["map", "iterable"], *, whole: bool, shards: int | None, says: str
 ) -> None:
     trials = [
         dataclasses.replace(each, whole_epochs=whole)
         for each in blocks({config(1): [1000, 1010], config(2): [1900, 1910]})
     ]
-    found = run(trials, target=target(kind=kind, own_config=config(1)))
+    found = run(trials, target=target(kind=kind, own_config=config(1), shards=shards))
     advice = recommend(found)
     text = " ".join(drawn(recommendation_report(found, advice), 120).split())
     assert "over your settings" in text
-    assert (", if its shards feed all workers alike" in text) is says
+    assert (", if its shards" in text) is bool(says)
+    assert says in text
     document = json_document(advice)
     for shown in (document, brief_document(document)):
         needs = json.loads(shown)["expected"]["gain_if"]
-        assert needs == ("its shards feed all workers alike" if says else "")
+        assert needs == says
     assert not any(each.expected.gain_if for each in advice.alternatives)  # of one worker
 
 

@@ -160,7 +160,9 @@ def unfed(view: Evidence) -> Claim | None:
     if not starved:
         return None
     fed = workers - len(starved)
-    shards = None if view.weight is None else view.weight.shards
+    shards = view.target.shards  # where it isn't weighed, as in a script
+    if view.weight is not None and view.weight.shards is not None:
+        shards = view.weight.shards
     wanted = workers * view.ranks  # who share them, unless the dataset counts those of its rank
     few = shards is not None and shards < wanted
     fewer = view.having(num_workers=fed)

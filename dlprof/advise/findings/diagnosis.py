@@ -30,12 +30,12 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Costs, Evidence, Observation, StageTime
 from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.wording import (
-    EVEN_SHARDS,
     FIRST_EPOCH,
     NO_LIMIT,
     TEN_EPOCHS,
     as_fast,
     between,
+    even_shards,
     inside,
     severity_of,
 )
@@ -371,7 +371,7 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     if gain is not None and gain.source == "measured" and all(t.whole_epochs for t in tried):
         return ""
     if view.target.kind == "iterable":
-        return EVEN_SHARDS
+        return even_shards(view.target, config, view.ranks)
     if view.script is not None or not batches:  # whose epochs are computed to their end
         return ""
     rounds = math.ceil(batches / config.num_workers)  # of a batch of each worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from typing import Any
@@ -118,8 +119,11 @@ def starved_workers(view: Evidence) -> tuple[int, ...]:
     limit = 0.1 * most if view.config.in_order else 0
     starved = tuple(each for each, batches in enumerate(made) if batches <= limit)
     rest = [batches for batches in made if batches > limit]
-    # So many of each worker that is fed, before others count as starved.
-    clear = bool(rest) and min(rest) >= 3
+    # So many of each worker that is fed, before others count as starved; or torch went past those
+    # that give none, which needs no long window.
+    own = (trial.fed_workers for trial in view.trials() if trial.config == view.config)
+    passed = view.workers - max(filter(None, own), default=view.workers)
+    clear = bool(rest) and (min(rest) >= 3 or passed == made.count(0) == len(starved) > 0)
     return starved if clear else ()
 
 
@@ -421,6 +425,8 @@ def startup(view: Evidence) -> Claim | None:
     if not kept.persistent_workers:
         why = (view.target.against_persisting or "").removesuffix(".")
         advice += f" persistent_workers=True is not advised, as {why}."
+    if script is not None and view.weight is None and view.start_method != "fork":
+        advice += f" By {view.start_method} each is sent the dataset: dlprof profile weighs it."
     # In an only epoch it hides no larger wait: workers that are kept start once as well.
     once = script is not None and script.loader.epochs == 1
     leads = starting_leads(view) and (not once or share >= (1 - share) * (view.mean_wait or 0.0))
@@ -1120,13 +1126,16 @@ def more_workers(view: Evidence) -> Config | None:
     fed = view.target.shards, view.integrity.most_to_advise(view.config)
     useful = (most, slots, view.epoch_batches or None, *fed)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
-    several = (view.having(num_workers=count) for count in counts)
+    even = functools.partial(view.target.fewest_workers, ranks=view.ranks)
+    counted_once = dict.fromkeys(count for count in map(even, counts) if count > view.workers)
+    several = (view.having(num_workers=count) for count in counted_once)
     more = next(filter(view.fits_shared_memory, several), None)
     now = costs.rate(view.config, view.cores)
     if more is None or beside.rate(more, view.cores) < at.WORTH_TRYING * now:
         return None
     # The fewest with which a script is about as fast as it can be.
     sizes = {max(view.workers + 1, round(more.num_workers / 1.15**n)) for n in range(32)}
+    sizes = {even(count) for count in sizes} - {*range(view.workers + 1)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
     found = ((each, script_gain(view, each, loop=True)) for each in configs)
     gains = [(each, gain.value) for each, gain in found if gain is not None]

@@ -117,6 +117,18 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     assert "--budget" not in none
 
 
+def test_what_has_nothing_to_set_is_not_to_be_swept_again() -> None:
+    """As SPDL's pipelines and Ray's batches: no budget would change that."""
+    why = "Pipeline can't be built again with other settings"
+    trials = blocks({config(0): [430, 432]})
+    made = target(fixed={"num_workers": why})
+    found = run(trials, target=made, plan=plan([config(0)]))
+    text = " ".join(drawn(recommendation_report(found, recommend(found)), 80).split())
+    assert f"Recommended nothing: {why}" in text
+    assert "Throughput 431 samples/s" in text
+    assert "sweep again" not in text
+
+
 def test_a_sweep_says_what_grows_and_that_workers_which_persist_keep_it() -> None:
     """Its traced trials had a leak of 15 MB a batch, and it recommended workers that persist."""
     shown = made_explanation()

@@ -125,6 +125,20 @@ def test_max_workers_caps_the_range_and_is_tried_itself() -> None:
     assert left.reason == "max_workers is 6"
 
 
+def test_of_a_few_shards_all_workers_get_as_many() -> None:
+    """Of 10, some of 8 workers have two, as each of 5 has: an epoch lasts as long."""
+    stream = target(kind="iterable", length=None, batches_per_epoch=None, shards=10)
+    tried = workers(space(of=stream, max_workers=10))
+    assert tried == [0, 1, 2, 4, 5, 10]
+    settings = SweepSettings(max_workers=10)
+    cells = build_cells(settings, stream, machine(), has_accelerator=False, most_workers=64)
+    assert {each.num_workers for each in cells} == {0, 1, 2, 3, 4, 5, 10}
+    assert workers(space(of=stream, num_workers=(0, 8))) == [0, 8]
+    kept = dataclasses.replace(stream, own_config=config(7))
+    assert workers(space(of=kept, max_workers=10)) == [0, 1, 2, 4, 5, 7, 10]
+    assert 8 in workers(space(of=stream, launch_ranks=(2,), max_workers=10))
+
+
 def test_few_batches_cap_the_automatic_range_only() -> None:
     short = target(length=96, batches_per_epoch=3)
     assert workers(space(of=short)) == [0, 1, 2]
