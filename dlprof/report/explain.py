@@ -32,10 +32,11 @@ def explained_codes() -> Mapping[str, str]:
 def page_of(code: str) -> str:
     """The page of a finding's code, Markdown."""
     if code not in _pages():
-        meant = did_you_mean(code, _pages(), cutoff=0.4)
+        parts = [each for each in _pages() if code in each.split(".")]
+        near = f"Did you mean {' or '.join(parts)}?" if parts else did_you_mean(code, _pages())
         raise UsageError(
             f"{quoted(code)} is not the code of a finding",
-            hint=f"{meant} dlprof explain lists all codes.".lstrip(),
+            hint=f"{near} dlprof explain lists all codes.".lstrip(),
         )
     return _pages()[code]
 
