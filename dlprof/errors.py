@@ -23,10 +23,10 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
-def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1) -> str:
+def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
     """Asks for the names nearest to what was typed, or for the only one that it is a part of.
 
-    Empty where none is near.
+    Empty where none is as near as ``cutoff``.
 
     >>> did_you_mean("num_worker", ["num_workers", "seed"])
     'Did you mean num_workers?'
@@ -36,7 +36,7 @@ def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1) -> str:
     from difflib import get_close_matches  # where something is wrong
 
     names = list(known)
-    close = get_close_matches(typed, names, most)
+    close = get_close_matches(typed, names, most, cutoff)
     within = [name for name in names if typed and typed in name]
     close = close or (within if len(within) == 1 else [])
     return f"Did you mean {' or '.join(close)}?" if close else ""
