@@ -311,7 +311,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
         gain = "" if each.speedup is None else f", {gain_text(each.speedup)}"
         gain = ", faster, too noisy for a figure" if each.was_faster else gain
         what = f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting}"
-        tuned.append(f"{what} {each.result}{gain}; {each.why}")
+        tuned.append(f"{what} {each.outcome}{gain}; {each.why}")
     yield from doc.section("Tuning", doc.items(tuned))
     yield from doc.section("Findings", *cards(run.findings))
     if run.traced is not None:

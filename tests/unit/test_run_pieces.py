@@ -647,6 +647,19 @@ def test_what_is_kept_by_a_noisy_figure_is_said_to_be_faster(
     assert f"{result}, {said}" in shown or said == "too noisy"
 
 
+@pytest.mark.parametrize(
+    ("low", "result", "shown"),
+    [(0.94, "kept", "kept: no slower"), (1.02, "kept", "kept"), (0.94, "taken back", "taken back")],
+)
+def test_what_is_kept_without_being_faster_says_so(low: float, result: str, shown: str) -> None:
+    """As deeper queues, which take memory only where they fill."""
+    speedup = Estimate(value=low + 0.03, low=low, high=low + 0.06)
+    tried = dataclasses.replace(TRIED[0], speedup=speedup, result=result)
+    assert _row(tried)[4] == shown
+    page = drawn(script_report(watched_run(tried=(tried,))), 200, verbose=True)
+    assert f"{tried.setting} {shown}, " in page
+
+
 def test_what_loaders_tried_that_tune_themselves_is_in_the_report(tmp_path: Path) -> None:
     run_of = watched_run(loader("train.py:31", 0.1), tried=TRIED)
     with RunWriter.create(tmp_path / "run.dlprof.jsonl", run_of.header) as writer:
