@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
 from dlprof.report import document as doc
-from dlprof.report.text import clean, clean_lines, clean_within
+from dlprof.report.text import clean, clean_lines, clean_within, shortened
 
 INDENT = "  "
 _GAP = 2
@@ -167,8 +167,18 @@ class _Writer:
     ) -> Iterator[Line]:
         widths = [_width(column) for column in columns]
         before = len(indent) + sum(widths[:-1]) + _GAP * (len(widths) - 1)
-        # A text at the end goes on below where it doesn't fit.
+        # A text at the end goes on below where it doesn't fit; a long name leaves it room for that.
         wraps = columns[-1].left and before + widths[-1] > self._width
+        least, columns = 20, list(columns)
+        missing = before + min(least, widths[-1]) - self._width
+        names = [at for at, column in enumerate(columns[:-1]) if column.left]
+        if wraps and missing > 0 and names:
+            at = max(names, key=widths.__getitem__)
+            most = max(cell_len(columns[at].title), widths[at] - missing)
+            short = tuple(shortened(clean(cell), most) for cell in columns[at].cells)
+            columns[at] = dataclasses.replace(columns[at], cells=short)
+            before += most - widths[at]
+            widths[at] = most
         head = tuple(column.title for column in columns)
         rows = [head, *zip(*(column.cells for column in columns), strict=True)]
         styles = ["bold", *(_STYLES[tone] for tone in tones or [""] * len(rows[1:]))]
@@ -179,7 +189,7 @@ class _Writer:
             ]
             lead, last = indent + "".join(cell + " " * _GAP for cell in cells[:-1]), Line(cells[-1])
             last.rstrip()
-            parts = last.wrap(self._console, max(20, self._width - before)) if wraps else [last]
+            parts = last.wrap(self._console, max(least, self._width - before)) if wraps else [last]
             for part in parts:
                 yield _line((lead + part.plain).rstrip(), style)
                 lead = " " * before
