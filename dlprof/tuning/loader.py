@@ -104,7 +104,7 @@ def tune_loader(
     core = dataloader_of(loader)
     if core is None:
         _LOG.warning(
-            "dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__
+            "dlprof.tune: %s is no DataLoader; it loads as before", type(loader).__name__
         )
         return loader
     own = getattr(core, "tuning", None)
