@@ -103,9 +103,7 @@ def tune_loader(
     _check(max_workers, ram, reseed, state)
     core = dataloader_of(loader)
     if core is None:
-        _LOG.warning(
-            "dlprof.tune: %s is no DataLoader; it loads as before", type(loader).__name__
-        )
+        _LOG.warning("dlprof.tune: %s is no DataLoader; it loads as before", type(loader).__name__)
         return loader
     own = getattr(core, "tuning", None)
     if isinstance(own, Tuning):
