@@ -556,6 +556,9 @@ def test_each_figure_of_a_screen_says_what_it_is_of() -> None:
     assert "train.py ran 2 min 5 s and waited 48 s of that for data" in text
     assert "The loop over train.py:3 spends 75% of its 1 min 40 s waiting for data" in text
     assert "Speed-up not known; at most 4.00x in this loop, without any wait for data" in text
+    idle = dataclasses.replace(run, watched=(loader("train.py:3", 0.998),))  # no step to speak of
+    text = " ".join(drawn(script_report(idle), 80).split())
+    assert "Speed-up not known Certainty" in text
 
 
 HEADROOM = Headroom(
