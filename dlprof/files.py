@@ -166,3 +166,20 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def too_long_for_sockets(folder: str) -> FileError | None:
+    """What to say where sockets of multiprocessing have no room for their names in a folder.
+
+    By these, workers hand over their batches: without them a loader fails, or waits for ever.
+    """
+    from multiprocessing import util  # which most commands have no use for
+
+    falls_back = hasattr(util, "_get_base_temp_dir")  # later Pythons make them in /tmp then
+    name = f"{folder}/pymp-12345678/listener-12345678"
+    if falls_back or len(os.fsencode(name)) < 108:  # bytes of a socket's name, unix(7)
+        return None
+    return FileError(
+        f"The name of {folder} is too long for the sockets by which workers hand over batches",
+        hint="Set TMPDIR to a shorter path.",
+    )

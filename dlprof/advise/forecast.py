@@ -517,6 +517,7 @@ def feed(
     if lower <= USELESS:  # else the reason says it
         reason += f"; loading may be up to {percent(lower)} slower than predicted (95%)"
     machine_wait = found.wait(workers, prefetch, situation.cores)
+    wait = found.wait(workers, prefetch, float(cores))
     can_be_fed, ranks = least <= 0.5, situation.constraints.ranks
     rate = ranks * prediction.batches_per_s.value
     of_one = {
@@ -538,7 +539,8 @@ def feed(
         step_s=step_s,
         asked_wait_fraction=max_wait,
         max_wait_fraction=allowed,
-        least_wait_fraction=least,
+        # That of more workers is predicted, and trials may show that these wait for less.
+        least_wait_fraction=min(least, wait),
         least_bound=bound,
         config=config,
         dataloader_kwargs=config.dataloader_kwargs(),
@@ -548,7 +550,7 @@ def feed(
         prediction=prediction,
         samples_per_s=prediction.samples_per_s and fed_speeds.rate(config.key),
         machine_cores=situation.cores,
-        reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
+        reached=can_be_fed and wait <= allowed,
         enough=can_be_fed and machine_wait <= allowed,
         machine_wait_fraction=machine_wait,
         recommended=_best_of_all(situation),

@@ -146,7 +146,9 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
             flag, own = error.option_name, _there(context.command)
             # By their words: the dashes alone would make any two alike.
             mine = {o.lstrip("-"): o for p in own for o in (*p.opts, *p.secondary_opts)}
-            near = [mine[each] for each in get_close_matches(flag.lstrip("-"), mine)]
+            word = flag.lstrip("-")  # where one is all but typed, none that is less like it
+            close = get_close_matches(word, mine, cutoff=0.8) or get_close_matches(word, mine)
+            near = [mine[each] for each in close]
             error = click.NoSuchOption(flag, possibilities=near, ctx=context)
             known = ((name, each.opts) for name, c in _commands(program()) for each in _there(c))
             if others := [name for name, opts in known if flag in opts]:

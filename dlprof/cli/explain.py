@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 from dlprof.cli import options
 
 
@@ -24,4 +27,7 @@ def explain(
     if code is None or asked.as_json:
         asked.show(lambda: pages.explain_document(code), pages.codes_report)
     else:
-        options.write_result(pages.page_of(code))
+        page = pages.page_of(code)
+        if sys.stdout.isatty():  # else it stays Markdown as it was written
+            page = pages.folded(page, shutil.get_terminal_size().columns)
+        options.write_result(page)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlprof.errors import FileError
-from dlprof.files import lock, write_fault
+from dlprof.files import lock, too_long_for_sockets, write_fault
 
 _cleanups: list[Callable[[], object]] = []
 
@@ -50,8 +50,13 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     """A new directory of this sweep's own, removed at the end.
 
     Those of sweeps that have died are removed first.
+
+    Raises:
+        FileError: None can be made there, or workers could have no sockets beside it.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
+    if parent is None and (fault := too_long_for_sockets(str(place))):
+        raise fault
     try:
         directory, held = _create(place)
     except OSError as error:

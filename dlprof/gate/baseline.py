@@ -66,6 +66,22 @@ def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
     )
 
 
+def shortage(
+    history: Sequence[BaselineEntry], key: BaselineKey, rule: BaselineRule | None = None
+) -> str:
+    """Why a run with this key can't be judged by the history; empty where it can."""
+    rule = rule or BaselineRule()
+    count = len(comparable(history, key))
+    if count >= rule.least_runs:
+        return ""
+    if count:
+        return f"{counted(count, 'comparable run')} stored, {rule.least_runs} are needed"
+    if not history:
+        return "the baseline is empty"
+    alike = key_difference(history, key)
+    return f"the baseline holds other runs only; the most alike differs in {alike}"
+
+
 def judge_baseline(
     entry: BaselineEntry, history: Iterable[BaselineEntry], rule: BaselineRule | None = None
 ) -> Verdict:
@@ -78,16 +94,11 @@ def judge_baseline(
         compared; its explanation says which part of the key differs.
     """
     rule = rule or BaselineRule()
-    stored = list(history)
-    before = [other for other in comparable(stored, entry.key) if other != entry]
-    if len(before) < rule.least_runs:
-        alike = key_difference(stored, entry.key) or "nothing: it is this very run"
+    before = [other for other in history if other != entry]
+    detail = shortage(before, entry.key, rule)
+    before = comparable(before, entry.key)
+    if detail:
         reason: ReasonCode = "too_few_runs" if before else "other_machine"
-        detail = f"{counted(len(before), 'comparable run')} stored, {rule.least_runs} are needed"
-        if not before:
-            detail = f"the baseline holds other runs only; the most alike differs in {alike}"
-        if not stored:
-            detail = "the baseline is empty"
         return Verdict(
             state="no_baseline",
             explanation=f"The baseline has too few comparable runs: {detail}.",

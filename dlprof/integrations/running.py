@@ -57,6 +57,7 @@ from dlprof.records import (
 )
 from dlprof.store import RunWriter
 from dlprof.targets.adapters import ITERATED
+from dlprof.targets.faults import refuse_old_torch
 from dlprof.targets.workers import start_method_of
 from dlprof.tuning import tune
 from dlprof.units import NS
@@ -71,6 +72,7 @@ def new_header(name: str) -> RunHeader:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         torch_version = ""
+    refuse_old_torch(torch_version)
     return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),

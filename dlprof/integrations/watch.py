@@ -47,7 +47,7 @@ def watch(
     """
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise UsageError(
-            f"watch: a {type(loader).__name__} can't be iterated", hint="Pass the DataLoader."
+            f"watch: {type(loader).__name__} can't be iterated", hint="Pass the DataLoader."
         )
     if log is not None and not callable(log):
         raise UsageError(

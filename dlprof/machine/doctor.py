@@ -18,7 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dlprof.files import is_there
+from dlprof.files import is_there, too_long_for_sockets
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import USUAL_SHM_BYTES, inspect_machine, open_files_limit
 from dlprof.machine.neighbours import Neighbours, watch
@@ -27,7 +27,6 @@ from dlprof.records import Machine
 from dlprof.units import format_bytes
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
-_SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
 _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 
@@ -367,9 +366,8 @@ def _temporary_files(facts: SystemFacts) -> Iterator[Check]:
     if place is None:
         advice = "Free room on the disk, or name another directory with TMPDIR."
         yield Check(name, "problem", "No directory for them can be written to.", advice)
-    elif len(os.fsencode(place)) + _SOCKET_NAME >= 108:  # bytes of a socket's name, unix(7)
-        text = f"The name of {place} is too long for the sockets of multiprocessing."
-        yield Check(name, "problem", text, "Set TMPDIR to a shorter path.")
+    elif fault := too_long_for_sockets(place):
+        yield Check(name, "problem", f"{fault.message}.", fault.hint)
     else:
         yield Check(name, "ok", f"{place} can be written to.")
 

@@ -200,6 +200,13 @@ class TriedSetting:
         faster = speed is not None and speed.is_wide and speed.value > 1 and speed.ends[0] <= 1
         return faster and self.result == "kept"
 
+    @property
+    def outcome(self) -> str:
+        """The result for people: what is kept without being faster takes no more than before."""
+        speed = self.speedup
+        equal = self.result == "kept" and speed is not None and speed.ends[0] <= 1
+        return "kept: no slower" if equal and not self.was_faster else self.result
+
 
 ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
 

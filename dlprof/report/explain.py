@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dlprof.errors import UsageError, did_you_mean
 from dlprof.report.document import Document, FactList, Row, Styled, Text
@@ -14,6 +16,7 @@ from dlprof.units import quoted
 
 _PAGES = Path(__file__).parents[1] / "explain"
 _COMMENT = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+_WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 _SUMMARY = re.compile(r"# .*\n+((?:.+\n)+)")
 
 
@@ -32,12 +35,39 @@ def explained_codes() -> Mapping[str, str]:
 def page_of(code: str) -> str:
     """The page of a finding's code, Markdown."""
     if code not in _pages():
-        meant = did_you_mean(code, _pages(), cutoff=0.4)
+        parts = [each for each in _pages() if code in each.split(".")]
+        near = f"Did you mean {' or '.join(parts)}?" if parts else did_you_mean(code, _pages())
         raise UsageError(
             f"{quoted(code)} is not the code of a finding",
-            hint=f"{meant} dlprof explain lists all codes.".lstrip(),
+            hint=f"{near} dlprof explain lists all codes.".lstrip(),
         )
     return _pages()[code]
+
+
+def folded(page: str, width: int) -> str:
+    """A page as a terminal of so many columns shows it, no word cut; code and tables stay."""
+    lines: list[str] = []
+    said: list[str] = []
+    is_code = False
+
+    def fold() -> None:
+        indent = "  " if said and said[0].startswith("- ") else ""
+        text = " ".join(map(str.strip, said))
+        lines.extend(textwrap.wrap(text, width, subsequent_indent=indent, **_WHOLE_WORDS))
+        said.clear()
+
+    for line in page.splitlines():
+        fence = line.startswith("```")
+        if is_code or fence or line.startswith(("#", "|")) or not line:
+            fold()
+            lines.append(line)
+            is_code ^= fence
+        else:
+            if line.startswith("- "):
+                fold()
+            said.append(line)
+    fold()
+    return "\n".join(lines) + "\n"
 
 
 def explained(code: str) -> Styled:

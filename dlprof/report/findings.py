@@ -96,11 +96,11 @@ def answer(
         yield "Tried", str(tried)
     gain = _gain(finding, names_step=False)  # which the line on the wait has
     if not gain and finding.fix is not None:
-        if wait is None:
-            gain = "not known"
-        elif finding.code == "cpu.neighbours":
+        if finding.code == "cpu.neighbours" and wait is not None:
             gain = "not known: the step would be faster as well"
-        elif NOTABLE <= wait < 1:
+        elif wait is None or wait > 0.99:  # of a loop without steps a bound says nothing
+            gain = "not known"
+        elif wait >= NOTABLE:
             most = f"{ratio_text(1 / (1 - wait))} {where}".strip()
             gain = f"not known; at most {most}, without any wait for data"
     yield from _worth(finding, gain)

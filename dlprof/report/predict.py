@@ -81,13 +81,23 @@ def forecast_report(forecast: Forecast) -> doc.Document:
     )
 
 
+def _beyond(rows: Sequence[ForecastRow]) -> str:
+    """Which limit the cheapest of what is too much does not keep; empty where all keep theirs."""
+    row = next((row for row in rows if row.beyond), None)
+    named = "" if row is None else row.config.text_naming("prefetch_factor")
+    return "" if row is None else f"{named} does not keep {row.beyond}"
+
+
 def _answer(forecast: Forecast) -> Iterator[doc.Row]:
     run, unit = forecast.run, _unit(forecast)
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     picked, alone = next((r for r in forecast.rows if r.config == forecast.pick), None), False
     yield "Predicted", f"for machine {where}: {_conditions(forecast, picked)}"
     if picked is None:
-        yield "Recommended", "nothing: no configuration keeps the limits"
+        yield (
+            "Recommended",
+            f"nothing: {_beyond(forecast.rows) or 'no configuration keeps the limits'}",
+        )
     else:
         best = forecast.others.get("recommended")
         others = bool(forecast.named) and (best is None or best.config != forecast.pick)
@@ -297,9 +307,8 @@ def _table(forecast: Forecast, rows: Sequence[ForecastRow]) -> Iterator[doc.Bloc
     whole = any(row.measured and row.prediction.epoch_batches_per_s for row in rows)
     over = ", over whole epochs as the predictions are" if whole else ""
     roles = [f"recommended: the cheapest {WITHIN} of the best."] if forecast.pick else []
-    for row in [row for row in rows if row.beyond][:1]:
-        named = row.config.text_naming("prefetch_factor")
-        roles.append(f"too much: {named} does not keep {row.beyond}.")
+    if beyond := _beyond(rows):
+        roles.append(f"too much: {beyond}.")
     seen = any(row.measured and row.measured.wait_fraction is not None for row in rows)
     waited = f"in epochs; where measured, {IN_TRIALS}" if seen else "in epochs."
     marks = {Config(batch_size=row.config.batch_size): "default" for row in rows}

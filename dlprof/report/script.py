@@ -187,7 +187,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
     where, wait = "for the script", script.wait_fraction
     if script.is_cut_short:
         where, wait = "in this loop", _slowest(run.watched).wait_fraction
-    if wait is None or wait >= 1:
+    if wait is None or wait > 0.99:  # of a loop without steps a bound says nothing
         return
     # Its main thread may wait for another, which waits for data; and headroom says it better.
     if any(each.background_s > 0 or each.headroom is not None for each in run.watched):
@@ -311,7 +311,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
         gain = "" if each.speedup is None else f", {gain_text(each.speedup)}"
         gain = ", faster, too noisy for a figure" if each.was_faster else gain
         what = f"{each.dataset}, after {format_duration(each.at_s)}: {each.setting}"
-        tuned.append(f"{what} {each.result}{gain}; {each.why}")
+        tuned.append(f"{what} {each.outcome}{gain}; {each.why}")
     yield from doc.section("Tuning", doc.items(tuned))
     yield from doc.section("Findings", *cards(run.findings))
     if run.traced is not None:

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
 from dlprof.report import document as doc
-from dlprof.report.text import clean, clean_lines, clean_within
+from dlprof.report.text import clean, clean_lines, clean_within, shortened
 
 INDENT = "  "
 _GAP = 2
@@ -54,7 +54,7 @@ class Screen:
                 yield from details.blocks(section.blocks)
                 yield Line()
         hints = self._document.hints
-        hints = doc.known(*map(_beside_details, hints)) if self._verbose else hints
+        hints = _beside_report(doc.known(*map(_beside_details, hints))) if self._verbose else hints
         answer = (*self._document.answer, *hints)
         tight = list[Line]()  # the same close together, with as many bars as there is room for
         while len(lines := list(writer.blocks(answer))) > _MOST_LINES:
@@ -167,8 +167,18 @@ class _Writer:
     ) -> Iterator[Line]:
         widths = [_width(column) for column in columns]
         before = len(indent) + sum(widths[:-1]) + _GAP * (len(widths) - 1)
-        # A text at the end goes on below where it doesn't fit.
+        # A text at the end goes on below where it doesn't fit; a long name leaves it room for that.
         wraps = columns[-1].left and before + widths[-1] > self._width
+        least, columns = 20, list(columns)
+        missing = before + min(least, widths[-1]) - self._width
+        names = [at for at, column in enumerate(columns[:-1]) if column.left]
+        if wraps and missing > 0 and names:
+            at = max(names, key=widths.__getitem__)
+            most = max(cell_len(columns[at].title), widths[at] - missing)
+            short = tuple(shortened(clean(cell), most) for cell in columns[at].cells)
+            columns[at] = dataclasses.replace(columns[at], cells=short)
+            before += most - widths[at]
+            widths[at] = most
         head = tuple(column.title for column in columns)
         rows = [head, *zip(*(column.cells for column in columns), strict=True)]
         styles = ["bold", *(_STYLES[tone] for tone in tones or [""] * len(rows[1:]))]
@@ -179,7 +189,7 @@ class _Writer:
             ]
             lead, last = indent + "".join(cell + " " * _GAP for cell in cells[:-1]), Line(cells[-1])
             last.rstrip()
-            parts = last.wrap(self._console, max(20, self._width - before)) if wraps else [last]
+            parts = last.wrap(self._console, max(least, self._width - before)) if wraps else [last]
             for part in parts:
                 yield _line((lead + part.plain).rstrip(), style)
                 lead = " " * before
@@ -371,6 +381,21 @@ def _beside_details(block: doc.Block) -> doc.Block | None:
         return block
     left = left if said.startswith(left) else f"{left[0].upper()}{left[1:]}"
     return doc.Text(doc.Styled(left, "soft")) if left else None
+
+
+def _beside_report(hints: Sequence[doc.Block]) -> tuple[doc.Block, ...]:
+    """Hints without the command for what is shown already; what else it can write stays."""
+    left: list[doc.Block] = []
+    for block in hints:
+        lead = left[-1] if left else None
+        report = isinstance(block, doc.Code) and re.match(r"(dlprof report .+) -v\Z", block.text)
+        if not (report and isinstance(lead, doc.Text)):
+            left.append(block)
+            continue
+        said = "".join(span.text for span in doc.spans(lead.words))
+        other = re.search(r"as (an? \w+): (-o \S+?)[;)]", said)
+        left[-1:] = doc.hint(f"As {other[1]}:", f"{report[1]} {other[2]}") if other else ()
+    return tuple(left)
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:

@@ -5,18 +5,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import traceback
 import types
 from pathlib import Path
 from typing import Any
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, UsageError
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 """What the file names of dlprof's own frames begin with."""
 GUARD = 'Put what the script runs under `if __name__ == "__main__":`'
 NOT_A_SCRIPT = "Name what makes the loader; a training script is profiled by dlprof run SCRIPT."
 """What to do about a target that is a whole training."""
+
+
+def refuse_old_torch(version: str) -> None:
+    """Refuse a torch that dlprof can't work with; installers may put one beside it.
+
+    Said before anything else is asked of it, or the user's own code would be blamed.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < (2, 6):
+        raise UsageError(
+            f"dlprof needs torch 2.6 or newer, and this environment has {version}",
+            hint="pip install 'torch>=2.6'",
+        )
 
 
 def user_traceback(error: BaseException) -> str:

@@ -90,11 +90,12 @@ def _split_attribute(text: str) -> tuple[str, str]:
     source, colon, attr = text.rpartition(":")
     if colon and source and _is_dotted_name(attr):
         return source, attr
-    if text.lower().endswith(".py"):
+    file = text.rstrip(":")
+    if file.lower().endswith(".py"):
         raise UsageError(
             f"The target {text!r} does not say what to take from the file.",
-            hint=f"Add the name of a Dataset, a DataLoader or a function: {text}:make_dataset. "
-            f"A training script is profiled by dlprof run {shlex.quote(text)}.",
+            hint=f"Add the name of a Dataset, a DataLoader or a function: {file}:make_dataset. "
+            f"A training script is profiled by dlprof run {shlex.quote(file)}.",
         )
     if colon and source and attr:
         raise UsageError(
@@ -105,7 +106,7 @@ def _split_attribute(text: str) -> tuple[str, str]:
         hint = "Name the code that loads it, a Dataset or a function that returns one: "
         hint += "path/to/file.py:name."
     raise UsageError(
-        f"{text.rstrip(':')!r} is not a built-in target, and names no attribute of a module.",
+        f"{file!r} is not a built-in target, and names no attribute of a module.",
         hint=hint,
     )
 

@@ -20,7 +20,7 @@ from dlprof.device.runtime import (
 from dlprof.errors import DlprofError, TargetError, UsageError
 from dlprof.records import Config
 from dlprof.records.codec import from_json
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, refuse_old_torch, user_traceback
 from dlprof.transfer.copying import all_at_once, measure_batch, measure_device
 from dlprof.trial.child import as_target_error, build
 from dlprof.trial.processes import die_with_parent
@@ -61,6 +61,7 @@ def answer(
 
 
 def _answer(request: TransferRequest, send: Callable[[Message], object], opened: _Open) -> None:
+    refuse_old_torch(torch.__version__)
     try:
         found = [opened(name) for name in _names(request)]
     except UnavailableError as reason:

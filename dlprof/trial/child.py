@@ -29,7 +29,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.internals import reports_death
 from dlprof.records import Config, PageFaults
 from dlprof.records.codec import from_json
-from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.faults import one_line, refuse_old_torch, user_traceback
 from dlprof.targets.files import have_own_positions, open_files
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
@@ -86,11 +86,7 @@ def _build(request: BuildRequest) -> BuiltTarget:
 
     from dlprof.targets.build import build_target
 
-    if not hasattr(torch, "accelerator"):  # said here, or the user's dataset would be blamed for it
-        raise TargetError(
-            f"dlprof needs torch 2.6 or newer, and this environment has {torch.__version__}.",
-            hint="pip install 'torch>=2.6'",
-        )
+    refuse_old_torch(torch.__version__)
     # A file that reads its command line, as scripts do, finds no arguments of dlprof's own there.
     sys.argv[:] = [request.target.source]
     share = (request.rank, request.ranks)

@@ -67,7 +67,8 @@ TOO_LONG = "An IndexError may mean that __len__ promises more samples than there
 ENDED = "The dataset, or a library that it uses, ended its own process."
 CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
-    "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers.",
+    "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers, "
+    "or a smaller batch.",
     "SIGBUS": "Either /dev/shm is full, or a file that is mapped (memmap) was cut off.",
     "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
     "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",

@@ -173,7 +173,8 @@ class Control:
     ``live`` says whether a setting takes effect within an epoch, or only with the next;
     ``changes_workers`` and ``spares_workers`` whether another number of them may be tried, and
     none at all. The workers have so many ``cores``. Where it begins with more than the loader's
-    own, these are the ``least`` that are left in the end.
+    own, these are the ``least`` that are left in the end. An ``epoch`` has so many batches: what
+    would hold more of them isn't tried.
 
     Attributes:
         by_wait: Whether the wait alone is judged: beside other ranks, what a rank gains is spent in
@@ -194,6 +195,7 @@ class Control:
         spares_workers: bool = False,
         cores: int = 1,
         least: int | None = None,
+        epoch: float = math.inf,
     ) -> None:
         self.kept = setting
         self._least = setting.workers if least is None else least
@@ -207,6 +209,7 @@ class Control:
         self.total_s = 0.0
         self.batches = 0
         self._most, self.cores, self.live = most_workers, cores, live
+        self._epoch = epoch
         self._changes_workers, self.by_wait = changes_workers, False
         self._spares_workers, self._receive_s = spares_workers, 0.0
         self._worked_s = 0.0  # of a worker, for a batch, before all were done without
@@ -426,6 +429,7 @@ class Control:
             need = worked_s / step_s if step_s > 0 else math.inf
             had = workers or (self._given_back or NO_WORKERS).workers or 1
             most = min(self._most, _JUMP * had) if self.live else self._most
+            most = math.ceil(min(most, self._epoch))
             full = bool(fetch_s and workers) and self._takes_all_cores(seen)
             if fetch_s and workers:
                 need = 0.0 if full else self._shared(seen, need / workers)
@@ -436,7 +440,8 @@ class Control:
             up = min(most, max(least, math.ceil(min(_HEADROOM * need, float(most)))))
             between = round(math.sqrt(max(1, workers) * up))
             found += [(Setting(up, ahead), share)] if up > workers else []
-        deeper = max(ahead, min(DEEPEST, _JUMP * ahead))
+        holds = math.ceil(min(DEEPEST, self._epoch / max(1, workers)))
+        deeper = max(ahead, min(holds, _JUMP * ahead))
         if workers and deeper > ahead:
             # Beyond the cores, workers take them from each other, and waits come more in bursts.
             # So many that compute get half of them, beside as many others; what waits needs none.

@@ -104,9 +104,7 @@ def tune_loader(
     _check(max_workers, ram, reseed, state)
     core = dataloader_of(loader)
     if core is None:
-        _LOG.warning(
-            "dlprof.tune: a %s is no DataLoader; it loads as before", type(loader).__name__
-        )
+        _LOG.warning("dlprof.tune: %s is no DataLoader; it loads as before", type(loader).__name__)
         return loader
     own = getattr(core, "tuning", None)
     if isinstance(own, Tuning):
@@ -330,7 +328,7 @@ def _row(tried: TriedSetting) -> tuple[str, str, str, str, str]:
         said = f"at least {speed.low:.2f}x" if speed.low > 1 else "too noisy"
     else:
         said = f"{speed.value:.2f}x ({speed.low:.2f}-{speed.high:.2f})"
-    return format_duration(tried.at_s), tried.setting, tried.why, said, tried.result
+    return format_duration(tried.at_s), tried.setting, tried.why, said, tried.outcome
 
 
 class _Tuner:
@@ -414,7 +412,8 @@ class _Tuner:
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not (changes_workers or spares_workers)
         # Epochs may be so short that each is looked at as one.
-        short = self._steers and _is_short(loader, start)
+        epoch = _epoch_batches(loader)
+        short = self._steers and epoch < _SHORT_EPOCH * max(4, start.in_flight)
         self.whole_epochs = short and start.workers > 0
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
@@ -424,6 +423,8 @@ class _Tuner:
             live=self._steers and not short and (start.workers > 0 or spares_workers),
             cores=usable_cores(),
             least=mine.workers,
+            # An iterable dataset has the more batches the more workers there are.
+            epoch=epoch if self._is_map else math.inf,
             **may,
         )
         self._ask = control.begin()
@@ -1389,16 +1390,14 @@ def _pins_alike(batch: Any) -> bool:
     return batch is None or isinstance(batch, str | bytes | int | float)
 
 
-def _is_short(loader: Any, setting: Setting) -> bool:
-    """Whether an epoch is over before anything could be compared within it."""
+def _epoch_batches(loader: Any) -> float:
+    """How many batches an epoch has; infinity where nobody says so."""
     back, dataset = rewinder(loader.generator), loader.dataset
     try:
         if isinstance(dataset, IterableDataset):  # torch holds a loader to its length
-            batches = math.ceil(len(loader.dataset) / (loader.batch_size or 1))
-        else:
-            batches = len(loader)
+            return math.ceil(len(loader.dataset) / (loader.batch_size or 1))
+        return len(loader)
     except Exception:  # whatever a dataset or a sampler of the user's raises
-        return False
+        return math.inf
     finally:
         back()  # some samplers make up their batches to count them
-    return batches < _SHORT_EPOCH * max(4, setting.in_flight)

@@ -255,7 +255,7 @@ def _reason(made: Any, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
 def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "a list is no DataLoader" in _reason([1, 2], caplog)
+    assert "list is no DataLoader" in _reason([1, 2], caplog)
     own = OwnIterators(Numbers(), batch_size=4)
     assert "OwnIterators makes iterators of its own" in _reason(own, caplog)
     assert len(numbers(own)) == LENGTH // 4

@@ -73,6 +73,15 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
     assert found.reached
 
 
+def test_no_loader_waits_for_less_than_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ample workers wait is predicted; trials of fewer may show that these wait for less."""
+    search = "dlprof.advise.forecast._Search.least_wait"
+    monkeypatch.setattr(search, lambda _self: 0.17)
+    found = fed_by(calibration(cpu=0.02, receive=0.001), step_s=0.01)
+    assert found.prediction.wait_fraction is not None
+    assert found.least_wait_fraction <= found.prediction.wait_fraction < 0.17
+
+
 def test_a_wait_that_hardly_any_loader_keeps_is_reported_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
     assert found.least_wait_fraction < 0.02 < found.max_wait_fraction

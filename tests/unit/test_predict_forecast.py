@@ -150,6 +150,14 @@ def test_what_the_run_recommends_is_among_what_is_predicted() -> None:
     assert "no configuration keeps the limits" not in drawn(forecast_report(found), 80)
 
 
+def test_which_limit_keeps_all_from_being_recommended_is_said() -> None:
+    run = calibrated(trials=[trial(config(2), 1400.0)])
+    found = forecast(asked(run), [config(4000)])
+    assert found.pick is None
+    said = " ".join(drawn(forecast_report(found), 80).split())
+    assert "Recommended nothing: num_workers=4000, prefetch_factor=2 does not keep the m" in said
+
+
 def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
     # 8 workers, 44.2 ms a batch of 32 samples
     run = calibrated(trials=[trial(config(8), 5760.0, spread=0.02)])

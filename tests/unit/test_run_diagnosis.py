@@ -9,6 +9,7 @@ from typing import Any
 import builders
 import pytest
 
+from dlprof.errors import UsageError
 from dlprof.integrations.diagnosis import UNTRACED, diagnose_script
 from dlprof.integrations.running import ScriptRun, new_header, usage_from_now
 from dlprof.machine import Snapshot
@@ -554,3 +555,9 @@ def test_of_a_lock_that_workers_share_no_finding_promises_more_of_them() -> None
     assert held.findings[0].code == "lock"
     fixes = [each.fix for each in held.findings if each.fix]
     assert not any("num_workers" in each.dataloader_kwargs for each in fixes)
+
+
+def test_a_script_is_not_run_with_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.5.1")
+    with pytest.raises(UsageError, match=r"needs torch 2\.6 or newer, and .* has 2\.5\.1"):
+        new_header("train.py")

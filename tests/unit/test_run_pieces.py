@@ -556,6 +556,9 @@ def test_each_figure_of_a_screen_says_what_it_is_of() -> None:
     assert "train.py ran 2 min 5 s and waited 48 s of that for data" in text
     assert "The loop over train.py:3 spends 75% of its 1 min 40 s waiting for data" in text
     assert "Speed-up not known; at most 4.00x in this loop, without any wait for data" in text
+    idle = dataclasses.replace(run, watched=(loader("train.py:3", 0.998),))  # no step to speak of
+    text = " ".join(drawn(script_report(idle), 80).split())
+    assert "Speed-up not known Certainty" in text
 
 
 HEADROOM = Headroom(
@@ -645,6 +648,19 @@ def test_what_is_kept_by_a_noisy_figure_is_said_to_be_faster(
     assert _row(tried)[3] == said
     shown = drawn(script_report(watched_run(tried=(tried,))), 200, verbose=True)
     assert f"{result}, {said}" in shown or said == "too noisy"
+
+
+@pytest.mark.parametrize(
+    ("low", "result", "shown"),
+    [(0.94, "kept", "kept: no slower"), (1.02, "kept", "kept"), (0.94, "taken back", "taken back")],
+)
+def test_what_is_kept_without_being_faster_says_so(low: float, result: str, shown: str) -> None:
+    """As deeper queues, which take memory only where they fill."""
+    speedup = Estimate(value=low + 0.03, low=low, high=low + 0.06)
+    tried = dataclasses.replace(TRIED[0], speedup=speedup, result=result)
+    assert _row(tried)[4] == shown
+    page = drawn(script_report(watched_run(tried=(tried,))), 200, verbose=True)
+    assert f"{tried.setting} {shown}, " in page
 
 
 def test_what_loaders_tried_that_tune_themselves_is_in_the_report(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import random
 import statistics
 from pathlib import Path
@@ -243,6 +244,20 @@ def test_the_next_epoch_has_the_workers_that_the_wait_calls_for() -> None:
     assert [each.after for each in control.changes if each.after.workers > 2] == [Setting(9, 16)]
     assert control.changes[-1].kept
     assert control.resting
+
+
+@pytest.mark.parametrize(("epoch", "most"), [(6, Setting(2, 3)), (math.inf, Setting(2, 16))])
+def test_no_queue_is_tried_that_is_deeper_than_an_epoch(epoch: float, most: Setting) -> None:
+    control = Control(START, 16, live=False, changes_workers=False, epoch=epoch)
+    epochs(control, lambda setting, _: 0.08 / setting.workers, 20, windows=6)
+    assert max(each.after for each in control.changes) == most
+
+
+def test_no_more_workers_are_tried_than_an_epoch_has_batches() -> None:
+    control = Control(START, 16, live=False, epoch=6)
+    had = epochs(control, lambda setting, _: 0.08 / setting.workers, 8, windows=6)
+    assert max(had).workers == 6
+    assert {each.ahead for each in had} == {2}
 
 
 @pytest.mark.parametrize("cached_s", [0.01, 0.08])

@@ -298,7 +298,7 @@ def test_a_log_that_cannot_be_called_is_refused_at_once() -> None:
 
 
 def test_what_cannot_be_iterated_is_refused() -> None:
-    with pytest.raises(dlprof.DlprofError, match="a int can't be iterated"):
+    with pytest.raises(dlprof.DlprofError, match="watch: int can't be iterated"):
         dlprof.watch(3)  # type: ignore[arg-type] # likewise
 
 

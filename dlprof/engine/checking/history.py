@@ -23,11 +23,19 @@ from dlprof.gate.baseline import (
     comparable,
     figures_of,
     parse_baseline,
+    shortage,
 )
 from dlprof.gate.plan import make_plan
 from dlprof.gate.verdict import checked_baseline, make_check
 from dlprof.records import Target
-from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared
+from dlprof.records.gate import (
+    BaselineEntry,
+    BaselineKey,
+    BaselineRule,
+    Block,
+    CheckReport,
+    Compared,
+)
 from dlprof.units import counted
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
@@ -85,8 +93,13 @@ def check_baseline(
     began_s, history = clock(), read_baseline(path)
     if not path.exists():
         listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
-    entry, measured = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     rule = BaselineRule(threshold=settings.fail_above, confidence=settings.confidence)
+
+    def built(key: BaselineKey) -> None:  # before the budget is spent: not after it
+        if path.exists() and (why := shortage(history, key, rule)):
+            listener.message(f"{why}; this run can't be judged, only recorded")
+
+    entry, measured = measure_run(settings, listener=listener, cwd=cwd, clock=clock, built=built)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
     runs = counted(len(comparable(history, entry.key)), "comparable run")
     base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
@@ -105,8 +118,9 @@ def measure_run(
     listener: CheckListener,
     cwd: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
+    built: Callable[[BaselineKey], None] = lambda _: None,
 ) -> tuple[BaselineEntry, dict[str, Any]]:
-    """Measure the working directory alone.
+    """Measure the working directory alone; ``built`` is called before it is, with the run's key.
 
     Returns:
         The run as a baseline keeps it; what was measured, when, by what and on what, as fields of
@@ -115,6 +129,7 @@ def measure_run(
     began_s, started_at = clock(), now()
     plan = lone_side(settings, (cwd or Path.cwd()).resolve())
     with open_sides([plan], settings, listener) as sides:
+        built(_key(sides))
         figures = _figures(sides, lambda: clock() - began_s)
     entry = recordable(plan, sides, started_at=started_at, figures=figures)
     return entry, {"change": plan.compared, **sides.provenance(started_at)}
@@ -124,22 +139,26 @@ def recordable(
     plan: SidePlan, sides: Sides, *, started_at: str, figures: Mapping[str, float]
 ) -> BaselineEntry:
     """The change as a baseline keeps it, whatever else was measured beside it."""
+    return BaselineEntry(
+        key=_key(sides),
+        recorded_at=started_at,
+        commit="" if plan.compared.note else plan.compared.commit,
+        figures=dict(figures),
+    )
+
+
+def _key(sides: Sides) -> BaselineKey:
+    """What the change's run can be compared with."""
     built, asked = sides.built["change"], sides.settings.sweep
     # TARGET with its arguments, in one order.
     arguments = (f"{key}={value}" for key, value in sorted(asked.arguments.items()))
-    key = baseline_key(
+    return baseline_key(
         sides.machine,
         target=" ".join((asked.target, *arguments)),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
         data=data_fingerprint(built.target, sides.epochs),
-    )
-    return BaselineEntry(
-        key=key,
-        recorded_at=started_at,
-        commit="" if plan.compared.note else plan.compared.commit,
-        figures=dict(figures),
     )
 
 

@@ -151,7 +151,7 @@ def test_a_line_for_each_training_and_one_sentence_for_none() -> None:
     assert "No training" in "\n".join(_lines(top_report([])))
 
 
-@pytest.mark.parametrize("width", [68, 80, 120])
+@pytest.mark.parametrize("width", [60, 68, 80, 120])
 def test_what_is_found_goes_on_below_where_the_screen_ends(width: int) -> None:
     found = _found("io")
     training = dataclasses.replace(found.seen.training, command=("python", "a" * 40 + ".py"))

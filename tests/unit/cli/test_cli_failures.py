@@ -87,7 +87,8 @@ def test_from_python_too() -> None:
         # No command has what is gone, nor is it what was meant.
         (["recommend", "--method", "maxplus"], "'--method'.\n  See dlprof recommend --help."),
         (["sweep", "--bugdet", "1m"], "'--bugdet'. Did you mean '--budget'?\n"),
-        (["sweep", "--max-rm", "1"], "(Did you mean one of: '--max-ram', '--max-shm'?)\n"),
+        (["sweep", "--max-rm", "1"], "'--max-rm'. Did you mean '--max-ram'?\n"),
+        (["sweep", "--max-mem", "1"], "(Did you mean one of: '--max-ram', '--max-shm'?)\n"),
         # Nothing but the dashes is alike.
         (["predict", "--set", "1"], "'--set'.\n  See dlprof predict --help."),
         (["check", "--step-time", "1ms"], "dlprof sweep and dlprof recommend have it."),

@@ -72,6 +72,25 @@ def test_a_baseline_that_is_not_there_is_reported_before_anything_is_measured(
     assert check.base.note == "there is no such file"
 
 
+def test_too_few_comparable_runs_are_reported_before_anything_is_measured(
+    opened: Opened, baseline: Path, tmp_path: Path
+) -> None:
+    recorded(baseline, opened, tmp_path, runs=4)
+    heard: list[tuple[str, float]] = []
+    listener = Listener()
+    listener.message = lambda text: heard.append((text, opened.clock()))  # type: ignore[method-assign]
+    began_s = opened.clock()
+    check = check_baseline(
+        settings(), baseline, listener=listener, cwd=tmp_path, clock=opened.clock
+    )
+    why = "4 comparable runs stored, 5 are needed"
+    assert heard[0] == (f"{why}; this run can't be judged, only recorded", began_s)
+    assert why in check.target.verdict.explanation
+    recorded(baseline, opened, tmp_path, runs=5)
+    check_baseline(settings(), baseline, listener=listener, cwd=tmp_path, clock=opened.clock)
+    assert not heard[1:]
+
+
 def test_a_short_budget_gives_few_blocks_but_some(opened: Opened, tmp_path: Path) -> None:
     began_s = opened.clock()
     run, _ = measure_run(settings(0.5), listener=Listener(), cwd=tmp_path, clock=opened.clock)

@@ -145,3 +145,18 @@ def test_the_working_directory_is_named_by_its_path(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir("/sys")
     with pytest.raises(FileError, match="/sys"):
         check_folder(Path())
+
+
+@posix
+def test_a_place_too_long_for_the_sockets_of_workers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader with workers would wait for its first batch for ever."""
+    monkeypatch.delattr("multiprocessing.util._get_base_temp_dir", raising=False)
+    place = tmp_path / ("x" * 80)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with pytest.raises(FileError, match="too long for the sockets") as raised, work_directory():
+        pass
+    assert raised.value.hint == "Set TMPDIR to a shorter path."
+    assert list(place.iterdir()) == []

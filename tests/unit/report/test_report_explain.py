@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import typing
 from email.message import Message
 
@@ -14,7 +15,7 @@ from dlprof.cli.entry import run
 from dlprof.errors import UsageError
 from dlprof.records import FindingCode
 from dlprof.report import explain
-from dlprof.report.explain import explained_codes, page_of
+from dlprof.report.explain import explained_codes, folded, page_of
 from dlprof.report.export.formats import render_html, run_report
 from dlprof.report.markdown import to_markdown
 
@@ -54,20 +55,33 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert [each["code"] for each in codes] == listed
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("code", explained_codes())
+def test_a_terminal_shows_a_page_with_no_word_cut(code: str, width: int) -> None:
+    page, shown = page_of(code), folded(page_of(code), width)
+    assert shown.split() == page.split()
+    fence = re.compile(r"^```.*?^```$|^\|.*?$", re.MULTILINE | re.DOTALL)
+    assert fence.findall(shown) == fence.findall(page)
+    prose = fence.sub("", shown).splitlines()
+    assert all(len(line) <= width or " " not in line.strip() for line in prose)
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
         ("fetchio", "Did you mean fetch.io?"),
         ("Fetch.IO", "Did you mean fetch.io?"),
         ("too_few", "Did you mean too_few_workers?"),
+        ("fetch", "Did you mean fetch.cpu or fetch.io?"),
+        ("bogus", "dlprof explain lists all codes."),
         ("zzz", "dlprof explain lists all codes."),
-        ("../explain/fetch.io", "fetch.io"),
+        ("../explain/fetch.io", "dlprof explain lists all codes."),
     ],
 )
 def test_a_code_that_is_none_gets_a_suggestion(code: str, hint: str) -> None:
     with pytest.raises(UsageError, match="is not the code of a finding") as caught:
         page_of(code)
-    assert hint in caught.value.hint
+    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,10 @@ def test_the_final_screen(width: int) -> None:
 def test_the_whole_of_it(width: int) -> None:
     text = drawn(sweep_report(example_run()), width, verbose=True)
     check_golden(f"sweep-verbose-{width}.txt", text)
-    assert text.endswith(drawn(sweep_report(example_run()), width))
+    answer, _, _ = drawn(sweep_report(example_run()), width).partition("  Full report")
+    assert answer in text
+    assert text.endswith("  As a page:\n  dlprof report images.dlprof.jsonl -o report.html\n")
+    assert "report images.dlprof.jsonl -v" not in text  # which is what was asked for
 
 
 def test_the_final_screen_where_only_ascii_can_be_written() -> None:

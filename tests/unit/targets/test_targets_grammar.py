@@ -63,6 +63,7 @@ def test_module_and_file_targets(text: str, kind: str, source: str, attr: str) -
         ("pkg.data:", "names no attribute"),
         (":make", "names no attribute"),
         ("data.py", "does not say what to take"),
+        ("data.py:", "does not say what to take"),
         ("C:\\x\\y.py", "does not say what to take"),
         ("data:2make", "not the name of an attribute"),
         ("dir/data.txt:make", "does not end with .py"),

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from dlprof.errors import TargetError
+from dlprof.errors import UsageError
 from dlprof.records import Config, DatasetWeight
 from dlprof.targets import weighing
 from dlprof.targets.build import build_from_object
@@ -57,8 +57,8 @@ def test_a_torch_that_is_too_old_is_named_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Installers may put an older one beside dlprof, with no more than a warning."""
-    monkeypatch.delattr(torch, "accelerator")  # which 2.6 brought
-    with pytest.raises(TargetError, match=r"needs torch 2\.6 or newer, and") as raised:
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
+    with pytest.raises(UsageError, match=r"needs torch 2\.6 or newer, and") as raised:
         child.build(BuildRequest(target=parse_target("images")))
     assert raised.value.hint == "pip install 'torch>=2.6'"
 

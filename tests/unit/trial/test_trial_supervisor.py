@@ -196,6 +196,16 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
     assert "--step-time" not in trial.failure.hint
 
 
+def test_a_trial_that_stood_still_to_its_end_is_said_to(tmp_path: Path) -> None:
+    """A --timeout that is shorter than the silence that is waited for hides no hang."""
+    bench = Supervised(tmp_path, WHOLE[:2], on_kill=[exited(-9)])
+    limits = dataclasses.replace(bench.supervisor.limits, wall_s=15.0, stall_s=15.0)
+    bench.supervisor.limits = limits
+    failure = bench.run().failure
+    assert failure is not None
+    assert failure.message.startswith("No batch came for 1"), failure.message
+
+
 def test_steps_that_are_too_long_for_a_trial_are_to_blame_for_its_end(tmp_path: Path) -> None:
     """``--step-time 12`` is 12 s."""
     slow = dataclasses.replace(REQUEST, step_s=12.0)
