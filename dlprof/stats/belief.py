@@ -729,11 +729,11 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_uneven(_as_others_are(observations), expected)
     groups = _groups(observations, expected)
-    found = _likeliest(observations, groups, expected)
+    found = _Fit(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
         return found.belief()
     bounded, shown = plateau
-    other = _likeliest(observations, groups, bounded)
+    other = _Fit(observations, groups, bounded)
     # How much likelier the first is, as a logarithm.
     over = max(other.cost - found.cost, -math.inf if shown else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
@@ -741,20 +741,11 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     return one.belief().unless(two.belief(), against / (1 + against))
 
 
-def _likeliest(
-    observations: Sequence[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates
-) -> _Fit:
-    fits = (_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True))
-    return min(fits, key=operator.attrgetter("cost"))
-
-
 class _Fit:
     """The weighted least squares, weights by iteration.
 
-    Whether all predictions are off together, or each by itself, may explain what was measured
-    alike: the rounds end at either, by where they begin. ``cost`` is the negative logarithm of how
-    likely all of it is where they ended, but for a constant, if predictions are as sure as they
-    claim.
+    ``cost`` is the negative logarithm of how likely all of it is where the rounds ended, but for a
+    constant, if predictions are as sure as they claim.
     """
 
     def __init__(
@@ -762,8 +753,6 @@ class _Fit:
         observations: Sequence[ObservedRate],
         groups: Mapping[str, str],
         expected: ExpectedRates,
-        *,
-        wide_level: bool,
     ) -> None:
         self._groups = groups
         self._predicted: dict[str, _Predicted] = {}
@@ -780,12 +769,13 @@ class _Fit:
         # Of how far off predictions may be, in the first round: from a narrow one the
         # rounds may end where a few trials that agree are all taken for disturbed.
         self._known_sd = max(self._claimed, 1.0)
-        wider = self._known_sd / self._claimed if wide_level else 1.0
         self._seen = observations
         # What others take on a crowded machine the model knows hardly better than the trials do.
         least = min((o.log_sd for o in observations), default=0.0)
         self._level_sd = max(_LEVEL_LOG_SD, least / 2)
-        self._common_sd = dict.fromkeys((_LEVEL, _APART), wider * self._level_sd)
+        # Wide at first, too: that all are off together may explain what each by itself does.
+        first_sd = self._level_sd * self._known_sd / self._claimed
+        self._common_sd = dict.fromkeys((_LEVEL, _APART), first_sd)
         blocks = sorted({o.block for o in observations})
         # Neighboring blocks are merged beyond this many, so that long runs stay quick to judge.
         merged = max(1, math.ceil(len(blocks) / 32))
