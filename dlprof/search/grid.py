@@ -48,8 +48,7 @@ class GridSearch:
     The first block holds every configuration of the plan, but for the least important ones where
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
-    measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
-    costs more than one of the choice: many workers take their time to start. What a gain is shown
+    measured, too; it ends when none could be better by more than ``NEAR``. What a gain is shown
     over, the user's own settings and PyTorch's default, is measured again where others disturbed
     its only trial, or all else says that it gave far too little, or a second one contradicts it.
     Where the user asks for a number of repeats, every block holds all that may be the best. Within
@@ -189,11 +188,7 @@ class GridSearch:
             close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share or c in unclear]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        # What costs more than the choice has to promise as much, as a share of all that may come.
-        pick_s = max(costs.expected_s(pick), 1e-3)
-        most_s = pick_s * (1 + _RIVALS) * self.plan.max_repeats
-        worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
-        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
+        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > share]
         if short <= NEAR_LOG or not rivals:
             early, open_ = block < self.plan.min_repeats, room is None or room.most > NEAR_LOG
             once = open_ and belief.blocks[pick.key] < self.plan.min_repeats

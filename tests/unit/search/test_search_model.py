@@ -411,30 +411,6 @@ def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> Non
     assert end == "decided"
 
 
-def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
-    """Sixteen workers may be better, but hardly, and take a third of the budget to start."""
-    predicted = {NONE: 30.0, TWO: 100.0, THREE: 101.0, FOUR: 102.0, SIXTEEN: 90.0}
-    shown = ExpectedRates(
-        log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
-        log_sd=RELATIVE_ERROR,
-        families={each.key: each.num_workers for each in predicted},
-    )
-    race = final_plan(led(), (NONE, TWO, FOUR))
-    search = GridSearch(plan=race, expected=shown, cells=tuple(predicted))
-    for start_s, looked_at in ((0.0, True), (1.0, False)):
-        history, left_s = list[Trial](), 50.0
-        while isinstance(found := search.propose(history, remaining_s=left_s), Proposal):
-            wall_s = 1.4 + start_s * found.config.num_workers
-            rate, block = predicted[found.config], found.repetition
-            history.append(
-                trial(found.config, rate, repetition=block, usage=WAITING, wall_s=wall_s)
-            )
-            left_s -= wall_s
-        assert {NONE, TWO} <= {each.config for each in history}
-        assert (SIXTEEN in {each.config for each in history}) == looked_at
-        assert left_s >= 0
-
-
 def test_explained_trials_are_no_part_of_a_race() -> None:
     search = GridSearch(plan=final_plan(led(), (config(0), config(2))))
     found = search.propose([explained(config(0)), explained(config(2))])
