@@ -125,10 +125,6 @@ _DRAWS, _JOINT = 1000, 200
 """From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %. And of
 how many configurations, the likeliest, at most, so that thousands are judged within a second."""
 
-_APART_LOG = math.log(1.8)
-"""Between trials of one configuration, more than a core's speed explains, which changes by as
-much (``benchmarks/core_speed.py``). Of two that are twice apart 1.97 is left beside drift."""
-
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
 
@@ -828,7 +824,7 @@ class _Fit:
         sure[_NOISE] = math.copysign(max(0.0, noise), found[_NOISE])
         for group, level in levels.items():
             unlike = min((self._seen[n].unlike_sd for n in self._by_group[group]), default=0.0)
-            least = max(self._scatter(group, found), unlike**2)
+            least = unlike**2
             if numbers := self._by_group[group]:
                 # An interval holds what its own trials gave, though all else outvotes few of them.
                 weights = [self._weights[n] for n in numbers]
@@ -864,26 +860,6 @@ class _Fit:
             self._seen[n].log_rate - math.fsum([found[i] * a for i, a in self._rows[n].items()])
             for n in numbers
         ]
-
-    def _scatter(self, group: str, found: Sequence[float]) -> float:
-        """Variance of the mean of a group's trials where these are ``_APART_LOG`` apart.
-
-        Undisturbed ones, and 0 for others: neither drift nor a core's speed explains that, nor
-        three times what two of their sort differ by. There are two states then, as with a page
-        cache that fills, and which of them is the usual one isn't for the majority of two or three
-        to say. One of more is outvoted.
-        """
-        quiet = [n for n in self._by_group[group] if not self._seen[n].noisy]
-        sds = [self._seen[n].log_sd for n in quiet]
-        own = sorted(zip(self._own(quiet, found), sds, strict=True))
-        if len(own) > 3:
-            middle = statistics.median(log for log, _ in own)
-            own.remove(max(own, key=lambda each: abs(each[0] - middle)))
-        if len(own) < 2:
-            return 0.0
-        (low, low_sd), *_, (high, high_sd) = own
-        apart = high - low > max(_APART_LOG, 3 * math.hypot(low_sd, high_sd))
-        return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
         """What was predicted of a group: its log rate, its part of the common, its precision."""

@@ -742,19 +742,6 @@ def test_of_cores_that_give_less_more_workers_are_believed_to_get_as_much() -> N
     assert rate["w1"] < 0.65 * rate["w2"]
 
 
-def test_trials_of_one_configuration_that_lie_far_apart_leave_its_rate_open() -> None:
-    """The page cache fills: how the others compare with it, so few trials can't say."""
-    others: Table = {"b": [310, 305, 312], "c": [300, 302, 306]}
-    for own in ([30, 300, 300], [30, 300], [40, 110, 300], [150, 300]):
-        for model in (None, expected(a=305, b=305, c=305)):
-            belief = believe(seen({"a": [*own], **others}, 0.03), model)
-            assert belief.ratio("b", "a").is_wide
-    often = believe(seen({"a": [30, 300, 302, 298, 301], "b": [310] * 5, "c": [300] * 5}, 0.03))
-    assert not often.ratio("b", "a").is_wide  # once of many times
-    all_ = believe(seen({"a": [30, 300, 310], "b": [31, 305, 312], "c": [30, 302, 306]}, 0.03))
-    assert not all_.ratio("b", "a").is_wide  # nor is it the configuration's own
-
-
 @pytest.mark.parametrize(("others", "less"), [(1.0, True), (0.1, False)])
 def test_a_lone_trial_far_below_all_else_is_known_no_better_than_that(
     others: float, *, less: bool
