@@ -70,8 +70,7 @@ ADJUSTED_LOG_SD = 0.05
 """What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
 
 NOISY_LOG_SD = 0.30
-"""For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
-measured, half of the logarithm of what it left."""
+"""For trials marked noisy: beside a neighbor that took half of the cores the CV was 34 %."""
 
 _UNSEEN = 0.05
 """Of a disturbed trial: others that took less than 5 % of the cores are not what disturbed it."""
@@ -185,6 +184,7 @@ def observe(
     wait = trial.wait_fraction if wait is None else wait
     share = _cpu_share(trial, wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
+    computing = NOISY_LOG_SD if trial.noisy else computing
     node, log_left, log_wanted, others_wanted = trial.node_usage, None, 0.0, None
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
@@ -196,11 +196,6 @@ def observe(
         if (runnable := _runnable(usage)) is None:
             runnable = max(1, trial.config.num_workers) * _cpu_share(trial, None)
         log_wanted = min(0.0, math.log(ranks * max(runnable, 0.01) / (left + others)))
-    if trial.noisy:
-        # Half of what the cores that others took would have added. Where the kernel shares them
-        # between groups, one alone takes half of them: who takes more are many, and so steadier.
-        half = -(log_left or 0.0) / 2 if node.fair_cpu_cores is None else 0.0
-        computing = max(NOISY_LOG_SD, half)
     between = math.hypot(WAITING_LOG_SD, share * computing)
     steady = math.hypot(WAITING_LOG_SD, share * min(computing, COMPUTING_LOG_SD))
     # Of few blocks the normal quantiles of ``Estimate.log_sd`` make more than their standard error,
