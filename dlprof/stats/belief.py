@@ -761,11 +761,8 @@ class _Fit:
         # rounds may end where a few trials that agree are all taken for disturbed.
         self._known_sd = max(self._claimed, 1.0)
         self._seen = observations
-        # What others take on a crowded machine the model knows hardly better than the trials do.
-        least = min((o.log_sd for o in observations), default=0.0)
-        self._level_sd = max(_LEVEL_LOG_SD, least / 2)
         # Wide at first, too: that all are off together may explain what each by itself does.
-        first_sd = self._level_sd * self._known_sd / self._claimed
+        first_sd = _LEVEL_LOG_SD * self._known_sd / self._claimed
         self._common_sd = dict.fromkeys((_LEVEL, _APART), first_sd)
         blocks = sorted({o.block for o in observations})
         # Neighboring blocks are merged beyond this many, so that long runs stay quick to judge.
@@ -1026,12 +1023,12 @@ class _Fit:
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / self._df if free else 1.0
         for place in self._common_sd:
-            square = (found[place] / self._level_sd) ** 2
+            square = (found[place] / _LEVEL_LOG_SD) ** 2
             costs.append(_surprise(square, TAIL_DF))
-            self._common_sd[place] = self._level_sd / math.sqrt(_trust(square))
+            self._common_sd[place] = _LEVEL_LOG_SD / math.sqrt(_trust(square))
         stated = _MODEL_TAIL_DF * self._claimed**2
         # A calibration that is off by far more than any was knows no better how they differ.
-        missed += (self._claimed * found[_LEVEL] / self._level_sd) ** 2
+        missed += (self._claimed * found[_LEVEL] / _LEVEL_LOG_SD) ** 2
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((stated + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
