@@ -390,8 +390,14 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     # Those that were only predicted end as those that were seen to: what a model has of it would
     # make a difference between two whose epochs end alike.
     whole = {trial.config for trial in trials if trial.whole_epochs}
-    timed = {c: gap for c, gap in ended.items() if c not in whole and c.turnover_group in turns}
-    alike = {config.turnover_group: gap for config, gap in timed.items()}
+    timed: dict[Config, list[Gap]] = {}
+    for config, gap in ended.items():
+        if config not in whole and config.turnover_group in turns:
+            timed.setdefault(config.turnover_group, []).append(gap)
+    alike = {
+        group: Gap(statistics.fmean(g.value for g in some), max(g.error for g in some), math.inf)
+        for group, some in timed.items()
+    }
     predicted = () if run.prediction is None else (cell.config for cell in run.prediction.cells)
     epochs |= {
         config.key: alike[config.turnover_group]

@@ -32,7 +32,7 @@ from dlprof.advise.choice import (
     predictions,
     speeds_of,
 )
-from dlprof.advise.reasons import Agreement, agreement, certify, judge
+from dlprof.advise.reasons import Agreement, agreement, certify, cores_limit, judge
 from dlprof.advise.recommend import kept_answer
 from dlprof.advise.scaling import scales
 from dlprof.advise.situation import Situation
@@ -253,9 +253,7 @@ def forecast(
     rows = [
         ForecastRow(
             config=each.config,
-            prediction=dataclasses.replace(model, bound="main")
-            if situation.profiled_main and each.measured and each.config.num_workers
-            else model,
+            prediction=dataclasses.replace(model, bound=_bound_of(each, model, situation)),
             samples_per_s=model.samples_per_s and speeds.rate(each.key),
             measured=Measured(
                 samples_per_s=speeds.rate(each.key),
@@ -326,6 +324,16 @@ def forecast(
             if any(getattr(row.prediction, name) is None for row in rows)
         },
     )
+
+
+def _bound_of(candidate: Candidate, model: Prediction, situation: Situation) -> str:
+    """What limits it by the model, but where its own trials show another; empty if none knows."""
+    if candidate.measured and situation.profiled_main and candidate.config.num_workers:
+        return "main"
+    lacks = (
+        model.bound != "cores" or not candidate.measured or cores_limit(situation.run, candidate)
+    )
+    return model.bound if lacks else ""
 
 
 def _resources(

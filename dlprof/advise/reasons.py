@@ -443,31 +443,37 @@ def _undecided(choice: Choice) -> Iterator[Reason]:
 
 
 def _cores(choice: Choice) -> Iterator[Reason]:
-    """Whether cores are what limits the rate: it used what neighbours left it, and wanted more."""
-    usages = [each.usage for each in choice.pick.trials if choice.pick.measured]
+    """That cores are what limits the rate, where one thread of it doesn't whatever others left."""
+    found = cores_limit(choice.situation.run, choice.pick)
+    if found is not None and not any(_main_limits(choice)):
+        yield found
+
+
+def cores_limit(run: Run, candidate: Candidate) -> Reason | None:
+    """That its trials used what neighbours left it, and wanted more cores; ``None`` if not."""
+    usages = [each.usage for each in candidate.trials if candidate.measured]
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    there = choice.situation.run.header
-    evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
+    evidence = {"trials": candidate.trial_ids, "own_cpu_cores": own}
     evidence |= {"available_cpu_cores": available}
-    if own is None or available is None or any(_main_limits(choice)):
-        return  # one thread of it wanted a core, whatever others left to the rest
-    share, cores = typical(each.fair_cpu_cores for each in seen), there.machine.usable_cores
-    shared = share is not None and share <= (1 - at.SHARED) * cores / there.launched
+    if own is None or available is None:
+        return None
+    share, cores = typical(each.fair_cpu_cores for each in seen), run.header.machine.usable_cores
+    shared = share is not None and share <= (1 - at.SHARED) * cores / run.header.launched
     wanted = own / max(0.01, 1 - (waited or 0.0))  # by threads that always got a core at once
     if share and shared and (waited or 0.0) > at.STARVED and at.USED_UP * wanted >= share:
         claim = f"Cores are the limit: {_shared_cores(cores, share)} (it used {own:.1f})"
-        yield Reason(claim=claim, evidence={**evidence, "fair_cpu_cores": share})
-        return
-    if own < max(0.5, at.USED_UP * available):
-        return  # below half a core it is a loader that waits, on a machine that neighbours fill
+        return Reason(claim=claim, evidence={**evidence, "fair_cpu_cores": share})
     # Of several ranks one's share is as much of its share of the machine that was measured.
-    whole_machine = own * there.launched >= at.USED_UP * cores
-    if waited is None or waited > at.STARVED or whole_machine:
-        claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
-        yield Reason(claim=claim, evidence=evidence)
+    whole_machine = own * run.header.launched >= at.USED_UP * cores
+    wants = waited is None or waited > at.STARVED or whole_machine
+    # Below half a core it is a loader that waits, on a machine that neighbours fill.
+    if own < max(0.5, at.USED_UP * available) or not wants:
+        return None
+    claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
+    return Reason(claim=claim, evidence=evidence)
 
 
 def _shared_cores(cores: float, share: float) -> str:

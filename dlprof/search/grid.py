@@ -48,10 +48,9 @@ class GridSearch:
     The first block holds every configuration of the plan, but for the least important ones where
     trials cost more than was planned. A later one holds what would be chosen by then, and those
     that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
-    measured, too; it ends when none could be better by more than ``NEAR``, as likely as its trial
-    costs more than one of the choice: many workers take their time to start. What a gain is shown
+    measured, too; it ends when none could be better by more than ``NEAR``. What a gain is shown
     over, the user's own settings and PyTorch's default, is measured again where others disturbed
-    its only trial, or all else says that it gave far too little, or a second one contradicts it.
+    its only trial, or all else says that it gave far too little.
     Where the user asks for a number of repeats, every block holds all that may be the best. Within
     a block the order is random, but in the first one by a model, where its best comes first and few
     workers before many, and where time may not suffice: there the most important come first, and in
@@ -181,23 +180,19 @@ class GridSearch:
         share = (1 - PROBABILITY) / max(1, len(others))
         # What the gain is shown over, again where one disturbed trial would decide it alone.
         shown = {self.plan.present, Config(batch_size=pick.batch_size)}
-        few = (c for c in seen if c in shown and belief.blocks[c.key] < self.plan.planned_repeats)
-        less = [c for c in few if c in gaps and gaps[c].value < -NEAR_LOG]
+        once = (c for c in seen if c in shown and c in gaps and belief.blocks[c.key] == 1)
+        less = [c for c in once if gaps[c].value < -NEAR_LOG]
         unclear = [c for c in less if self._is_disturbed(c, earlier, belief, gaps[c])]
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
             close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share or c in unclear]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        # What costs more than the choice has to promise as much, as a share of all that may come.
-        pick_s = max(costs.expected_s(pick), 1e-3)
-        most_s = pick_s * (1 + _RIVALS) * self.plan.max_repeats
-        worth = {c: max(share, (cost_s[c] - pick_s) / most_s) for c in others}
-        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > worth[c]]
+        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > share]
         if short <= NEAR_LOG or not rivals:
             early, open_ = block < self.plan.min_repeats, room is None or room.most > NEAR_LOG
-            once = open_ and belief.blocks[pick.key] < self.plan.min_repeats
-            rivals = [c for c in ahead if padded and (early or (once and belief.blocks[c.key]))]
+            few = open_ and belief.blocks[pick.key] < self.plan.min_repeats
+            rivals = [c for c in ahead if padded and (early or (few and belief.blocks[c.key]))]
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.
@@ -214,13 +209,12 @@ class GridSearch:
     ) -> bool:
         """Whether what was measured of one rests on a disturbed trial, by what all else says.
 
-        Others disturbed its only one, or its trials contradict each other, and its gap to the
-        choice is open by more than a factor of two; or the model and all other trials have it
-        faster than its only one, which say little where these prove the model wrong.
+        Others disturbed its only one, and its gap to the choice is open by more than a factor of
+        two; or the model and all other trials have it faster, which say little where these prove
+        the model wrong.
         """
-        wide, own = gap.factor().is_wide, [t for t in earlier if t.config == config]
-        if belief.blocks[config.key] > 1 or (wide and any(each.noisy for each in own)):
-            return wide
+        if gap.factor().is_wide and any(t.noisy for t in earlier if t.config == config):
+            return True
         rest = self._judge([trial for trial in earlier if trial.config != config])
         return rest is not None and belief.too_little(config.key, rest) > 0
 

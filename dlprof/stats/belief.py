@@ -70,8 +70,7 @@ ADJUSTED_LOG_SD = 0.05
 """What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
 
 NOISY_LOG_SD = 0.30
-"""For trials marked noisy, at least: beside a neighbor that took half of the cores a CV of 34 % was
-measured, half of the logarithm of what it left."""
+"""For trials marked noisy: beside a neighbor that took half of the cores the CV was 34 %."""
 
 _UNSEEN = 0.05
 """Of a disturbed trial: others that took less than 5 % of the cores are not what disturbed it."""
@@ -124,10 +123,6 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 _DRAWS, _JOINT = 1000, 200
 """From a belief, for a certificate: by their luck the 5 % that are left are 4.3 to 5.7 %. And of
 how many configurations, the likeliest, at most, so that thousands are judged within a second."""
-
-_APART_LOG = math.log(1.8)
-"""Between trials of one configuration, more than a core's speed explains, which changes by as
-much (``benchmarks/core_speed.py``). Of two that are twice apart 1.97 is left beside drift."""
 
 _LEVEL, _APART, _SPEED, _NOISE, _BLOCKS = range(5)
 
@@ -189,6 +184,7 @@ def observe(
     wait = trial.wait_fraction if wait is None else wait
     share = _cpu_share(trial, wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
+    computing = NOISY_LOG_SD if trial.noisy else computing
     node, log_left, log_wanted, others_wanted = trial.node_usage, None, 0.0, None
     if node.available_cpu_cores:  # a trial had what it used: of 0 cores none were looked at in time
         others, left = node.taken_cores(usable_cores), max(node.available_cpu_cores, 0.01)
@@ -200,11 +196,6 @@ def observe(
         if (runnable := _runnable(usage)) is None:
             runnable = max(1, trial.config.num_workers) * _cpu_share(trial, None)
         log_wanted = min(0.0, math.log(ranks * max(runnable, 0.01) / (left + others)))
-    if trial.noisy:
-        # Half of what the cores that others took would have added. Where the kernel shares them
-        # between groups, one alone takes half of them: who takes more are many, and so steadier.
-        half = -(log_left or 0.0) / 2 if node.fair_cpu_cores is None else 0.0
-        computing = max(NOISY_LOG_SD, half)
     between = math.hypot(WAITING_LOG_SD, share * computing)
     steady = math.hypot(WAITING_LOG_SD, share * min(computing, COMPUTING_LOG_SD))
     # Of few blocks the normal quantiles of ``Estimate.log_sd`` make more than their standard error,
@@ -729,11 +720,11 @@ def believe(observations: Sequence[ObservedRate], expected: ExpectedRates | None
 def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> Belief:
     observations = _as_uneven(_as_others_are(observations), expected)
     groups = _groups(observations, expected)
-    found = _likeliest(observations, groups, expected)
+    found = _Fit(observations, groups, expected)
     if (plateau := _bounded(observations, expected)) is None:
         return found.belief()
     bounded, shown = plateau
-    other = _likeliest(observations, groups, bounded)
+    other = _Fit(observations, groups, bounded)
     # How much likelier the first is, as a logarithm.
     over = max(other.cost - found.cost, -math.inf if shown else 0.0) + math.log(_PLATEAU_ODDS)
     one, two = (found, other) if over >= 0 else (other, found)
@@ -741,20 +732,11 @@ def _believed(observations: Sequence[ObservedRate], expected: ExpectedRates) -> 
     return one.belief().unless(two.belief(), against / (1 + against))
 
 
-def _likeliest(
-    observations: Sequence[ObservedRate], groups: Mapping[str, str], expected: ExpectedRates
-) -> _Fit:
-    fits = (_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True))
-    return min(fits, key=operator.attrgetter("cost"))
-
-
 class _Fit:
     """The weighted least squares, weights by iteration.
 
-    Whether all predictions are off together, or each by itself, may explain what was measured
-    alike: the rounds end at either, by where they begin. ``cost`` is the negative logarithm of how
-    likely all of it is where they ended, but for a constant, if predictions are as sure as they
-    claim.
+    ``cost`` is the negative logarithm of how likely all of it is where the rounds ended, but for a
+    constant, if predictions are as sure as they claim.
     """
 
     def __init__(
@@ -762,8 +744,6 @@ class _Fit:
         observations: Sequence[ObservedRate],
         groups: Mapping[str, str],
         expected: ExpectedRates,
-        *,
-        wide_level: bool,
     ) -> None:
         self._groups = groups
         self._predicted: dict[str, _Predicted] = {}
@@ -780,12 +760,10 @@ class _Fit:
         # Of how far off predictions may be, in the first round: from a narrow one the
         # rounds may end where a few trials that agree are all taken for disturbed.
         self._known_sd = max(self._claimed, 1.0)
-        wider = self._known_sd / self._claimed if wide_level else 1.0
         self._seen = observations
-        # What others take on a crowded machine the model knows hardly better than the trials do.
-        least = min((o.log_sd for o in observations), default=0.0)
-        self._level_sd = max(_LEVEL_LOG_SD, least / 2)
-        self._common_sd = dict.fromkeys((_LEVEL, _APART), wider * self._level_sd)
+        # Wide at first, too: that all are off together may explain what each by itself does.
+        first_sd = _LEVEL_LOG_SD * self._known_sd / self._claimed
+        self._common_sd = dict.fromkeys((_LEVEL, _APART), first_sd)
         blocks = sorted({o.block for o in observations})
         # Neighboring blocks are merged beyond this many, so that long runs stay quick to judge.
         merged = max(1, math.ceil(len(blocks) / 32))
@@ -838,7 +816,7 @@ class _Fit:
         sure[_NOISE] = math.copysign(max(0.0, noise), found[_NOISE])
         for group, level in levels.items():
             unlike = min((self._seen[n].unlike_sd for n in self._by_group[group]), default=0.0)
-            least = max(self._scatter(group, found), unlike**2)
+            least = unlike**2
             if numbers := self._by_group[group]:
                 # An interval holds what its own trials gave, though all else outvotes few of them.
                 weights = [self._weights[n] for n in numbers]
@@ -874,26 +852,6 @@ class _Fit:
             self._seen[n].log_rate - math.fsum([found[i] * a for i, a in self._rows[n].items()])
             for n in numbers
         ]
-
-    def _scatter(self, group: str, found: Sequence[float]) -> float:
-        """Variance of the mean of a group's trials where these are ``_APART_LOG`` apart.
-
-        Undisturbed ones, and 0 for others: neither drift nor a core's speed explains that, nor
-        three times what two of their sort differ by. There are two states then, as with a page
-        cache that fills, and which of them is the usual one isn't for the majority of two or three
-        to say. One of more is outvoted.
-        """
-        quiet = [n for n in self._by_group[group] if not self._seen[n].noisy]
-        sds = [self._seen[n].log_sd for n in quiet]
-        own = sorted(zip(self._own(quiet, found), sds, strict=True))
-        if len(own) > 3:
-            middle = statistics.median(log for log, _ in own)
-            own.remove(max(own, key=lambda each: abs(each[0] - middle)))
-        if len(own) < 2:
-            return 0.0
-        (low, low_sd), *_, (high, high_sd) = own
-        apart = high - low > max(_APART_LOG, 3 * math.hypot(low_sd, high_sd))
-        return statistics.variance(log for log, _ in own) / len(own) if apart else 0.0
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
         """What was predicted of a group: its log rate, its part of the common, its precision."""
@@ -1065,12 +1023,12 @@ class _Fit:
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / self._df if free else 1.0
         for place in self._common_sd:
-            square = (found[place] / self._level_sd) ** 2
+            square = (found[place] / _LEVEL_LOG_SD) ** 2
             costs.append(_surprise(square, TAIL_DF))
-            self._common_sd[place] = self._level_sd / math.sqrt(_trust(square))
+            self._common_sd[place] = _LEVEL_LOG_SD / math.sqrt(_trust(square))
         stated = _MODEL_TAIL_DF * self._claimed**2
         # A calibration that is off by far more than any was knows no better how they differ.
-        missed += (self._claimed * found[_LEVEL] / self._level_sd) ** 2
+        missed += (self._claimed * found[_LEVEL] / _LEVEL_LOG_SD) ** 2
         self._predicted_df = _MODEL_TAIL_DF + shown
         self._known_sd = math.sqrt((stated + missed) / (_MODEL_TAIL_DF + shown))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))

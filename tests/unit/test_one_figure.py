@@ -206,6 +206,21 @@ def test_epochs_of_what_was_only_predicted_end_as_those_that_were_timed() -> Non
     assert speeds.epochs[own.key].value < -0.05
 
 
+def test_of_several_that_were_timed_none_counts_for_its_place_among_the_trials() -> None:
+    one, other, deeper = config(4), config(4, 8), config(4, 4)
+    rates = {one: [880, 905], other: [1340, 1350]}
+    short = target(length=3200, batches_per_epoch=100)
+    ends = set[float]()
+    for order in (rates, dict(reversed(rates.items()))):
+        trials = blocks(order, epoch_turnover_s=0.5)
+        made = calibrated(trials=trials, target=short, plan=plan(order, cells=(*order, deeper)))
+        situation = Situation.of(dataclasses.replace(made, prediction=sweep_prediction(made)))
+        epochs = speeds_of(situation).epochs
+        ends.add(round(epochs[deeper.key].value, 9))
+        assert epochs[other.key].value < epochs[deeper.key].value < epochs[one.key].value
+    assert len(ends) == 1
+
+
 def test_what_does_not_keep_the_limits_of_memory_is_no_rival(run: Run) -> None:
     free, bound = (
         recommend(run, each).certificate

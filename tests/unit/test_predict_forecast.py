@@ -90,6 +90,17 @@ def test_the_pick_is_never_worse_than_the_default(
     assert all(is_fed(picked) and not is_fed(row) for row in near)
 
 
+def test_cores_are_no_bottleneck_of_what_left_them_idle() -> None:
+    """At a lock, say: the model has all eight cores busy, and its trials used one of them."""
+    for own, bound in ((1.0, ""), (7.9, "cores")):
+        usage = Usage(own_cpu_cores=own, available_cpu_cores=8.0, run_queue_wait_fraction=0.2)
+        trials = blocks({config(16): [300, 310]}, usage=usage)
+        found = predicted(calibrated(calibration(cpu=0.04, receive=0.0002), trials=trials))
+        row = next(row for row in found.rows if row.config == config(16))
+        assert row.measured is not None
+        assert row.prediction.bound == bound
+
+
 def test_data_that_waits_wants_more_workers_than_cores() -> None:
     found = predicted(calibrated(), cores=2.0)
     assert found.pick is not None
@@ -251,9 +262,12 @@ def test_no_more_workers_seem_faster_than_those_that_met_a_limit() -> None:
 
 
 def test_a_model_that_contradicts_the_run_is_not() -> None:
+    """And it is off of the others as well, and not of the one that was measured alone."""
     found = predicted(calibrated(trials=[trial(config(2), 300.0, spread=0.02)]))
     assert found.confidence == "low"
-    assert "measured configurations" in found.confidence_reason
+    assert found.agreement is not None
+    assert found.agreement.outside == 1
+    assert rate_of(found, config(2, 4)) == pytest.approx(rate_of(found, config(2)), rel=0.1)
 
 
 def test_rates_over_whole_epochs_are_held_against_such() -> None:

@@ -453,7 +453,8 @@ def _launched(*utilizations: float, **changes: Any) -> Run:
     most = len(utilizations)
     asked_for = {"step_s": 0.1, "au": 0.9, "launch_ranks": [*range(1, most + 1)], "ranks": most}
     costs = changes.get("costs") or calibration(cpu=0.05, receive=0.0005)
-    return calibrated(costs, trials=trials, settings=asked_for)
+    here = machine(changes.get("cores", 8))
+    return calibrated(costs, trials=trials, settings=asked_for, machine=here)
 
 
 def test_ranks_that_were_measured_go_before_predictions() -> None:
@@ -496,12 +497,12 @@ def test_pages_that_memory_was_too_small_to_keep_are_not_the_storages() -> None:
 
 
 def test_a_sweep_says_what_one_more_would_have_without_each_part() -> None:
-    """A batch takes 0.6 s of one of eight cores, so that two ranks have 6.7 a second each."""
-    slow = calibration(cpu=0.6, receive=0.0005)
-    run = _launched(0.99, 0.65, costs=slow)
+    """A batch takes 0.2 s of one of 2.6 cores, so that two ranks have 6.5 a second each."""
+    slow = calibration(cpu=0.2, receive=0.0005)
+    run = _launched(0.99, 0.65, costs=slow, cores=2.6)
     text = " ".join(plain_text(sweep_report(run), width=200, verbose=True).split())
-    assert "limited by host CPU (92% without it)" in text
-    assert "One more accelerator, predicted without busy host CPU 92%" in text
+    assert "limited by host CPU (100% without it)" in text
+    assert "One more accelerator, predicted without busy host CPU 100%" in text
 
 
 def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more() -> None:

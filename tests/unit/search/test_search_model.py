@@ -295,12 +295,12 @@ def test_a_final_comparison_goes_on_until_what_was_predicted_equal_is_known_to_b
 @pytest.mark.parametrize("model", [True, False])
 @pytest.mark.parametrize(
     ("own", "noisy", "repeats"),
-    [(100.0, False, 1), (60.0, False, 2), (50.0, False, 3), (45.0, False, 3), (50.0, True, 2)],
+    [(100.0, False, 1), (60.0, False, 2), (45.0, False, 2), (50.0, True, 2)],
 )
 def test_a_gain_does_not_rest_on_one_disturbed_trial_of_the_default(
     own: float, *, noisy: bool, repeats: int, model: bool
 ) -> None:
-    """Others say that it was, or a model, which has it twice as fast; a third where two differ."""
+    """Others say that it was, or a model, which has it twice as fast."""
     predicted = {NONE: 100.0, ONE: 100.0, TWO: 200.0, FOUR: 400.0, EIGHT: 400.0}
     shown = ExpectedRates(
         log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
@@ -409,30 +409,6 @@ def test_predictions_that_prove_wrong_are_measured_rather_than_believed() -> Non
     assert {THREE, EIGHT} <= {each for block in blocks[1:] for each in block}
     assert blocks[-1].count(EIGHT) == 1
     assert end == "decided"
-
-
-def test_what_costs_more_of_the_budget_than_it_promises_is_left_alone() -> None:
-    """Sixteen workers may be better, but hardly, and take a third of the budget to start."""
-    predicted = {NONE: 30.0, TWO: 100.0, THREE: 101.0, FOUR: 102.0, SIXTEEN: 90.0}
-    shown = ExpectedRates(
-        log_rates={each.key: math.log(rate) for each, rate in predicted.items()},
-        log_sd=RELATIVE_ERROR,
-        families={each.key: each.num_workers for each in predicted},
-    )
-    race = final_plan(led(), (NONE, TWO, FOUR))
-    search = GridSearch(plan=race, expected=shown, cells=tuple(predicted))
-    for start_s, looked_at in ((0.0, True), (1.0, False)):
-        history, left_s = list[Trial](), 50.0
-        while isinstance(found := search.propose(history, remaining_s=left_s), Proposal):
-            wall_s = 1.4 + start_s * found.config.num_workers
-            rate, block = predicted[found.config], found.repetition
-            history.append(
-                trial(found.config, rate, repetition=block, usage=WAITING, wall_s=wall_s)
-            )
-            left_s -= wall_s
-        assert {NONE, TWO} <= {each.config for each in history}
-        assert (SIXTEEN in {each.config for each in history}) == looked_at
-        assert left_s >= 0
 
 
 def test_explained_trials_are_no_part_of_a_race() -> None:
