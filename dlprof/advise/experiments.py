@@ -136,7 +136,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     configs = new[: max(0, min(3, 4 - len(tried)))] or again[:3]
     enough = enough_for_limit(evidence)
     if enough is not None and enough not in tried:
-        configs = [enough, *again][:3]
+        configs = [enough, *configs][:3]
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())

@@ -83,11 +83,11 @@ class _Seen:
 class _Front:
     """An epoch of a loader that may take its batches in a thread of its own, ahead of who asks.
 
-    As MONAI's ThreadDataLoader does, and those that return a BackgroundGenerator: the script waits
-    for that thread, which waits for the DataLoader.
+    As MONAI's ThreadDataLoader does: the script waits for that thread, which waits for the
+    DataLoader.
     """
 
-    thread: int | None  # the thread that asks; ``None`` for whichever takes batches
+    thread: int | None  # the one that asks; ``None`` where it takes batches itself
     reading: IterationTimer | None = None  # of the batches that another thread takes
     made_ns: int = 0  # when that was begun
 
@@ -108,7 +108,7 @@ class _Made:
     call: LoaderCall  # where its settings are set there
     seen: _Seen | None = None  # what it counts as, once it has been iterated
     last: IterationTimer | None = None  # its last iteration
-    front: _Front | None = None  # the epoch that its class's own ``__iter__`` begins just now
+    front: _Front | None = None  # the epoch that a generator of its class's begins just now
 
 
 class LoaderRecorder:
@@ -260,49 +260,44 @@ class LoaderRecorder:
         return __init__
 
     def _around_iterating(self, method: Method) -> Method | None:
-        if getattr(method, "__module__", "").startswith("torch."):
+        if (getattr(method, "__module__", None) or "").startswith("torch."):
             return None  # whose iterators are watched themselves
 
         def __iter__(loader: Any) -> Any:
-            made = self._made.get(id(loader))
-            known = made is not None and made.loader() is loader
-            # Not of one that another class's own begins with, nor in a worker.
-            if made is None or not known or made.front or os.getpid() != self._process:
-                return method(loader)
-            made.front = front = _Front(threading.get_ident())
-            try:
-                batches = method(loader)
-            finally:
-                made.front = None
-            if isinstance(batches, types.GeneratorType | threading.Thread):
-                return self._asked_for(front, made, batches)
-            front.thread = None
-            return batches
+            batches, made = method(loader), self._made.get(id(loader))
+            if made is None or made.loader() is not loader or os.getpid() != self._process:
+                return batches
+            # Not of one that another class's own begins with. Others than generators stay what
+            # they are: scripts may ask a thread whether it is alive.
+            of_generator = isinstance(batches, types.GeneratorType) and made.front is None
+            return self._asked_for(made, batches) if of_generator else batches
 
         return __iter__
 
-    def _asked_for(self, front: _Front, made: _Made, batches: Any) -> Iterator[Any]:
+    def _asked_for(self, made: _Made, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; the wait for them is timed here where another thread takes them."""
-        front.thread = threading.get_ident()
-        nested = self._inside.get(front.thread) is not None
-        batches, made.front = iter(batches), front
-        asked_ns, raised, batch = self._clock(), False, None
+        made.front = front = _Front(threading.get_ident())
+        nested, batch = self._inside.get(threading.get_ident()) is not None, None
+        asked_ns, raised = self._clock(), None
         try:
             batch = next(batches)
-        except StopIteration:
-            raised = True
+        except BaseException as error:
+            raised = error
         finally:
             made.front = None
-        reading = front.reading
-        if reading is not None:
+        if (reading := front.reading) is None:
+            front.thread = None
+        else:
             # Making its iterator was waited for, and is counted, by then.
             asked_ns, statistics = max(asked_ns, front.made_ns), reading.statistics
-            if raised:
-                statistics.note_end(reading, asked_ns, nested=nested, raised=StopIteration)
-            else:
+            if raised is None:
                 statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
-        if raised:
+            else:
+                statistics.note_end(reading, asked_ns, nested=nested, raised=type(raised))
+        if isinstance(raised, StopIteration):
             return
+        if raised is not None:
+            raise raised
         yield batch
         del batch
         if reading is None:

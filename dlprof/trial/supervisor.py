@@ -373,7 +373,7 @@ class Supervisor:
             if rank.failure is not None:
                 rank.deadline_s = now_s
         if rank.running() and self.clock() >= rank.deadline_s:
-            if not rank.settled():  # where it stands, if it has stood there for most of the time
+            if not (rank.settled() or holds):  # where it stands, if it has for most of the time
                 within_s = self.limits.wall_s / 2
                 rank.failure = find_hang(rank, rank.log, now_s, stall_s=within_s, alone=alone)
             self._end(rank)

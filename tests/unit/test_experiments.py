@@ -237,3 +237,10 @@ def test_workers_that_share_a_limit_are_tried_as_few_as_reach_it() -> None:
     assert first.title.endswith(", at a limit of all workers")
     assert "num_workers=16 is 1.40x as fast, not 8.0x" in first.explanation
     assert "threads" not in first.fix.text
+    # Where nobody can count samples what was tried has no rate, and says nothing of a limit.
+    uncounted = (
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, samples_per_s=None))
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=tuple(uncounted)))[0]
+    assert (first.code, "limit of all" in first.title) == ("fetch.io", False)

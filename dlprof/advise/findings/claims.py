@@ -258,11 +258,11 @@ def at_shared_limit(view: Evidence) -> tuple[Config, Gain, float] | None:
     ``None`` but where batches mostly wait, and these workers surely brought less than that: as
     of a server that serves 400 samples a second, of which two workers ask for 270.
     """
-    tried = {t.config for t in view.plain("variant") if t.config.num_workers > view.workers}
+    tried = [t.config for t in view.plain("variant") if t.config.num_workers > view.workers]
     if not tried or not mostly_waits(view):
         return None
     most = max(tried, key=lambda each: each.num_workers)
-    gain, alone = gain_of(view, most), _free_gain(view, most)
+    gain, alone = measured_gain(view, most), _free_gain(view, most)
     if gain is None or not gain.value or alone is None:
         return None
     return (most, gain, alone) if at.PAYS * gain.estimate.ends[1] < alone else None
