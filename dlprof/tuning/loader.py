@@ -412,8 +412,8 @@ class _Tuner:
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not (changes_workers or spares_workers)
         # Epochs may be so short that each is looked at as one.
-        epoch = _epoch_batches(loader)
-        short = self._steers and epoch < _SHORT_EPOCH * max(4, start.in_flight)
+        epoch = _epoch_batches(loader) if self._steers else math.inf
+        short = epoch < _SHORT_EPOCH * max(4, start.in_flight)
         self.whole_epochs = short and start.workers > 0
         # Batches that show whether the training's random numbers are drawn from between steps.
         self._draws = 3 if self._is_map else 0
