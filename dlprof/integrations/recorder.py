@@ -27,6 +27,7 @@ from dlprof.integrations.headroom import Headrooms, LoopHeadroom
 from dlprof.integrations.loaders import Callers, callers_of, describe, is_library, line_of
 from dlprof.integrations.wait_statistics import (
     Clock,
+    Front,
     IterationTimer,
     Pace,
     StepLog,
@@ -80,26 +81,6 @@ class _Seen:
 
 
 @dataclasses.dataclass(slots=True)
-class _Front:
-    """An epoch of a loader that may take its batches in a thread of its own, ahead of who asks.
-
-    As MONAI's ThreadDataLoader does: the script waits for that thread, which waits for the
-    DataLoader.
-    """
-
-    thread: int | None  # the one that asks; ``None`` where it takes batches itself
-    reading: IterationTimer | None = None  # of the batches that another thread takes
-    made_ns: int = 0  # when that was begun
-
-    def take(self, reading: IterationTimer, advance: Callable[[Any], Any], iterator: Any) -> Any:
-        """``IterationTimer.take``, but in a thread of the loader's own, where nobody waits."""
-        if self.thread in {None, threading.get_ident()}:
-            return reading.take(advance, iterator)
-        self.reading = reading
-        return advance(iterator)
-
-
-@dataclasses.dataclass(slots=True)
 class _Made:
     """A loader object of the script's."""
 
@@ -108,7 +89,7 @@ class _Made:
     call: LoaderCall  # where its settings are set there
     seen: _Seen | None = None  # what it counts as, once it has been iterated
     last: IterationTimer | None = None  # its last iteration
-    front: _Front | None = None  # the epoch that a generator of its class's begins just now
+    front: Front | None = None  # of the epoch that a generator of its class's begins just now
 
 
 class LoaderRecorder:
@@ -146,13 +127,20 @@ class LoaderRecorder:
         self._seen: list[_Seen] = []
         self._others: _Seen | None = None
         self._asks: Callable[[], bool] | None = None
+        self._threads: type[threading.Thread] | None = None
+        self._fronts = weakref.WeakKeyDictionary[threading.Thread, Front]()
 
-    def attach(self, module: ModuleType) -> None:
+    def attach(self, module: ModuleType, *, threads: type[threading.Thread] | None = None) -> None:
         """Watch what ``torch.utils.data.dataloader`` makes from now on.
 
         Its iterators may be derived from, and loaders may have iterators of their own, as long as
-        those are derived from torch's: their methods are wrapped too.
+        those are derived from torch's: their methods are wrapped too. So are those of ``threads``
+        that are iterators: whoever asks one waits for the loader of which it takes batches.
         """
+        if threads is not None:
+            with self.guarded("threads that take batches could not be watched"):
+                wrap_methods(threads, {"__next__": self._around_asking})
+                self._threads = threads
         with self.guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
             setattr(iterator, _TAKE, None)
@@ -276,28 +264,15 @@ class LoaderRecorder:
 
     def _asked_for(self, made: _Made, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; the wait for them is timed here where another thread takes them."""
-        made.front = front = _Front(threading.get_ident())
-        nested, batch = self._inside.get(threading.get_ident()) is not None, None
-        asked_ns, raised = self._clock(), None
+        made.front = front = Front(threading.get_ident())
         try:
-            batch = next(batches)
-        except BaseException as error:
-            raised = error
+            batch = self._first(front, next, batches)
+        except StopIteration:
+            return
         finally:
             made.front = None
         if (reading := front.reading) is None:
-            front.thread = None
-        else:
-            # Making its iterator was waited for, and is counted, by then.
-            asked_ns, statistics = max(asked_ns, front.made_ns), reading.statistics
-            if raised is None:
-                statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
-            else:
-                statistics.note_end(reading, asked_ns, nested=nested, raised=type(raised))
-        if isinstance(raised, StopIteration):
-            return
-        if raised is not None:
-            raise raised
+            front.asker = None
         yield batch
         del batch
         if reading is None:
@@ -305,6 +280,58 @@ class LoaderRecorder:
         with contextlib.suppress(StopIteration):
             while reading is not None:
                 yield reading.take(next, batches)
+
+    def _around_asking(self, method: Method) -> Method:
+        def __next__(thread: Any) -> Any:
+            front = self._front_of(thread)
+            if os.getpid() != self._process or front.asker == threading.get_ident():
+                return method(thread)  # the base class's, inside that of a derived one
+            if front.reading is not None:
+                return front.reading.take(method, thread)
+            front.asker = threading.get_ident()
+            try:
+                return self._first(front, method, thread)
+            finally:
+                front.asker = 0
+
+        return __next__
+
+    def _front_of(self, thread: threading.Thread) -> Front:
+        with self._finding:
+            return self._fronts.setdefault(thread, Front())
+
+    def _first(self, front: Front, advance: Callable[[Any], Any], batches: Any) -> Any:
+        """A first batch: only when it came is it known by whom, and of which loader, it was taken.
+
+        Making the loader's iterator was waited for as well, and is counted by then.
+        """
+        nested = self._inside.get(threading.get_ident()) is not None
+        asked_ns, batch, raised = self._clock(), None, None
+        try:
+            batch = advance(batches)
+        except BaseException as error:
+            raised = error
+        if (reading := front.reading) is not None:
+            asked_ns, statistics = max(asked_ns, front.taken_ns), reading.statistics
+            if raised is None:
+                statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
+            else:
+                statistics.note_end(reading, asked_ns, nested=nested, raised=type(raised))
+        if raised is not None:
+            raise raised
+        return batch
+
+    def _is_ahead(self, reading: IterationTimer, asked_ns: int) -> bool:
+        """Whether this thread takes a batch for another, which waits for it and is timed."""
+        thread, front = threading.current_thread(), reading.front
+        if front is None and self._threads is not None:
+            is_iterator = isinstance(thread, self._threads) and hasattr(thread, "__next__")
+            front = self._front_of(thread) if is_iterator else None
+        if front is None or front.asker in {None, threading.get_ident()}:
+            return False
+        if front.reading is None:
+            front.reading, front.taken_ns = reading, asked_ns
+        return True
 
     def _around_making(self, method: Method, *, new: bool) -> Method:
         def make(iterator: Any, *args: Any, **kwargs: Any) -> None:
@@ -350,19 +377,15 @@ class LoaderRecorder:
             make = functools.partial(follower.make, loader, iterator, make)
         looking = seen.shared.looking_at(loader)
         reading, _ = seen.statistics.open(make)
-        take: Take = reading.take
-        made = self._made.get(id(loader))
-        if made is not None and made.front is not None:
-            made.front.made_ns = self._clock()
-            take = functools.partial(made.front.take, reading)
-        if follower is not None:
-            take = follower.copies.noticed(take)
+        take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
         take = looking(take)
         if seen.headroom is not None:
             take = seen.headroom.replaying(take, reading)
         with self.guarded("how many batches a loader promises could not be seen"):
             reading.promised = promised_batches(loader)
+        made = self._made.get(id(loader))
         if made is not None:
+            reading.front = made.front
             last, made.last = made.last, reading
             reading.again = last is not None and (last.begun or last.ended_ns > 0 or last.again)
         if seen.compared and seen.duplicated is None:
@@ -439,6 +462,7 @@ class LoaderRecorder:
             pace=self.pace,
             settled=self._settled,
             log=StepLog() if self._ranked else None,
+            is_ahead=self._is_ahead,
         )
 
     def _settled(self) -> None:

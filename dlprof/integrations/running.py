@@ -15,6 +15,7 @@ import platform
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
@@ -175,7 +176,7 @@ class ScriptRun:
         os._exit = leave_with_last_words
 
     def _imported(self, module: ModuleType) -> None:
-        self._recorder.attach(module)
+        self._recorder.attach(module, threads=threading.Thread)
         if self.tune:
             self._tuned = tune_all(module.DataLoader, self._recorder.name_of)
         self._usage = usage_from_now()

@@ -36,12 +36,25 @@ class Pace:
     due_ns: int = NEVER_NS
 
 
+@dataclasses.dataclass(slots=True)
+class Front:
+    """Who waits for batches that a thread of the loader's, or the script's, takes ahead of that.
+
+    As MONAI's ThreadDataLoader has one, and a BackgroundGenerator is one: that thread waits while
+    the script computes, and the script waits for the thread.
+    """
+
+    asker: int | None = 0  # the thread that asks, if there is one by now; ``None``: it takes, too
+    reading: IterationTimer | None = None  # of what another thread takes
+    taken_ns: int = 0  # when it asked for the first of these
+
+
 class IterationTimer:
     """One iteration over a loader: from ``iter()`` to its end, or to where it was left."""
 
     __slots__ = (
         *("_clock", "_inside", "_pace", "statistics"),
-        *("again", "begun", "empty", "ended_ns", "opening_ns", "promised", "times"),
+        *("again", "begun", "empty", "ended_ns", "front", "opening_ns", "promised", "times"),
     )
 
     def __init__(self, statistics: WaitStatistics, opening_ns: int) -> None:
@@ -49,6 +62,7 @@ class IterationTimer:
         self.begun = self.empty = False
         self.again = statistics.batches > 0  # its loader gave batches before
         self.promised: int | None = None  # batches, by the loader's own word
+        self.front: Front | None = None  # who asks for what another thread may take
         self.ended_ns = 0  # when its last epoch was seen to end
         # By thread: when a batch came, the next was asked for, that came, and so on.
         self.times: dict[int, list[int]] = {}
@@ -124,7 +138,9 @@ class WaitStatistics:
     """What all iterations over one loader add up to, in a run that began at ``began_ns``.
 
     ``inside`` has who waits for which reading, by thread, in all of the run. ``settled`` is called
-    after each settling, in the consumer's thread. ``log`` keeps when batches came.
+    after each settling, in the consumer's thread. ``log`` keeps when batches came. ``is_ahead``
+    says of a reading, and when its batch was asked for, whether this thread takes it for another
+    that is timed instead.
     """
 
     def __init__(
@@ -136,6 +152,7 @@ class WaitStatistics:
         pace: Pace | None = None,
         settled: Callable[[], None] = lambda: None,
         log: StepLog | None = None,
+        is_ahead: Callable[[IterationTimer, int], bool] = lambda *_: False,
     ) -> None:
         self.clock = clock
         self.inside = {} if inside is None else inside
@@ -146,7 +163,7 @@ class WaitStatistics:
         self.waited_ns = self.nested_ns = self.background_ns = 0
         self.allow_pending(MOST_PENDING)
         self._began_ns = began_ns
-        self._settled, self._log = settled, log
+        self._settled, self._log, self._is_ahead = settled, log, is_ahead
         self._main = threading.main_thread().ident
         self._lock = threading.RLock()
         self._readings: list[IterationTimer] = []
@@ -185,6 +202,8 @@ class WaitStatistics:
 
         ``nested``: the thread was waiting for another loader already.
         """
+        if self._is_ahead(reading, asked_ns):
+            return
         thread = get_ident()
         with self.held():
             times = reading.times.get(thread)
@@ -209,6 +228,8 @@ class WaitStatistics:
         self, reading: IterationTimer, asked_ns: int, *, nested: bool, raised: type[BaseException]
     ) -> None:
         """Note a ``next()`` that raised just now: an epoch's end, or a failure."""
+        if self._is_ahead(reading, asked_ns):
+            return
         took_ns, thread = self.clock() - asked_ns, get_ident()
         with self.held():
             times = reading.times.pop(thread, None)

@@ -73,72 +73,106 @@ def test_threads_that_begin_at_once_share_one_loader() -> None:
     assert not recorder.faults
 
 
-class _Ahead(threading.Thread):
+def _ahead(threads: type[threading.Thread], source: Any) -> Any:
     """A BackgroundGenerator: a thread that takes batches ahead of who asks for them."""
 
-    def __init__(self, source: Any) -> None:
-        super().__init__(daemon=True)
-        self.source, self.queue = source, queue.Queue[Any]()
-        self.start()
+    class Ahead(threads):  # type: ignore[valid-type, misc]
+        def __init__(self, source: Any) -> None:
+            super().__init__(daemon=True)
+            self.source, self.queue = source, queue.Queue[Any]()
+            self.start()
 
-    def run(self) -> None:
-        for each in self.source:
-            self.queue.put(each)
-        self.queue.put(None)
+        def run(self) -> None:
+            for each in self.source:
+                self.queue.put(each)
+            self.queue.put(None)
 
-    def __iter__(self) -> Any:
-        return self
+        def __iter__(self) -> Any:
+            return self
 
-    def __next__(self) -> Any:
-        found = self.queue.get(timeout=5)
-        if found is None:
-            raise StopIteration
-        return found
+        def __next__(self) -> Any:
+            found = self.queue.get(timeout=5)
+            if found is None:
+                raise StopIteration
+            return found
+
+    return Ahead(source)
 
 
-def _own(way: str, module: Any, samples: list[int]) -> Any:
+def _watched() -> tuple[LoaderRecorder, Any, type[threading.Thread]]:
+    """A recorder, the module that it watches, and a base class of threads that it watches."""
+    module, ticks = _torch_like(), itertools.count(1000, 1000)
+    threads = type("Threads", (threading.Thread,), {})
+    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
+    recorder.attach(module, threads=threads)
+    return recorder, module, threads
+
+
+def _own(way: str, module: Any, threads: type[threading.Thread], samples: list[int]) -> Any:
     """A loader of the user's own class."""
+
+    class Background(module.DataLoader):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return _ahead(threads, super().__iter__())
+
+    class Preloading(module.DataLoader):  # type: ignore[misc]
+        """As insightface's, which has the next batch while the step computes."""
+
+        def __iter__(self) -> Any:
+            self.source = _ahead(threads, super().__iter__())
+            self.batch = next(self.source, None)
+            return self
+
+        def __next__(self) -> Any:
+            batch, self.batch = self.batch, None
+            if batch is None:
+                raise StopIteration
+            self.batch = next(self.source, None)
+            return batch
 
     class Buffered(module.DataLoader):  # type: ignore[misc]
         """As MONAI's ThreadDataLoader, whose thread begins when a first batch is asked for."""
 
         def __iter__(self) -> Iterator[Any]:
-            yield from _Ahead(super().__iter__())
+            yield from _ahead(threading.Thread, super().__iter__())
 
     class Inline(module.DataLoader):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             yield from super().__iter__()
 
-    return {"buffered": Buffered, "inline": Inline}[way](samples)
+    kinds = {"background": Background, "preloading": Preloading, "buffered": Buffered}
+    return {**kinds, "inline": Inline}[way](samples)
 
 
-@pytest.mark.parametrize("way", ["buffered", "inline"])
+@pytest.mark.parametrize("way", ["background", "preloading", "buffered", "inline"])
 def test_the_script_waits_for_a_loader_that_fetches_in_a_thread(way: str) -> None:
     """Not that thread, which waits while the script computes: each batch counts once, as there."""
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
-    recorder.attach(module)
-    loader = _own(way, module, [1, 2, 3])
+    recorder, module, threads = _watched()
+    loader = _own(way, module, threads, [1, 2, 3])
     assert [list(loader) for _ in range(2)] == [[1, 2, 3]] * 2
     for batch in loader:  # left half way
         assert batch == 1
         break
     (seen,) = recorder.records()
-    assert (seen.batches, seen.epochs, seen.epochs_completed, seen.consumers) == (7, 3, 2, 1)
+    ahead = way == "preloading"  # of the loop, by one
+    assert (seen.batches, seen.epochs, seen.epochs_completed, seen.consumers) == (
+        7 + ahead,
+        3,
+        2,
+        1,
+    )
     assert seen.background_s == 0
     assert seen.nested_s == 0
     assert seen.waited_s > 0
     assert seen.wait is not None
-    assert seen.wait.count == 4  # all but the first of each epoch
+    assert seen.wait.count == 4 + ahead  # all but the first of each epoch
     assert not recorder.faults
 
 
-def test_an_empty_epoch_of_a_thread_ends() -> None:
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
-    recorder.attach(module)
-    loader = _own("buffered", module, [])
-    assert list(loader) == []
+@pytest.mark.parametrize("way", ["background", "buffered"])
+def test_an_empty_epoch_of_a_thread_ends(way: str) -> None:
+    recorder, module, threads = _watched()
+    assert list(_own(way, module, threads, [])) == []
     (seen,) = recorder.records()
     assert (seen.batches, seen.background_s) == (0, 0)
     assert seen.waited_s > 0
@@ -146,10 +180,8 @@ def test_an_empty_epoch_of_a_thread_ends() -> None:
 
 
 def test_a_thread_may_go_on_with_what_another_began() -> None:
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
-    recorder.attach(module)
-    batches = iter(_own("inline", module, [1, 2, 3]))
+    recorder, module, threads = _watched()
+    batches = iter(_own("inline", module, threads, [1, 2, 3]))
     assert next(batches) == 1
     thread = threading.Thread(target=list, args=(batches,))
     thread.start()
@@ -158,14 +190,12 @@ def test_a_thread_may_go_on_with_what_another_began() -> None:
     assert (seen.batches, seen.epochs_completed) == (3, 1)
 
 
-def test_a_thread_that_fails_at_once_is_a_failure_of_the_loader() -> None:
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
-    recorder.attach(module)
+def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
+    recorder, module, _ = _watched()
 
     class Failing(module.DataLoader):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
-            yield from _Ahead(super().__iter__())
+            yield from _ahead(threading.Thread, super().__iter__())
             raise LookupError("no batch")
 
     with pytest.raises(LookupError, match="no batch"):
@@ -174,25 +204,21 @@ def test_a_thread_that_fails_at_once_is_a_failure_of_the_loader() -> None:
     assert (seen.batches, seen.failures) == (0, 1)
 
 
-def test_a_thread_that_a_loader_gives_stays_what_it_is() -> None:
-    """Its class may have methods that the script calls."""
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    LoaderRecorder(clock=lambda: next(ticks), folder="").attach(module)
-
-    class Background(module.DataLoader):  # type: ignore[misc]
-        def __iter__(self) -> Any:
-            return _Ahead(super().__iter__())
-
-    batches = iter(Background([1, 2, 3]))
-    assert isinstance(batches, _Ahead)
+def test_a_thread_that_takes_batches_for_the_script_is_asked_where_the_script_asks() -> None:
+    recorder, module, threads = _watched()
+    batches = _ahead(threads, module.DataLoader([1, 2, 3]))
     assert list(batches) == [1, 2, 3]
+    (seen,) = recorder.records()
+    assert (seen.batches, seen.epochs_completed, seen.consumers) == (3, 1, 1)
+    assert seen.wait is not None
+    assert seen.wait.count == 2
 
 
 def test_what_takes_a_loader_in_a_thread_of_its_own_is_in_the_background() -> None:
-    module, ticks = _torch_like(), itertools.count(1000, 1000)
-    recorder = LoaderRecorder(clock=lambda: next(ticks), folder="")
-    recorder.attach(module)
-    assert list(_Ahead(iter(module.DataLoader([1, 2, 3])))) == [1, 2, 3]
+    recorder, module, _ = _watched()
+    thread = threading.Thread(target=list, args=(module.DataLoader([1, 2, 3]),))
+    thread.start()
+    thread.join()
     (seen,) = recorder.records()
     assert seen.batches == 3
     assert seen.background_s > 0
