@@ -192,8 +192,9 @@ def test_a_thread_may_go_on_with_what_another_began() -> None:
 
 def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
     recorder, module, _ = _watched()
+    base: Any = module.DataLoader
 
-    class Failing(module.DataLoader):  # type: ignore[misc]
+    class Failing(base):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             yield from _ahead(threading.Thread, super().__iter__())
             raise LookupError("no batch")
