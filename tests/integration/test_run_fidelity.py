@@ -228,7 +228,8 @@ def test_a_package_that_fails_on_import_fails_as_in_python(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_two_runs_of_one_second_have_two_files(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
+    script = "from torch.utils.data import DataLoader\nlist(DataLoader([1, 2]))\n"
+    (tmp_path / "train.py").write_text(script)
     for _ in range(2):
         assert ran([*DLPROF, "-q", "train.py"], tmp_path).returncode == 0
     assert len(list(tmp_path.glob("train-*.dlprof.jsonl"))) == 2
