@@ -63,8 +63,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``data_files`` (how many the dataset names, up to a few);
         ``moved_files`` (of how many open files the batches moved the position);
         ``kept`` (seconds of a sample, of the same one asked for again, and its bytes, where the
-        dataset seems to keep samples, else ``None``); ``read_bytes`` (of what this process read,
-        those that came from storage and no page cache, else ``None``);
+        dataset seems to keep samples, else ``None``); ``read_bytes`` (that
+        came from storage and no page cache for these and the second batch, else ``None``);
         ``in_order`` (whether it keeps none, and goes through the dataset from 0 on, or as a
         sampler of the user's own has it);
         ``start_method`` and ``sharing_strategy``, as they are where a
@@ -85,6 +85,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     places, gate = positions(files), EpochGate()
     loader, gate, iterator, first, alone = _begun(built, gate, request.limit_s or math.inf)
     workers = [] if alone is None else psutil.Process().children()
+    fetched = _read_bytes(psutil.Process())
     middle_cpu_s, middle_s = _cpu_s(workers), _clock()
     batch = next(iterator, first)
     ended_s, ended_cpu_s = _clock(), _cpu_s(workers)
@@ -103,6 +104,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         if alone is None and batch is not first and not is_bounded(built.parts.dataset):
             left_s = (request.limit_s or math.inf) - (_clock() - began_s)
             kept = _kept(built, loader, begin, each_s, left_s)
+    now_fetched = _read_bytes(psutil.Process())
     # Last, because the user's step may change the batch.
     there: object = batch
     if request.device != "cpu":
@@ -140,7 +142,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "data_files": data_files,
         "moved_files": len(moving),
         "kept": kept,
-        "read_bytes": _read_bytes(psutil.Process()),
+        "read_bytes": None if fetched is None or now_fetched is None else now_fetched - fetched,
         "in_order": alone is None and kept is None and gate.in_order,
         "batch_failure": sent.failure,
         "main_failure": None if alone is None else _without_workers(alone),

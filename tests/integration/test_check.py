@@ -455,13 +455,14 @@ def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedPro
     )
 
 
-def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) -> None:
+def test_the_command_ends_with_3_and_tells_ci(
+    repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     (repository / "data.py").write_text(data(0.004))
     summary, outputs = tmp_path / "summary.md", tmp_path / "outputs.txt"
     names = ("--junit", "--markdown", "--bencher", "--benchmark-action", "--openmetrics", "-o")
     files = {name: tmp_path / f"written{name}" for name in names}
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    temporary = tmp_path_factory.mktemp("t")  # sockets have room for a short name only
     words = [word for name, path in files.items() for word in (name, str(path))]
     done = dlprof(
         repository,
