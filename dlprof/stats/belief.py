@@ -308,11 +308,12 @@ class ExpectedRates:
         # What others take of some and not of those that were calibrated is known badly: in 139 runs
         # beside 5 to 20 busy processes, trials were off by 0.95 (root mean square of logarithms)
         # where it was 0.6 to 1.5, and by 0.45 where it was next to nothing.
-        least = min((c.taken_log for c in cells if c.config.num_workers in found), default=0.0)
-        taken = dict[int, float]()
-        for c in cells:
-            if (workers := c.config.num_workers) and c.taken_log > least:
-                taken[workers] = max(taken.get(workers, 0.0), c.taken_log - least)
+        # By the shallowest of each number, whatever else is asked for: deeper ones differ little.
+        all_taken = dict[int, float]()
+        for c in sorted(cells, key=lambda each: each.config.prefetch_factor or 0):
+            all_taken.setdefault(c.config.num_workers, c.taken_log)
+        least = min((log for workers, log in all_taken.items() if workers in found), default=0.0)
+        taken = {w: log - least for w, log in all_taken.items() if w and log > least}
         return cls(
             log_rates={key: math.log(rate) for key, (rate, _) in rates.items() if rate > 0},
             log_sd=min(max(log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
@@ -775,12 +776,15 @@ class _Fit:
         self._nodes = sorted({place for place in places if place is not None} | self._held)
         # The variance by what others take, gathered up to each place: where it says no more of
         # twice as many, these are off by something else as well.
+        # Gathered where trials are: what else is asked for leaves what these say as it is.
         self._others = list[tuple[float, float]]()
+        last, variance = math.inf, 0.0
         for workers, sd in sorted(expected.beside_others.items()):
             place = math.log2(workers)
-            last, variance = self._others[-1] if self._others else (place, 0.0)
-            grown = variance + _PER_DOUBLING * sd**2 * (place - last)
+            grown = variance + _PER_DOUBLING * sd**2 * max(0.0, place - last)
             self._others.append((place, max(grown, sd**2)))
+            if place in self._nodes:
+                last, variance = self._others[-1]
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
         self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next

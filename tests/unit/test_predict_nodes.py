@@ -569,7 +569,7 @@ def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known
 
 @pytest.mark.slow
 def test_an_answer_for_other_conditions_has_no_accelerators_of_the_sweeps_own() -> None:
-    run = _launched(0.99, 0.65, costs=calibration(cpu=0.6, receive=0.0005))
+    run = _launched(0.99, 0.65, costs=calibration(cpu=1.0, receive=0.0005))
     section = "One more accelerator, predicted"
     for cores, is_there in ((None, True), (64.0, False)):
         asked_for = recommend(run, Constraints(cores=cores)) if cores else recommend(run)
