@@ -163,5 +163,6 @@ def test_page_faults_are_found_that_malloc_can_spare(tmp_path: Path, name: str) 
     if name == "computed":
         assert found is None
     else:
-        assert found["spared"] * os.sysconf("SC_PAGESIZE") > 36e6
+        # A batch of 36 MB begins and ends within a page, which may be there already.
+        assert (found["spared"] + 2) * os.sysconf("SC_PAGESIZE") > 36e6
         assert 0.1 * found["cpu_s"] <= found["kept_cpu_s"] < found["cpu_s"]
