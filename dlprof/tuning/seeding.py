@@ -110,7 +110,7 @@ class SeededFetcher:
     in the main process they are the training's. With ``once`` only the first batch is seeded, and
     the next go on from there, as in a worker: seeding takes longer than all else here.
 
-    Then as long as no batch has drawn any, the training's stay in force while one is made. The
+    As long as no batch has drawn any, the training's stay in force while one is made. The
     first that draws has those that the training draws next, and all after it have their own.
     """
 
