@@ -212,10 +212,19 @@ def sent_batches(iterator: Any) -> int | None:
 
 
 def shut_down(iterator: Any) -> None:
-    """End the workers of an iterator, as torch does when it is collected."""
+    """End the workers of an iterator, as torch does when it is collected.
+
+    How they die of it is of no interest any more: a spawned worker that is asked to end while its
+    thread still hands a batch to torch aborts now and then, as Python (before 3.14) ends that
+    thread inside of C++.
+    """
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:
-        end()
+        try:
+            end()
+        except RuntimeError as error:
+            if not reports_death(error):
+                raise
 
 
 _BATCH_ITERATOR = "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"

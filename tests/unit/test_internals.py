@@ -346,3 +346,17 @@ def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training
     finally:
         replace(signal.SIGINT, ctrl_c)
         replace(signal.SIGCHLD, death)
+
+
+class Ending:
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def _shutdown_workers(self) -> None:
+        raise RuntimeError(self._message)
+
+
+def test_workers_that_die_as_they_are_asked_to_end_disturb_nobody() -> None:
+    internals.shut_down(Ending("DataLoader worker (pid 7) is killed by signal: Aborted. "))
+    with pytest.raises(RuntimeError, match="can't join"):
+        internals.shut_down(Ending("can't join"))
