@@ -139,7 +139,8 @@ class LoaderRecorder:
         """
         if threads is not None:
             with self.guarded("threads that take batches could not be watched"):
-                wrap_methods(threads, {"__next__": self._around_asking})
+                # Many have next(), too, as generators had, and some scripts call that alone.
+                wrap_methods(threads, dict.fromkeys(("__next__", "next"), self._around_asking))
                 self._threads = threads
         with self.guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
@@ -282,19 +283,24 @@ class LoaderRecorder:
                 yield reading.take(next, batches)
 
     def _around_asking(self, method: Method) -> Method:
-        def __next__(thread: Any) -> Any:
+        def asking(thread: Any, *given: Any, **options: Any) -> Any:
+            def advance(batches: Any) -> Any:
+                return method(batches, *given, **options)
+
+            if os.getpid() != self._process:  # a forked one, where a lock may stay held
+                return advance(thread)
             front = self._front_of(thread)
-            if os.getpid() != self._process or front.asker == threading.get_ident():
-                return method(thread)  # the base class's, inside that of a derived one
+            if front.asker == threading.get_ident():
+                return advance(thread)  # the base class's, or next(), inside of another one
             if front.reading is not None:
-                return front.reading.take(method, thread)
+                return front.reading.take(advance, thread)
             front.asker = threading.get_ident()
             try:
-                return self._first(front, method, thread)
+                return self._first(front, advance, thread)
             finally:
                 front.asker = 0
 
-        return __next__
+        return asking
 
     def _front_of(self, thread: threading.Thread) -> Front:
         with self._finding:
