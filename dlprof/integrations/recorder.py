@@ -323,9 +323,12 @@ class LoaderRecorder:
                 statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
             else:
                 statistics.note_end(reading, asked_ns, nested=nested, raised=type(raised))
-        if raised is not None:
-            raise raised
-        return batch
+        try:
+            if raised is not None:
+                raise raised
+            return batch
+        finally:
+            raised = None  # its traceback has this frame: workers would stay until both are found
 
     def _is_ahead(self, reading: IterationTimer, asked_ns: int) -> bool:
         """Whether this thread takes a batch for another, which waits for it and is timed."""

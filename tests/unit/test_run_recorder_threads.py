@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import queue
 import threading
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,6 +209,26 @@ def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
         list(Failing([]))
     (seen,) = recorder.records()
     assert (seen.batches, seen.failures) == (0, 1)
+
+
+def test_a_first_batch_that_fails_keeps_no_iterator() -> None:
+    """Whose workers a script waits for that tries again, as without dlprof."""
+    _, module, _ = _watched()
+    kept = list[weakref.ref[Any]]()
+
+    class Own(module.DataLoader):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Any]:
+            batches = super().__iter__()
+            kept.append(weakref.ref(batches))
+            yield 1 / len(list(batches))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ZeroDivisionError):
+            next(iter(Own([])))
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_thread_that_takes_batches_for_the_script_is_asked_where_the_script_asks() -> None:
