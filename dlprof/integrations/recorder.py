@@ -428,7 +428,8 @@ class LoaderRecorder:
 
     def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
-        group = self._groups.setdefault((place, known.kind, known.config, known.dataset), [])
+        alike = place, known.kind, known.config, known.dataset
+        group = self._groups.get(alike, [])
         dataset = getattr(loader, "dataset", None)
         for seen in group:
             if seen.is_over(dataset):
@@ -459,7 +460,7 @@ class LoaderRecorder:
             seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
             seen.headroom = LoopHeadroom(self._headrooms, named.config, seen.looks_at_none)
-        group.append(seen)
+        self._groups[alike] = [*group, seen]
         self._seen.append(seen)
         return seen
 
