@@ -214,9 +214,10 @@ def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
 def test_a_first_batch_that_fails_keeps_no_iterator() -> None:
     """Whose workers a script waits for that tries again, as without dlprof."""
     _, module, _ = _watched()
+    base: Any = module.DataLoader
     kept = list[weakref.ref[Any]]()
 
-    class Own(module.DataLoader):  # type: ignore[misc]
+    class Own(base):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             batches = super().__iter__()
             kept.append(weakref.ref(batches))
