@@ -195,7 +195,7 @@ def judge(
         seen = outcome_of("", chosen, found, None)
         configs = [c for c in configs if seen.regrets[c.key] < _HOPELESS]
         own = [key for key, _ in seen.picks(DLPROF) if seen.regrets[key] < _HOPELESS]
-        if all(key == seen.best or seen.error(key) <= _SURE for key in own):
+        if all(seen.error(key) <= _SURE for key in own):
             break
     return found
 
