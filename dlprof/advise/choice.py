@@ -1270,7 +1270,7 @@ def _trusted(run: Run, configs: Sequence[Config]) -> Sequence[Config]:
 
     The belief can't have it: that four workers gave what three would is the same rate of a server
     of three slots and of workers that gain less each, and so is the mean time of a fetch, which is
-    their number over that rate (Little's law), so that only another number of workers tells. Until
+    their number over that rate (Little's law), so that only another number of workers shows. Until
     then a limit is one in nine there, by which more of them are likely faster, and nobody tried.
     """
     if not configs or not Situation.of(run).is_calibrated:

@@ -1361,7 +1361,7 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
     except BaseException as error:  # whatever a dataset of the user's raises
         said = one_line(error)[:200]
     with contextlib.suppress(OSError):
-        # Most are no dearer. The first pay for what is opened late, and for memory that is had
+        # Most cost no more. The first pay for what is opened late, and for memory that is had
         # again later; and a cache has some of them.
         later = zip(*took_s[len(took_s) // 2 :], strict=True)
         medians = (0.0, 0.0) if said else map(statistics.median_low, later)

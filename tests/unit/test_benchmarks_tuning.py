@@ -474,6 +474,6 @@ def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        pid = int(told.read())
+    with os.fdopen(reader) as pipe:
+        pid = int(pipe.read())
     until(lambda: has_ended(pid))

@@ -1,4 +1,4 @@
-"""One run has one rate for each configuration: every view that tells one tells that."""
+"""One run has one rate for each configuration: every view that shows one shows that."""
 
 from __future__ import annotations
 

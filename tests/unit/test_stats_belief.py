@@ -608,7 +608,7 @@ def test_of_a_gain_that_a_limit_explains_as_well_an_interval_holds_that_too(
 ) -> None:
     """Six, three and six are served at once, or 8, 4 and 12 workers are worth less than predicted.
 
-    Nothing tells the one from the other, of which a limit is as likely as it was: one in nine.
+    Nothing sets the one apart from the other, of which a limit is as likely as it was: one in nine.
     """
     rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
     belief = believe(rows, waits(1, 2, 4, 8, 12, 16, 32))

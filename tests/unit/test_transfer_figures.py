@@ -1,4 +1,4 @@
-"""What is reckoned from copies: lines, medians, links, gains of pinning; and how it is shown."""
+"""What is computed from copies: lines, medians, links, gains of pinning; and how it is shown."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Endless(IterableDataset[torch.Tensor]):
 
 
 class Probe(Dataset[tuple[int, str]]):
-    """Tells how the process that loads it was set up."""
+    """Reports how the process that loads it was set up."""
 
     def __len__(self) -> int:
         return 1

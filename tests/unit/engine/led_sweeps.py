@@ -37,7 +37,7 @@ GRID = tuple(config(workers) for workers in (0, 1, 2, 4, 8))
 BATCH = 32
 _FIGURES = 40
 
-Told = tuple[Trial, Mapping[str, Any]]
+Traced = tuple[Trial, Mapping[str, Any]]
 
 
 def rate(chosen: Config, cost_s: float = 0.02) -> float:
@@ -111,8 +111,8 @@ class PretendedBench:
         repetition: int,
         wall_s: float,
         ranks: int | None = None,
-    ) -> Told:
-        """A trial, and what it tells if it explains."""
+    ) -> Traced:
+        """A trial, and what it reports if it is traced."""
         del ranks  # one loader by itself
         if self.calls == self.stop_after:
             raise KeyboardInterrupt
