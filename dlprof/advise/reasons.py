@@ -307,7 +307,7 @@ def _main_limits(choice: Choice) -> Iterator[Reason]:
     By these where the rate is as high as the model allows it: else it is held up by more.
     """
     situation, config = choice.situation, choice.pick.config
-    if not (choice.pick.measured and config.num_workers and situation.is_calibrated):
+    if not (config.num_workers and situation.is_calibrated):
         return
     held = bool(situation.profiled_main)
     if not held and config.batch_size in {None, situation.calibration.batch_size}:
