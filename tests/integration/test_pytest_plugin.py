@@ -158,7 +158,7 @@ def test_each_test_has_a_document_of_its_own(project: Project) -> None:
 def test_where_turns_can_not_be_taken_that_is_said(project: Project) -> None:
     """A process of pytest-xdist on another machine doesn't see the folder."""
     config = project.pytester.parseconfig(*PLUGIN, "--dlprof-against", "main")
-    config.workerinput = {"dlprof_turns": str(project.pytester.path / "nowhere")}  # type: ignore[attr-defined]
+    config.workerinput = {"dlprof_turns": str(project.pytester.path / "nowhere")}  # type: ignore[attr-defined] # of xdist
     said = project.pytester.make_hook_recorder(config.pluginmanager)
     pytest_plugin.pytest_configure(config)
     (warning,) = said.getcalls("pytest_warning_recorded")

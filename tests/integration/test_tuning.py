@@ -614,7 +614,7 @@ def test_a_worker_init_fn_meets_no_worker_that_it_may_not_know(
 
 def seed_worker(_worker: int) -> None:  # as torch's documentation has it
     worker_seed = torch.initial_seed() % 2**32
-    np.random.seed(worker_seed)  # noqa: NPY002
+    np.random.seed(worker_seed)  # noqa: NPY002 - as there
     random.seed(worker_seed)
 
 

@@ -85,7 +85,7 @@ class Unsized(Dataset[int]):
 
 class Halves(Numbers):
     def __len__(self) -> int:
-        return self.n / 2  # type: ignore[return-value]
+        return self.n / 2  # type: ignore[return-value] # as users write
 
 
 class OwnLoader(DataLoader[int]):
