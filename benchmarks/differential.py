@@ -214,12 +214,12 @@ class Outcome:
 
     @property
     def ratios(self) -> list[float]:
-        """Of the cells that tell."""
+        """Of the cells that show it."""
         return [cell.ratio for cell in self.cells if cell.ratio is not None]
 
     @property
     def near(self) -> bool:
-        """Whether they agree with the loop by hand, as far as they tell."""
+        """Whether they agree with the loop by hand, as far as they show it."""
         return not self.ratios or abs(statistics.median(self.ratios) - 1) <= GOAL
 
     @property

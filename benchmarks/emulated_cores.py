@@ -397,7 +397,7 @@ def _consume(
     ask: Callable[[], Asked],
     step: Callable[[], None],
     is_over: Callable[[], bool],
-    tell: Callable[[], object],
+    report: Callable[[], object],
 ) -> Ran:
     """Measure whole epochs after the warm-up, then go on until all ranks have."""
     config = setup.config
@@ -414,7 +414,7 @@ def _consume(
             enough = count >= setup.batches and asked[0] - log[warm_up - 1][0] >= setup.window_s
             if enough and count % stride == 0:
                 ended = len(log)
-                tell()
+                report()
         step()
     return _shown(log[warm_up - 1 : ended])
 

@@ -52,7 +52,7 @@ def test_a_sweep_copies_its_batches_and_measures_pinning(tmp_path: Path) -> None
     assert copies[False]["copy_s"] > copies[True]["copy_s"] >= 1e-3
 
 
-def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> None:
+def test_an_explained_trial_keeps_copies_apart_from_the_step(tmp_path: Path) -> None:
     request = TrialRequest(
         config=Config(num_workers=1, prefetch_factor=2),
         trial_s=0.2,

@@ -85,7 +85,7 @@ def test_what_is_marked_is_skipped_when_asked(project: Project) -> None:
     project.run("--dlprof-skip", "--dlprof-against", "main").assert_outcomes(passed=1, skipped=2)
 
 
-def test_a_variable_tells_it_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_says_it_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLPROF_SKIP", "1")
     project.run().assert_outcomes(passed=1, skipped=2)
 
@@ -247,7 +247,7 @@ def test_a_base_that_can_not_be_loaded_from_skips(
     result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*The base (main): there is no file*"])
 
 
-def test_a_check_that_can_not_tell_is_skipped_at_the_line_of_the_test(project: Project) -> None:
+def test_a_check_that_can_not_say_is_skipped_at_the_line_of_the_test(project: Project) -> None:
     project.state = "inconclusive"
     result = project.run("--dlprof-against", "main", "-rs")
     result.assert_outcomes(skipped=1, passed=2)

@@ -104,7 +104,7 @@ def test_every_loader_is_distinguished(
     assert len(run.watched) <= 14
 
 
-def test_the_report_and_the_document_tell_of_it(
+def test_the_report_and_the_document_show_it(
     watched: tuple[subprocess.CompletedProcess[str], Run], folder: Path
 ) -> None:
     done, run = watched

@@ -96,7 +96,7 @@ def test_checks_that_time_cuts_short_fail_nothing_at_the_limit(bench: Any, world
 
 
 def test_blocks_that_differ_by_the_machine_alone_lie_apart_in_few_quads(bench: Any) -> None:
-    """One of six by chance; one of four is what ``_blocks_tell`` allows for."""
+    """One of six by chance; one of four is what ``_blocks_show`` allows for."""
     heavy = dataclasses.replace(
         bench.SWITCHING, name="heavy", service_sd=0.4, drift_sd=0.1, outliers=0.02
     )

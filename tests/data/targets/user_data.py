@@ -76,5 +76,5 @@ def first(samples: list[tuple[int, str]]) -> tuple[int, str]:
 
 
 def probe_loader() -> DataLoader[tuple[int, str]]:
-    """A loader whose batches tell what the workers are like."""
+    """A loader whose batches show what the workers are like."""
     return DataLoader(Probe(), collate_fn=first)

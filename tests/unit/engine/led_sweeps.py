@@ -72,8 +72,8 @@ class PretendedBench:
         stop_after: Trials after which the user presses Ctrl-C.
         now_s: The clock.
         lasts_s: What a trial takes.
-        cost_s: CPU time of a batch, as traced trials tell it.
-        explains: Whether they tell anything.
+        cost_s: CPU time of a batch, as traced trials show it.
+        explains: Whether they show anything.
         calls: Trials so far.
         fork_safe: As of the bench that it stands for.
         weight: What the dataset weighs, as plain values.

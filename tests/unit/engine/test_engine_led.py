@@ -264,7 +264,7 @@ def test_a_model_that_proved_wrong_answers_nothing(tmp_path: Path, budget_s: flo
     assert run.recommendation.config.num_workers < 2
 
 
-def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
+def test_what_shows_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
     assert run.prediction is None
