@@ -464,15 +464,14 @@ class Factory:
             return self.first_call(), None
         own, required = self.named["num_workers"], {key: SWEPT[key] for key in self._required()}
         few = {} if isinstance(own, int) and own > 0 else {"num_workers": 1}
-        try:
+        made: Any = None
+        with contextlib.suppress(TargetError):
             made = self._call(required | few)
-        except TargetError:
-            return self.first_call(), None
         settings = None if dataloader_of(made) is None else own_config(made, self.replaced)
-        if type(made) is not DataLoader:
-            made = None  # and so its workers, before others start
-            made = self.first_call()
-        return made, settings
+        if type(made) is DataLoader:
+            return made, settings
+        del made  # and so its workers, before others start
+        return self.first_call(), settings
 
     def first_call(self) -> Any:
         """Call it as the user would, but without workers where it lets that be chosen.
