@@ -282,7 +282,7 @@ def _notes(design: Design, cells: int) -> list[str]:
         ),
         (
             "Those that only measure are not charged for starting Python and importing torch; "
-            f"{DLPROF} and {LOADTUNE} are, but on emulated cores. 257 cells are foreseen from what "
+            f"{DLPROF} and {LOADTUNE} are, but on emulated cores. 257 cells are predicted by what "
             "those of the exhaustive grid took, their starts and ends included; on emulated cores "
             "each is measured three times as long."
         ),
