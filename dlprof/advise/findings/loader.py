@@ -955,16 +955,20 @@ def fetch_io(view: Evidence) -> Claim | None:
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
+    # Where something else, as the cores, keeps it from being faster, all of it costs nothing.
+    without = None if more else predicted_gain(view, costs=costs.without(costs.fetch.io_s))
+    most = 1.0 if without is None else 1 - 1 / max(1.0, without.value)
     return Claim(
         f"Blocking I/O in {view.fetched_by}" + ", at a limit of all workers" * bool(limited),
         blocked,
-        _cost(view, costs, share),
+        min(most, _cost(view, costs, share)),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
         code="" if threads is None or more is not None else _THREADED.format(threads=threads),
         config=more,
         gain=gain,
+        place=Place.BEHIND if without is not None and without.value < at.PAYS else None,
     )
 
 
