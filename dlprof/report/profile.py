@@ -106,9 +106,9 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings, wait, workers=diagnosis.config.num_workers)
     else:  # that batches were not traced must not read as "nothing is wrong"
-        of_target = run.header.target.notes
-        said = () if traced else (each for each in diagnosis.notes if each not in of_target)
-        why = next(iter(said), "no batch could be traced through its stages")
+        own = [] if traced else [*diagnosis.notes]
+        own = [each for each in own if each not in run.header.target.notes]
+        why = own[0] if own else "no batch could be traced through its stages"
         yield "Bottleneck", f"not known: {inside(why)}"
     if wait is not None:
         yield "Data wait", _wait(wait, step_s, period_s, traced)
