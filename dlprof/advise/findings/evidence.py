@@ -445,7 +445,7 @@ class Evidence:
 
     @property
     def remade(self) -> bool:
-        """Whether each epoch has a loader of its own, whose workers end with it even if they persist."""
+        """Whether each epoch has a loader of its own, with which its workers end."""
         loader = None if self.script is None else self.script.loader
         return loader is not None and loader.made >= max(2, loader.epochs)
 
