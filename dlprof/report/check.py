@@ -246,7 +246,7 @@ def _answer(check: CheckReport) -> Iterator[doc.Row]:
     for label, why in not_judged(check).items():
         left_out.setdefault(why, []).append(label)
     yield from (("Left out", f"{', '.join(each)}: {why}") for why, each in left_out.items())
-    yield "Compared", f"{side_text(check.change, 32)} vs {side_text(check.base, 32)}"
+    yield "Compared", f"{side_text(check.change, 24)} vs {side_text(check.base, 24)}"
     if check.target.plan is not None and (differ := check.target.plan.loader_difference):
         yield "Settings", f"differ: {short(differ)}"
     yield from _certainty(check)

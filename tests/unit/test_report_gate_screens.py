@@ -114,14 +114,6 @@ def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: st
     assert not [line for line in text.splitlines() if line.lstrip().startswith(("::", "##["))]
 
 
-def test_the_base_that_is_compared_with_by_default_is_named_in_full() -> None:
-    base = dataclasses.replace(failing_check().base, name="merge base with origin/main")
-    text = " ".join(
-        drawn(check_report(dataclasses.replace(failing_check(), base=base)), 80).split()
-    )
-    assert "vs merge base with origin/main (1111111)" in text
-
-
 def test_a_screen_names_the_confidence_and_the_limits_of_all_that_fails() -> None:
     """Wherever a verdict is sure of something."""
     failing, passing, undecided = (
