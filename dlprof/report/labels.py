@@ -90,7 +90,8 @@ def ratio_text(ratio: float | None) -> str:
     """A speed relative to another: ``0.98x``, ``12.3x``; ``-`` for a missing one."""
     if ratio is None:
         return MISSING
-    return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
+    text = f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
+    return "<0.01x" if ratio and text == "0.00x" else text
 
 
 def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> str:
