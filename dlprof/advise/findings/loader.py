@@ -333,6 +333,7 @@ def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
     return fix, more, gain
 
 
+_MADE_ONCE = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
 _SHARED_CACHE = "Keep samples where all workers find them, as in files or in shared memory."
 
 
@@ -396,7 +397,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         config = kept
         fix = "Set persistent_workers=True: each worker then keeps its cache, in memory of its own."
         # It is worth more than its starts, which alone are computed of settings.
-        code = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
+        code = _MADE_ONCE
     return Claim(
         "Workers lose the samples that they keep",
         f"{' and '.join(caches[:3])} of the dataset {'grow' if caches[1:] else 'grows'} with each "
@@ -430,8 +431,13 @@ def startup(view: Evidence) -> Claim | None:
     as_now = kept == view.config  # no setting makes it sooner
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
+    how_often = "once" if persist and not view.remade else "at every epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
-    if as_now and view.start_method == "fork":
+    remade = view.remade and kept.persistent_workers
+    if script is not None and remade:
+        advice = "Make the loader once, before the first epoch, with persistent_workers=True: its "
+        advice += f"workers end with it, and it was made {script.loader.made} times."
+    elif as_now and view.start_method == "fork":
         advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
     elif kept.persistent_workers == persist:
         by_fork = "" if as_now else "by fork, or "
@@ -450,14 +456,15 @@ def startup(view: Evidence) -> Claim | None:
     return Claim(
         "Starting workers takes much of the time",
         f"Starting {counted(view.workers, 'worker')} takes {format_duration(turn_s)} "
-        f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
+        f"{how_often}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",
         share,
         "epoch_turnover_s share_of_epoch batches_per_epoch start_method",
         {"epoch_turnover_s": turn_s, "share_of_epoch": share},
         advice,
-        config=kept,
-        gain=None if as_now else _gain(view, kept, share, turn_s),
+        _MADE_ONCE if remade else "",
+        config=None if remade else kept,  # of a loader that is made again they change nothing
+        gain=None if as_now and not remade else _gain(view, kept, share, turn_s),
         place=Place.FAULT if leads and not sending_leads(view) else Place.BEHIND,
     )
 
@@ -472,7 +479,8 @@ def turn(view: Evidence) -> tuple[float, float]:
     if not view.epoch_batches or not view.rate:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
-    if view.config.persistent_workers and not is_filling(view, turn_s or 0.0):
+    persists = view.config.persistent_workers and not view.remade
+    if persists and not is_filling(view, turn_s or 0.0):
         turn_s = typical(trial.startup_s for trial in trials)
         turn_s = turn_s if (turn_s or 0.0) >= 2.0 else None  # a slow one is worth a word even so
         epoch_s *= 1.0 if script is None else script.epochs_per_start
@@ -567,7 +575,8 @@ def kept_workers(view: Evidence) -> Config | None:
     """
     if not view.workers or turn(view)[1] < 0.15:
         return None
-    if not view.config.persistent_workers and view.target.against_persisting is None:
+    persists = view.config.persistent_workers and not view.remade
+    if not persists and view.target.against_persisting is None:
         return view.having(persistent_workers=True)
     forks = view.start_method != "fork" and view.target.fork_safe
     return view.having(start_method="fork") if forks else view.config
@@ -586,6 +595,7 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     if tried is not None:
         return tried
     forked, script = view.config.persistent_workers == kept.persistent_workers, view.script
+    forked = forked and not view.remade
     left = share * min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
     if script is not None and not forked:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
