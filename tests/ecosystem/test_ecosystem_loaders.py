@@ -73,6 +73,7 @@ CASES = {
     "monai_cached": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
     "monai_threads": Case(package="monai", call="ThreadDataLoader(dataset, ..., {settings})"),
     "graphs": Case(package="torch_geometric", call="DataLoader(dataset, ..., {settings})"),
+    "graphs_prefetched": Case(package="torch_geometric"),
     "neighbors": Case(package="torch_geometric", call="NeighborLoader(data, ..., {settings})"),
     "timm_loader": Case(
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
