@@ -362,7 +362,7 @@ def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
         process = Trains()
         process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
         with pytest.raises(TargetError, match="did not end within") as caught:
-            launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type]
+            launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type] # as above
     assert ("dlprof run" in caught.value.hint) == bool(advised)
     assert advised in caught.value.hint
     assert "--budget" in caught.value.hint
