@@ -28,11 +28,10 @@ FORMATS = ("text", "python", "toml", "json", "lightning", "torchrun", "sbatch", 
     ),
     screen=("as_json", "brief", "quiet", "verbose"),
     kind="Ask a saved run",
-    short="--machine --cores --ranks --step-time --max-workers --max-ram --save --format --json "
-    "--verbose",
+    short="--machine --cores --assume-background --ranks --step-time --max-workers --max-ram "
+    "--save --format --json --verbose",
     examples=(
         "dlprof recommend RUN --save dlprof.toml",
-        "dlprof recommend RUN --ranks 8 --max-ram 64GiB",
         "dlprof recommend RUN --ranks 8 --format sbatch",
     ),
 )

@@ -184,7 +184,10 @@ def _answer(
     ranks = () if how else tuple(ranks_facts(run, pick, advice.expected.samples_per_s))
     if advice.extrapolated and how and named is not None:
         by = "from what was" if predicted else "by the rates"
-        says = f"for {named} {by} measured on {measured}"
+        says = f"for {named}"
+        if predicted and limits.neighbours is None:
+            says += ", without background load (--assume-background),"
+        says += f" {by} measured on {measured}"
         limits = dataclasses.replace(limits, machine=None)
     if ranks:  # which are named there
         limits = dataclasses.replace(limits, ranks=1)
@@ -558,7 +561,7 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
     if asked.cores is not None:
         yield f"{asked.cores:g} cores"
     if asked.neighbours is not None:
-        yield background_text(asked.neighbours)
+        yield f"a background load of {counted(round(asked.neighbours, 1), 'core')}"
     if asked.speed is not None:
         yield f"cores of {asked.speed:g}x the speed"
     if several:

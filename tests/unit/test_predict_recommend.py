@@ -376,6 +376,15 @@ def test_rules_of_thumb_are_predicted_too() -> None:
     assert rules["4 x GPUs"].unavailable
 
 
+def test_the_screen_says_that_nothing_else_is_assumed_to_run_on_another_machine() -> None:
+    answer = recommend(calibrated(), machine=elsewhere())
+    whole = " ".join(drawn(recommendation_report(calibrated(), answer), 80).split())
+    assert "for server, without background load (--assume-background), from what" in whole
+    asked = " ".join(drawn(recommendation_report(calibrated(), shared_server()), 80).split())
+    assert "for a background load of 90 cores" in asked
+    assert "without background load" not in asked
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen_says_that_it_is_extrapolated(width: int) -> None:
     text = drawn(recommendation_report(calibrated(), shared_server()), width, verbose=True)
