@@ -561,10 +561,10 @@ def certify(choice: Choice, among: Collection[Config] | None = None) -> Certific
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
-    return _nearness(choice, unmeasured(situation, among))
+    return nearness(choice, unmeasured(situation, among))
 
 
-def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
+def nearness(choice: Choice, more: Collection[Config] = ()) -> Certificate | None:
     """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
     pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
@@ -747,7 +747,7 @@ def _shows_none(choice: Choice, most: int) -> bool:
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
     """How near the best a choice is that was only predicted; empty for one that was measured."""
-    near = None if choice.pick.measured else certificate or _nearness(choice, ())
+    near = None if choice.pick.measured else certificate or nearness(choice)
     if near is None:
         return ""
     if near.epsilon > USELESS:

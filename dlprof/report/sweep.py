@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -595,16 +596,19 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 
 
 def _least_loss(advice: Recommendation) -> LeastLoss | None:
-    """What loses least; whether its workers persist alone is no other advice for a load."""
+    """What loses least, where that is known; that its workers persist is no advice for a load."""
     found = advice.least_loss
-    other = None if found is None else found.config.differing(advice.config)
+    if found is None or not found.is_known:
+        return None
+    other = found.config.differing(advice.config)
     return None if other == ["persistent_workers"] else found
 
 
 def _kept_of(least: LeastLoss) -> str:
-    cases = ((percent_text(kept), _case_text(name)) for name, kept in least.speeds.items())
-    first, *rest = cases
-    return ", ".join((f"{first[0]} of the best {first[1]}", *map(" ".join, rest)))
+    cases = ((math.floor(100 * kept), _case_text(name)) for name, kept in least.at_least.items())
+    (kept, where), *rest = cases
+    more = (f"{percent}% {other}" for percent, other in rest)
+    return ", ".join((f"at least {kept}% of the best {where} (95%)", *more))
 
 
 def _case_text(name: str) -> str:
