@@ -215,10 +215,11 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
     if config.num_workers < 2 or not config.in_order:
         return
     other = dataclasses.replace(config, in_order=False)
-    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key).value
-    if gain >= at.PAYS:
-        claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
-        yield Reason(claim=claim, evidence={"gain": gain})
+    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key)
+    if gain.value >= at.PAYS and not (gain.is_wide and gain.ends[0] <= 1):
+        claim = f"in_order=False would be {as_fast(gain)}{between(gain)}, {CAVEATS['in_order']}"
+        evidence = {"gain": gain.value, "ratio": dataclasses.asdict(gain)}
+        yield Reason(claim=claim, evidence=evidence)
 
 
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -365,6 +366,8 @@ def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> 
     even = recommend(calibrated(), Constraints(ranks=2, max_workers=4))
     shown = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
     assert shown == [True, False]
+    (claim,) = [r.claim for r in uneven.reasons if "in_order=False" in r.claim]
+    assert re.search(r"would be \d\.\d\dx as fast \(95% CI [\d.]+-[\d.]+\), but batches", claim)
 
 
 @pytest.mark.slow
