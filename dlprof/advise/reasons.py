@@ -88,6 +88,7 @@ def explain(
     if measured:
         yield from _levers(run, pick.config)
         yield from _as_predicted(run, choice)
+        yield from _uncalibrated(run)
     else:
         yield from _unordered(choice)
         yield from _assumed(choice, cases)
@@ -183,6 +184,12 @@ def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     from_what = f" from {format_duration(traced_s)} of traced loading" if traced_s else ""
     claim = f"{counted(cells, 'configuration')} predicted{from_what}, and {measured} measured"
     yield Reason(claim=claim, evidence={"cells": cells})
+
+
+def _uncalibrated(run: Run) -> Iterator[Reason]:
+    """That nothing but trials answers, where no batch was traced to predict the rest from."""
+    if run.calibration is None:
+        yield Reason(claim="From its trials alone: the run has no calibration to predict more from")
 
 
 def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
@@ -747,11 +754,14 @@ def _shows_none(choice: Choice, most: int) -> bool:
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
-    """How near the best a choice is that was only predicted; empty for one that was measured."""
+    """How near the best a choice is that was only predicted; empty for one that was measured.
+
+    Of all, or of those that were measured where the others are too uncertain.
+    """
     near = None if choice.pick.measured else certificate or nearness(choice)
     if near is None:
         return ""
-    if near.epsilon > USELESS:
+    if near.loss is None:
         return "; how near the best it is, the model can't say"
     return f"; by the model {near.text_of(which)}"
 

@@ -52,6 +52,14 @@ def test_what_was_measured_is_answered_from_what_was_measured() -> None:
     assert rates[0] == pytest.approx(rates[1], rel=0.03)
 
 
+def test_a_run_without_a_calibration_says_so_in_its_details() -> None:
+    said = "From its trials alone: the run has no calibration to predict more from"
+    for made, wanted in (measured(), False), (run(blocks(RATES)), True):
+        report = recommendation_report(made, recommend(made))
+        text = " ".join(drawn(report, 80, verbose=True).split())
+        assert (said in text) == wanted
+
+
 def test_without_a_calibration_all_is_as_before() -> None:
     for limits in (Constraints(ranks=2), Constraints(step_s=0.05)):
         assert recommend(run(blocks(RATES)), limits).basis == "measured"
