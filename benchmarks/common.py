@@ -119,7 +119,7 @@ def run_command(
             cwd=cwd,
             env={**os.environ, **(environ or {})},
         )
-        _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it tells what was used
+        _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it says what was used
         wall_s = time.perf_counter() - began_s
         process.returncode = os.waitstatus_to_exitcode(status)
         stdout.seek(0)

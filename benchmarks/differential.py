@@ -71,7 +71,7 @@ _HELD, _NARROW, _NARROW_RATIO = 0.9, 0.8, 1.5
 _NEAR_GAIN = (0.8, 1.25)
 _LIMIT_S = 60.0
 _PROGRAM = Path(__file__).with_name("differential_loop.py")
-_TOLD = ("PyTorch's default", "present settings", "num_workers=0 is enough", "Too little is known")
+_SAID = ("PyTorch's default", "present settings", "num_workers=0 is enough", "Too little is known")
 _PICK_FIRST = re.compile(r" as fast as num_workers=0, | as fast as the present | is cheaper and ")
 
 Settings = dict[str, Any]
@@ -214,12 +214,12 @@ class Outcome:
 
     @property
     def ratios(self) -> list[float]:
-        """Of the cells that tell."""
+        """Of the cells that show it."""
         return [cell.ratio for cell in self.cells if cell.ratio is not None]
 
     @property
     def near(self) -> bool:
-        """Whether they agree with the loop by hand, as far as they tell."""
+        """Whether they agree with the loop by hand, as far as they show it."""
         return not self.ratios or abs(statistics.median(self.ratios) - 1) <= GOAL
 
     @property
@@ -311,7 +311,7 @@ def promise_of(found: Mapping[str, Any]) -> Promise | None:
     configs = {trial["id"]: settings_of(trial["config"]) for trial in found["trials"]}
     for reason in recommendation["reasons"]:
         ratio = reason["evidence"].get("ratio")
-        if ratio is None or not any(words in reason["claim"] for words in _TOLD):
+        if ratio is None or not any(words in reason["claim"] for words in _SAID):
             continue
         sides = [configs[name] for name in reason["evidence"]["trials"] if name in configs]
         other = next((each for each in sides if each != pick), None)

@@ -76,7 +76,7 @@ QUICK = Design(blocks=1, cells=1, window_s=0.5, batches=50, tail_batches=50)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class ModelAnswer:
     """Batches per second of a rank, predicted, with the 95 % interval and what bounds them."""
 
     value: float
@@ -109,7 +109,7 @@ class Compared:
     step_cpu_s: float
     rate: float
     late_s: float
-    predicted: Mapping[str, Foreseen]
+    predicted: Mapping[str, ModelAnswer]
 
     @property
     def where(self) -> str:
@@ -214,7 +214,7 @@ def conditions(setup: Setup) -> Conditions:
 
 def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     """Predict, then measure."""
-    predicted = {METHOD: _foreseen(calibration, setup)}
+    predicted = {METHOD: _model_answer(calibration, setup)}
     ran = _undisturbed(setup)
     return Compared(
         kind=kind,
@@ -229,10 +229,10 @@ def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     )
 
 
-def _foreseen(calibration: Calibration, setup: Setup) -> Foreseen:
+def _model_answer(calibration: Calibration, setup: Setup) -> ModelAnswer:
     (found,) = predict_all(calibration, [setup.config], conditions(setup))
     rate = found.batches_per_s
-    return Foreseen(value=rate.value, low=rate.low, high=rate.high, bound=found.bound)
+    return ModelAnswer(value=rate.value, low=rate.low, high=rate.high, bound=found.bound)
 
 
 def measured(design: Design, minutes: float, seed: int) -> Iterator[Compared]:
@@ -262,7 +262,9 @@ def earlier(path: Path) -> list[Compared]:
         return []
     kept: list[dict[str, Any]] = json.loads(path.read_text())["data"]["runs"]
     return [
-        Compared(**{**each, "predicted": {m: Foreseen(**f) for m, f in each["predicted"].items()}})
+        Compared(
+            **{**each, "predicted": {m: ModelAnswer(**f) for m, f in each["predicted"].items()}}
+        )
         for each in kept
     ]
 

@@ -59,7 +59,7 @@ class EmulatedBench:
     def explain(
         self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float
     ) -> tuple[Trial, Message]:
-        """Measure one configuration once, and tell what its batches cost."""
+        """Measure one configuration once, and say what its batches cost."""
         del wall_s  # runs on emulated cores end by themselves
         began_s = time.monotonic()
         setup = Setup(

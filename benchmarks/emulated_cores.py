@@ -226,7 +226,7 @@ class EmulatedData(Dataset[Sample]):
 
 
 def collate(samples: Sequence[Sample]) -> torch.Tensor:
-    """A batch that tells what it cost: CPU, time without a core, beginning and end by plan, end."""
+    """A batch that says what it cost: CPU, time without a core, beginning and end by plan, end."""
     cpu_s = math.fsum(cpu for cpu, _, _, _ in samples)
     queued_s = math.fsum(queued for _, queued, _, _ in samples)
     figures = [cpu_s, queued_s, samples[0][2], samples[-1][3], time.monotonic()]
@@ -369,7 +369,7 @@ class _TimedQueue:
     def get(self, timeout: float | None = None) -> Any:
         """As the queue's own."""
         asked_s = time.monotonic()
-        is_readable = self._real._reader.poll(timeout)  # noqa: SLF001 - nothing public tells
+        is_readable = self._real._reader.poll(timeout)  # noqa: SLF001 - nothing public says
         self.waited_s += time.monotonic() - asked_s
         if not is_readable:
             raise queue.Empty
@@ -397,7 +397,7 @@ def _consume(
     ask: Callable[[], Asked],
     step: Callable[[], None],
     is_over: Callable[[], bool],
-    tell: Callable[[], object],
+    report: Callable[[], object],
 ) -> Ran:
     """Measure whole epochs after the warm-up, then go on until all ranks have."""
     config = setup.config
@@ -414,7 +414,7 @@ def _consume(
             enough = count >= setup.batches and asked[0] - log[warm_up - 1][0] >= setup.window_s
             if enough and count % stride == 0:
                 ended = len(log)
-                tell()
+                report()
         step()
     return _shown(log[warm_up - 1 : ended])
 
@@ -435,7 +435,7 @@ def _shown(log: Sequence[Asked]) -> Ran:
 
 
 def explanation(setup: Setup, ran: Ran, name: str) -> Explanation:
-    """What a run tells, as an instrumented trial would.
+    """What a run shows, as an instrumented trial would.
 
     Real CPU is no CPU of the emulated machine: what the real main process and the real workers
     take beside the emulated phases is waiting there.

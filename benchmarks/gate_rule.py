@@ -35,7 +35,7 @@ UP_TO_LIMIT = {NONE.name, WITHIN.name, LIMIT.name}
 SLOWDOWNS = (NONE, WITHIN, LIMIT, UNIFORM, TAIL, FINE)
 WORLDS = (QUIET, CROWDED, DRIFTING, SWITCHING, APART, ODD)
 KINDS = tuple(itertools.product((QUIET, CROWDED), (NONE, UNIFORM), (True, False)))
-"""What others' rules are tried on; the last tells whether the sides take turns."""
+"""What others' rules are tried on; the last says whether the sides take turns."""
 
 BLOCKS_A_SIDE = 20
 

@@ -223,7 +223,7 @@ def report_on(sessions: Sequence[Session]) -> Report:
     )
     reached = is_reached(cells)
     few = (
-        " So far the goals are kept; there are too few sessions to tell." if reached is None else ""
+        " So far the goals are kept; there are too few sessions to say." if reached is None else ""
     )
     return Report(
         name="gate_campaign",

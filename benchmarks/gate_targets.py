@@ -27,7 +27,7 @@ def work(rounds: int) -> None:
 
 
 def count(rounds: int) -> int:
-    """Add numbers one by one, some 2 ms for 100 rounds: what a core's speed tells on most."""
+    """Add numbers one by one, some 2 ms for 100 rounds: what a core's speed shows in most."""
     total = 0
     for number in range(500 * rounds):
         total += number & 7

@@ -43,7 +43,7 @@ class Cost:
 
 
 def observer_cpu_s() -> float:
-    """CPU time of the running observer so far, to the microsecond where the kernel tells it."""
+    """CPU time of the running observer so far, to the microsecond where the kernel reports it."""
     for process in psutil.Process().children(recursive=True):
         if _MODULE in process.cmdline():
             return cpu_s(Path("/proc"), process.pid)

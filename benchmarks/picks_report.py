@@ -77,8 +77,10 @@ class Outcome:
         return min(self.regrets, key=self.regrets.__getitem__)
 
     def error(self, config: str) -> float:
-        """Standard error of the logarithm of its rate over the best one's, turn by turn."""
-        return self._lead(self.best, config)[1]
+        """Standard error of the logarithm of its rate over the best other one's, turn by turn."""
+        others = (key for key in self.regrets if compared(key) != compared(config))
+        rival = min(others, key=self.regrets.__getitem__, default=config)
+        return self._lead(rival, config)[1]
 
     def verdict(self, config: str) -> Verdict:
         """Whether it is within ``NEAR`` of the best, for sure; of two standard errors to a side."""

@@ -37,7 +37,7 @@ class Case:
     """One planted cause.
 
     Attributes:
-        name: Of the function in ``planted_targets``, and what tells it from its siblings.
+        name: Of the function in ``planted_targets``, and what sets it apart from its siblings.
         code: The code that should come first; ``consumer`` or none for a healthy loader.
         also: Codes that are as right.
         file: Where the function is.

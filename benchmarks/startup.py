@@ -17,7 +17,7 @@ TRIALS = 60
 """In the run file: what a sweep of the default budget leaves behind."""
 
 REFERENCE = 'python -c "import typer, rich"'
-# Ends like the program itself, and then tells whether torch came in on the way.
+# Ends like the program itself, and then says whether torch came in on the way.
 _ASK_FOR_TORCH = """
 import runpy, sys
 sys.argv[0] = "dlprof"

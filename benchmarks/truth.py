@@ -196,7 +196,7 @@ def measure_target(name: str, design: Design) -> list[Cell]:
         contextlib.closing(PlainLoop(target, fresh=design.fresh)) as plain,
     ):
         dlprof = Dlprof(bench, design.window_s)
-        # A first trial of each tells how many batches the window holds; its rate is not used.
+        # A first trial of each shows how many batches the window holds; its rate is not used.
         cells = [
             Cell(name, workers, dlprof.trial(workers).window_batches)
             for workers in design.workers_of(name)

@@ -228,7 +228,7 @@ class Gate:
         self._counts[at + 1] += now_s - self._last_s
         self._last_s = now_s
 
-    def tell(self, *, ready: bool, rests: bool) -> None:
+    def note(self, *, ready: bool, rests: bool) -> None:
         """Let the owner know."""
         self._state[_READY], self._state[_RESTS] = ready, rests
 
@@ -452,13 +452,13 @@ def _epoch(
     iterator, disordered, count = iter(loader), 0, 0
     workers = most_workers = len(multiprocessing.active_children())
     fill, turn = 2 * workers, gate.turn  # the first ones wait for workers and queues
-    gate.tell(ready=True, rests=False)
+    gate.note(ready=True, rests=False)
     for count, (numbers, _) in enumerate(iterator, 1):
         gate.count(restart=count <= fill)
         disordered += numbers != next(due, None)
         gate.step()
         if tuning is not None:
-            gate.tell(ready=True, rests=tuning._control.resting)  # noqa: SLF001 - nothing public says so
+            gate.note(ready=True, rests=tuning._control.resting)  # noqa: SLF001 - nothing public says so
         if gate.turn != turn:
             turn, now = gate.turn, len(multiprocessing.active_children())
             most_workers = max(most_workers, now)

@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 from readme_blocks import DOCS, blocks  # noqa: E402 - tests are no package
 
 from dlprof.attach import attach  # noqa: E402 - as above
-from dlprof.machine import inspect_machine  # noqa: E402
-from dlprof.records.codec import to_json  # noqa: E402
+from dlprof.machine import inspect_machine  # noqa: E402 - as above
+from dlprof.records.codec import to_json  # noqa: E402 - as above
 
 HOST = "vm"
 RECORDED = {

@@ -1162,12 +1162,12 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     return low is not None and low <= at.FED_WAIT_FRACTION and mean <= at.PERHAPS_FED_WAIT_FRACTION
 
 
-def unmeasured(situation: Situation, named: Collection[Config] | None = None) -> list[Config]:
+def unmeasured(situation: Situation, among: Collection[Config] | None = None) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many.
 
-    Of what is ``named``; ``None`` is for all that the sweep predicted.
+    ``among`` is what was asked of; ``None`` is for all that the sweep predicted.
     """
-    run, among = situation.run, named
+    run, named = situation.run, among is not None
     if among is None:
         among = () if run.prediction is None else [cell.config for cell in run.prediction.cells]
     if not situation.as_measured or not among:
@@ -1175,7 +1175,7 @@ def unmeasured(situation: Situation, named: Collection[Config] | None = None) ->
     found = Integrity.of(run)
     limits = situation.constraints
     most = math.inf if limits.max_workers is None else limits.max_workers
-    if run.header.target.kind == "iterable" and named is None:
+    if run.header.target.kind == "iterable" and not named:
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {trial.config for trial in run.completed}
     new = (config for config in among if config not in known and config.num_workers <= most)
@@ -1270,7 +1270,7 @@ def _trusted(run: Run, configs: Sequence[Config]) -> Sequence[Config]:
 
     The belief can't have it: that four workers gave what three would is the same rate of a server
     of three slots and of workers that gain less each, and so is the mean time of a fetch, which is
-    their number over that rate (Little's law), so that only another number of workers tells. Until
+    their number over that rate (Little's law), so that only another number of workers shows. Until
     then a limit is one in nine there, by which more of them are likely faster, and nobody tried.
     """
     if not configs or not Situation.of(run).is_calibrated:

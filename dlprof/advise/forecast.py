@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlprof.advise import thresholds as at
@@ -636,13 +636,14 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
     own = candidates_of(endless, [config])[1].steady(config.key)
     raw = predictions(endless, [config])[config].steady.value
     factors = [rate / raw for rate in (own.value, *own.ends)]
-    predicted, *ends = [_Search(situation, each).most_fed(most, allowed) for each in factors]
+    searches = [_Search(situation, each) for each in factors]
+    predicted, *ends = [each.most_fed(most, allowed) for each in searches]
     seen = _shown(situation, most)
     count = _between(seen, au, predicted)
     # By its costs alone twice as many would be: what holds them back the model doesn't see.
     blind = by_costs.most_fed(most, allowed) > 2 * count
     low, high = (_between(seen, au, each, end) for end, each in enumerate(ends))
-    host, more = _Search(situation, factors[0]), count + 1
+    host, more = searches[0], count + 1
     next_one: float | None = None
     without, held_by = tuple[WithoutPart, ...](), ""
     limit: LoaderPart | None = None
@@ -654,7 +655,7 @@ def _accelerators(situation: Situation, au: float) -> Accelerators:
         held_by = "" if blind else host.held_by(more, allowed)
         # Of what was measured and the model doesn't see it can't say what it would be without.
         if not blind and (held_by or more not in seen):
-            without = _without(situation, allowed, more, factors)
+            without = _without(searches, allowed, more)
         waited = [*_without_barrier(run, more, next_one)]  # measured, where it was
         without = (*(each for each in without if not waited or each.part != "barrier"), *waited)
         without = tuple(sorted(without, key=lambda each: -each.gain.value))
@@ -761,23 +762,21 @@ def _between(seen: Mapping[int, _Shown], au: float, predicted: int, end: int | N
     return max(fed, predicted if slow is None else min(predicted, slow - 1))
 
 
-def _without(
-    situation: Situation, allowed: float, ranks: int, factors: Sequence[float]
-) -> tuple[WithoutPart, ...]:
+def _without(searches: Sequence[_Search], allowed: float, ranks: int) -> tuple[WithoutPart, ...]:
     """What so many ranks would have without each part of loading, over what they would have.
 
     In the same configuration: without host CPU, say, no workers would be needed, nor a main process
     that receives from them.
     """
-    configs = [_Search(situation, factor).feeding(ranks, allowed) for factor in factors]
+    configs = [each.feeding(ranks, allowed) for each in searches]
 
-    def busy(one: Situation) -> list[float]:
-        return [
-            max(1e-9, 1 - _Search(one, factor).wait_here(config, ranks))
-            for factor, config in zip(factors, configs, strict=True)
-        ]
+    def busy(some: Iterable[_Search]) -> list[float]:
+        pairs = zip(some, configs, strict=True)
+        return [max(1e-9, 1 - each.wait_here(config, ranks)) for each, config in pairs]
 
-    run, now, found = situation.run, busy(situation), list[WithoutPart]()
+    now, found = busy(searches), list[WithoutPart]()
+    situation = searches[0].situation
+    run = situation.run
     # Share of making a batch that was stalled for pages which memory was too small to keep.
     paged = typical(trial.usage.memory_pressure_fraction for trial in run.completed)
     parts = {
@@ -787,7 +786,8 @@ def _without(
     if situation.barrier:
         parts["barrier"] = dataclasses.replace(situation, barrier=False)
     for part, free in parts.items():
-        value, *ends = [a / b for a, b in zip(busy(free), now, strict=True)]
+        there = busy(_Search(free, each.factor) for each in searches)
+        value, *ends = [a / b for a, b in zip(there, now, strict=True)]
         gain = Estimate(value=value, low=min([value, *ends]), high=max([value, *ends]))
         found.append(WithoutPart(part=part, gain=gain, source="model"))
     return tuple(found)
@@ -872,10 +872,10 @@ class _Search:
     ) -> None:
         run, longer = situation.run, 1.0 if factor is None else factor
         steps = {name: longer * getattr(situation, name) for name in ("step_s", "step_cpu_s")}
-        self._believes = factor is None
+        self.situation, self.factor = situation, factor
         self._conditions = dataclasses.replace(situation, **steps).conditions
         self._calibration, self._base = situation.calibration, base or base_config(run)
-        self._situation, self._step_s = situation, sum(steps.values())
+        self._step_s = sum(steps.values())
         # Values of ``prefetch_factor`` to try, where the target can be set to them.
         deepest = at.PREFETCH_OF_BURSTS[-1]
         deep = attainable(run, [self.config(1, deepest)], {})[0].prefetch_factor == deepest
@@ -908,7 +908,7 @@ class _Search:
 
     def wait(self, workers: int, prefetch: int, cores: float, ranks: int | None = None) -> float:
         key = (workers, prefetch, cores, ranks or self._conditions.ranks)
-        if key not in self._known and self._believes:
+        if key not in self._known and self.factor is None:
             one, speeds = self.believed(self.config(workers, prefetch), cores)
             self._known[key] = speeds.wait_fraction(one) or 0.0
         elif key not in self._known:
@@ -919,8 +919,8 @@ class _Search:
 
     def believed(self, config: Config, cores: float) -> tuple[Candidate, Speeds]:
         """A configuration as all views have it, on so many cores."""
-        here = cores == self._situation.cores  # which trials may show
-        where = self._situation if here else self._situation.supposing(cores=cores)
+        here = cores == self.situation.cores  # which trials may show
+        where = self.situation if here else self.situation.supposing(cores=cores)
         (one,), speeds = candidates_of(where, [config])
         return one, speeds
 
@@ -972,7 +972,7 @@ class _Search:
     def wait_here(self, config: Config, ranks: int) -> float:
         """The wait of the step of each of so many ranks, on the cores that there are."""
         depth = config.prefetch_factor or 0
-        return self.wait(config.num_workers, depth, self._situation.cores, ranks)
+        return self.wait(config.num_workers, depth, self.situation.cores, ranks)
 
     def feeding(self, ranks: int, allowed: float) -> Config:
         """The fewest workers that keep so many ranks' wait; the most that help, where none do."""
@@ -985,7 +985,7 @@ class _Search:
 
     def held_by(self, ranks: int, allowed: float) -> str:
         """What keeps so many from being fed; empty where nothing does."""
-        config, machine = self.feeding(ranks, allowed), self._situation.machine
+        config, machine = self.feeding(ranks, allowed), self.situation.machine
         needed = needs(self._calibration, config)
         for name, takes, has in (
             ("memory", needed.pss_bytes, machine.memory_size_bytes),
@@ -995,7 +995,7 @@ class _Search:
                 return name
         if self.wait_here(config, ranks) <= allowed:
             return ""
-        cell = self.cell(config, self._situation.cores, ranks)
+        cell = self.cell(config, self.situation.cores, ranks)
         if steady_rate(cell).held_by == "barrier":
             return "barrier"
         name, _ = binding(cell)
@@ -1006,7 +1006,7 @@ class _Search:
         shared = max(
             min(limits["cores"], limits.get("storage", math.inf))
             for some in (0, 1)
-            for limits in [bounds(self.cell(self.config(some), self._situation.cores, 1))]
+            for limits in [bounds(self.cell(self.config(some), self.situation.cores, 1))]
         )
         top = math.ceil(min(most, 1 + shared * self._step_s / (1 - allowed)))
         return _first(lambda ranks: bool(self.held_by(ranks + 1, allowed)), 0, top)

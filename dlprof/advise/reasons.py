@@ -315,7 +315,7 @@ def _main_limits(choice: Choice) -> Iterator[Reason]:
     By these where the rate is as high as the model allows it: else it is held up by more.
     """
     situation, config = choice.situation, choice.pick.config
-    if not (choice.pick.measured and config.num_workers and situation.is_calibrated):
+    if not (config.num_workers and situation.is_calibrated):
         return
     held = bool(situation.profiled_main)
     if not held and config.batch_size in {None, situation.calibration.batch_size}:
@@ -681,39 +681,33 @@ def _untried(choice: Choice) -> str:
     named = run.header.settings.get("num_workers")
     numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
     most_named = max(numbers, default=limits.max_workers or math.inf)
-    measured = (each.config.num_workers for each in choice.allowed if each.measured)
-    most_tried = max(measured, default=0)
     target, found = run.header.target, Integrity.of(run)
     fixed = "num_workers" in target.fixed
     if fixed or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
         return ""
-    caps = [found.most_workers(pick), target.shards]
+    caps = [most_named, found.most_workers(pick), target.shards, situation.epoch_batches(pick)]
+    if run.prediction is not None and (cells := run.prediction.cells):
+        tried = max(cell.config.num_workers for cell in cells)
+        looked = pick.num_workers >= tried
+        if target.kind == "iterable":
+            tried, looked = min(tried, found.worked), True
+        if most_named < math.inf or not looked or not situation.is_calibrated:
+            return ""
+        if pick.batch_size not in {None, situation.calibration.batch_size}:
+            return ""
+        tried = max(tried, pick.num_workers)
+        alone = dataclasses.replace(situation.conditions, neighbours=0.0)
+        caps.append(saturating_workers(situation.calibration, pick, alone))
+    else:
+        measured = (each.config.num_workers for each in choice.allowed if each.measured)
+        tried = max(measured, default=0)
+        if not (_grows(choice) or _shows_none(choice, tried)):
+            return ""
+    if NEAR * min(cap for cap in caps if cap is not None) <= tried:
+        return ""
+    are = "was" if tried == 1 else "were"
+    more = f"; more than {counted(tried, 'worker')} {are} not tried, and may be faster"
     shards = target.kind == "iterable" and target.shards is None
-    cells = run.prediction.cells if run.prediction is not None else ()
-    if not cells:
-        most = min([most_named, *(cap for cap in caps if cap is not None)])
-        may = most_tried < most and (_grows(choice) or _shows_none(choice, most_tried))
-        return _not_tried(most_tried, shards=shards) if may else ""
-    tried = max(cell.config.num_workers for cell in cells)
-    looked = pick.num_workers >= tried
-    if target.kind == "iterable":
-        tried, looked = min(tried, found.worked), True
-    if most_named < math.inf or not looked or not situation.is_calibrated:
-        return ""
-    most_seen = max(tried, pick.num_workers)
-    if pick.batch_size not in {None, situation.calibration.batch_size}:
-        return ""
-    alone = dataclasses.replace(situation.conditions, neighbours=0.0)
-    most = saturating_workers(situation.calibration, pick, alone)
-    caps.append(alone.epoch_batches)
-    if NEAR * min([most, *(cap for cap in caps if cap is not None)]) <= most_seen:
-        return ""
-    return _not_tried(most_seen, shards=shards)
-
-
-def _not_tried(workers: int, *, shards: bool) -> str:
-    are = "was" if workers == 1 else "were"
-    more = f"; more than {counted(workers, 'worker')} {are} not tried, and may be faster"
     return f"{more}, if {EVEN_SHARDS}" if shards else more
 
 

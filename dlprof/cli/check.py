@@ -136,7 +136,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
 
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = write_files(report, files)
-    tell_github(report, os.environ, fails=code is not ExitCode.OK)
+    report_to_github(report, os.environ, fails=code is not ExitCode.OK)
     asked.show(lambda: check_document(report), lambda: check_report(report))
     for fault in unwritten:  # the verdict was expensive: it is shown all the same
         show(fault, as_json=False)
@@ -185,7 +185,7 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[Fi
     return unwritten
 
 
-def tell_github(
+def report_to_github(
     check: CheckReport | DlprofError, environ: Mapping[str, str], *, fails: bool
 ) -> None:
     """Write what GitHub Actions reads, where the variables name its files.

@@ -72,9 +72,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             verbose = bool(environ.get("DLPROF_DEBUG") or flags & {"-v", "--verbose"})
             fault = describe(error, verbose=verbose)
             if arguments[:1] == ["check"]:  # GitHub says, too, why it ended without a verdict
-                from dlprof.cli.check import tell_github
+                from dlprof.cli.check import report_to_github
 
-                tell_github(fault, os.environ, fails=True)
+                report_to_github(fault, os.environ, fails=True)
             # There it takes a file, or is the script's, as stdout is.
             as_json = "--json" in flags and arguments[:1] != ["run"]
             with contextlib.suppress(OSError):

@@ -357,5 +357,5 @@ class _Profile(Measuring):
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial shows it."""
-        tried = evidence.trials("present", "calibration", "variant")  # whose starts tell of more
+        tried = evidence.trials("present", "calibration", "variant")  # whose starts show more
         return calibrated(evidence.explanations(), tried, self.header.target)

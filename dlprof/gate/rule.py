@@ -14,8 +14,8 @@ left at the end, all of them count. Code that stalls now and then makes its own 
 what is left out can speak against PASS (``_stalls``). FAIL needs none of that: the bound of false
 alarms stays.
 
-Where time is up before the quads could tell, and a change is so much slower that no luck of a
-process explains it, its blocks may (``_blocks_tell``), and less confirms it (``_confirmed``).
+Where time is up before the quads could say, and a change is so much slower that no luck of a
+process explains it, its blocks may (``_blocks_show``), and less confirms it (``_confirmed``).
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def _confirmed(
     least = least_to_confirm()
     if len(readings_of(rule, second)) < least:
         first = [quad for quad in quads if not quad.processes]
-        return _can_tell(rule, first) and _is_beyond_luck(rule, readings_of(rule, first))
+        return _can_show(rule, first) and _is_beyond_luck(rule, readings_of(rule, first))
     weak = dataclasses.replace(rule, alpha=_WEAK, looks=rule.looks[-1:])
     return _progress(plan, weak, second, ended=True).result.state == "fail"
 
 
-def _can_tell(rule: GateRule, quads: Sequence[Quad]) -> bool:
-    """Whether blocks alone can tell of a metric.
+def _can_show(rule: GateRule, quads: Sequence[Quad]) -> bool:
+    """Whether blocks alone can show a metric.
 
     Both sides load the same data from block to block, so that none finds more of it in the page
     cache. After a block that failed, a loader that goes on in its data is behind the other for as
@@ -135,13 +135,13 @@ def _is_beyond_luck(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
     return any(shift_interval(each, _WEAK).estimate > _LUCK for each in shifts if each)
 
 
-def _blocks_tell(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
+def _blocks_show(rule: GateRule, readings: Sequence[QuadReading]) -> bool:
     """Whether both blocks of the change lie beyond both of the base in too many quads for chance.
 
     Of four blocks that differ by the machine alone these two are the slowest in one of six quads,
     whichever side the coin has given them to. Cores that stay slow for a while change little of
     that: in one of 5.4 at most (``benchmarks/gate_world.py``). One of four is allowed for, so that
-    five quads tell where all are so, and eight of ten where some were disturbed.
+    five quads show it where all are so, and eight of ten where some were disturbed.
     """
     count, chance = len(readings), 0.25
     for view in rule.views if readings else ():
@@ -181,9 +181,9 @@ def _progress(
                 result = look_at(plan, rule, walked.usable, walked.left_out)
             # By the error that two looks that are left have, one of which was taken just now.
             undecided = result is None or result.reason == "undecided"
-            may_tell = ended and undecided and len(later) > 1 and _can_tell(rule, quads)
-            sure = may_tell and (again or _is_beyond_luck(rule, walked.usable))
-            if sure and _blocks_tell(rule, walked.usable):
+            may_show = ended and undecided and len(later) > 1 and _can_show(rule, quads)
+            sure = may_show and (again or _is_beyond_luck(rule, walked.usable))
+            if sure and _blocks_show(rule, walked.usable):
                 result = look_at(plan, rule, walked.usable, walked.left_out, beyond=True)
             needed = 0 if ended or not later else later[0] - usable
         if faulty or result is None:

@@ -66,7 +66,7 @@ def next_look(
     """Whether a check is decided, and if not, how many quads of which series it needs next.
 
     Where measuring has ended it needs none, and what is undecided stays so. ``hurried``: a failure
-    is to go to the second pair of processes as soon as blocks tell of it, before the next look.
+    is to go to the second pair of processes as soon as blocks show it, before the next look.
     """
     quads = list(map(cleaned, history))
     progress = [judge_gate(plan, rule, quads, ended=ended, hurried=hurried) for rule in plan.rules]

@@ -92,7 +92,7 @@ class Work:
     """What batches cost in one kind of configuration, under given conditions."""
 
     # One row a batch, its figures as in ``Means``, CPU already at the machine's speed. The means
-    # tell most apart, and hash in a thousandth of the time.
+    # set most apart, and hash in a thousandth of the time.
     rows: Rows = dataclasses.field(hash=False)
     means: Means  # over the rows
     # What a worker's CPU time holds for handing a batch over, its mean; only with workers.

@@ -208,7 +208,7 @@ def levers(
     calibration; from the factor ``unordered_pays`` ``in_order=False`` is worth trying.
 
     Raises:
-        ValueError: The calibration tells nothing of such batches.
+        ValueError: The calibration says nothing of such batches.
     """
     if not pick.num_workers:
         return ()

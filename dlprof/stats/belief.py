@@ -282,7 +282,7 @@ class ExpectedRates:
     # How far off all of a ``num_workers`` may be beside that, as a standard deviation: by what
     # others take, which its neighbors share.
     beside_others: Mapping[int, float] = dataclasses.field(default_factory=dict, hash=False)
-    # Coefficient of variation of what a batch costs: a window of few may have had none of the dear.
+    # Coefficient of variation of what a batch costs: a window of few may have had no expensive one.
     batch_cv: float = 0.0
     epoch_batches: float = math.inf  # of an epoch, if that is known: more differ in nothing
 
@@ -666,11 +666,11 @@ def room_of(
         trials: Of one configuration, each as the belief sees it, and how long its step waited.
         turnover: What epochs leave of its log rate beside that, 0 or less.
         least_work: That of ``log_work``, of configurations whose samples cost much the same; where
-            it is ``None``, cores don't tell.
+            it is ``None``, cores don't show it.
         usable_cores: Of the machine, which are all that it can have if others leave.
 
     Returns:
-        ``None`` where no trial tells.
+        ``None`` where no trial shows it.
     """
     waiting, computing = list[tuple[float, float]](), list[tuple[float, float]]()
     for trial, seen, wait in trials:

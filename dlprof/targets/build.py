@@ -11,7 +11,6 @@ import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
-from inspect import Parameter
 from operator import index
 from pathlib import Path
 from types import ModuleType
@@ -43,11 +42,11 @@ from dlprof.targets.parts import (
     dataloader_of,
     inner_loaders,
     order_sampler,
+    own_config,
     take_apart,
     with_inner,
 )
 from dlprof.targets.weighing import split_by
-from dlprof.targets.workers import settings_of
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -134,13 +133,7 @@ def build_from_object(
         factory = Factory.of(
             found, f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()", arguments
         )
-        # Another class may start its workers at once: it is looked at, and asked for without any.
-        usual = factory.with_workers()
-        if (its := dataloader_of(usual)) is not None:
-            of_user = own_config(its, factory.replaced)
-        plain = usual if type(usual) is DataLoader else None
-        usual = its = None
-        found = factory.first_call() if plain is None else plain
+        found, of_user = factory.first()
         source = f"{factory.name} returned"
         called = factory.name.rpartition("<locals>.")[2]
         called = called.replace("()", "(...)") if arguments else called
@@ -169,9 +162,8 @@ def build_from_object(
         parts = parts.with_share(*share, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
-    settings = own_config(dataloader_of(found), {} if factory is None else factory.replaced)
-    settings = of_user or settings
-    target = dataclasses.replace(target, own_config=settings)
+    replaced = {} if factory is None else factory.replaced
+    target = dataclasses.replace(target, own_config=of_user or own_config(found, replaced))
     if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is
     fixed, call, notes = _settable(found, parts, factory, shuffle=shuffle)
@@ -445,19 +437,6 @@ def _collate_fn(loader: Any) -> str | None:
     if found is None or not hasattr(found, "__qualname__"):
         return None if found is None else type_name(found)
     return f"{found.__module__}.{found.__qualname__}"
-
-
-def own_config(loader: DataLoader[Any] | None, replaced: Mapping[str, Any]) -> Config | None:
-    """The settings that a loader was built with by the user, as a canonical configuration.
-
-    Of what is no DataLoader they are the defaults of the callable that makes it. ``batch_size``
-    stays ``None``: it is the target's own by definition. ``None`` where the user left one of them
-    open: a parameter without a default.
-    """
-    settings = {**({} if loader is None else settings_of(loader)), **replaced}
-    is_number = isinstance(settings.get("num_workers"), SupportsIndex)
-    is_known = is_number and Parameter.empty not in settings.values()
-    return Config(**settings).canonical() if is_known else None
 
 
 def length_of(found: object) -> int | None:

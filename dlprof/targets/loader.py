@@ -221,7 +221,7 @@ class EpochGate:
         """
         self._limit = limit
         self.batches = 0
-        self.asked: array[int] = array("q")  # samples of each index batch that tells them
+        self.asked: array[int] = array("q")  # samples of each index batch that shows them
 
     def attach(self, loader: object) -> None:
         """Put the gate between a loader and its own index source.

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils.data import (
@@ -26,6 +26,7 @@ from dlprof.internals import iterator_class, kept_iterator
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import NOT_A_SCRIPT, target_fault
+from dlprof.targets.workers import settings_of
 
 _KEPT = ("collate_fn", "timeout", "worker_init_fn", "generator")
 SWEPT: Mapping[str, Any] = {
@@ -337,6 +338,20 @@ def dataloader_of(loader: object) -> DataLoader[Any] | None:
     return inner[0] if len(inner) == 1 else None
 
 
+def own_config(loader: object, replaced: Mapping[str, Any]) -> Config | None:
+    """The settings that a loader was built with by the user, as a canonical configuration.
+
+    Of what is no DataLoader they are the defaults of the callable that makes it. ``batch_size``
+    stays ``None``: it is the target's own by definition. ``None`` where the user left one of them
+    open: a parameter without a default.
+    """
+    found = dataloader_of(loader)
+    settings = {**({} if found is None else settings_of(found)), **replaced}
+    is_number = isinstance(settings.get("num_workers"), SupportsIndex)
+    is_known = is_number and inspect.Parameter.empty not in settings.values()
+    return Config(**settings).canonical() if is_known else None
+
+
 def core_of(loader: Any) -> Any:
     """The DataLoader that makes a loader's batches, or the loader itself where there is none."""
     found = dataloader_of(loader)
@@ -438,18 +453,25 @@ class Factory:
             if not self.takes(key)
         }
 
-    def with_workers(self) -> Any:
-        """Call it with its own number of workers, or one; ``None`` where it takes none or refuses.
+    def first(self) -> tuple[Any, Config | None]:
+        """What it makes, and the user's settings; ``None`` where only what it makes shows these.
 
-        A DataLoader shows then what it has with workers alone, as ``persistent_workers=n > 0``.
+        Asked for its own number of workers, or one, a DataLoader shows what it has with workers
+        alone, as ``persistent_workers=n > 0``. Another class may start them at once: it is looked
+        at, and asked for without any.
         """
         if "num_workers" not in self.named:
-            return None
+            return self.first_call(), None
         own, required = self.named["num_workers"], {key: SWEPT[key] for key in self._required()}
         few = {} if isinstance(own, int) and own > 0 else {"num_workers": 1}
+        made: Any = None
         with contextlib.suppress(TargetError):
-            return self._call(required | few)
-        return None
+            made = self._call(required | few)
+        settings = None if dataloader_of(made) is None else own_config(made, self.replaced)
+        if type(made) is DataLoader:
+            return made, settings
+        del made  # and so its workers, before others start
+        return self.first_call(), settings
 
     def first_call(self) -> Any:
         """Call it as the user would, but without workers where it lets that be chosen.

@@ -187,7 +187,7 @@ class Recorder:
     # The hooks, which call all that stands above.
 
     def prepare(self, loader: Any) -> Callable[[], None]:
-        """Have the loader make an iterator whose workers and queues stamp; returns the undoing."""
+        """Have the loader make an iterator whose workers and queues stamp; returns its undo."""
         if loader.num_workers == 0:
             return _nothing
         init, context = loader.worker_init_fn, loader.multiprocessing_context

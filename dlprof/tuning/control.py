@@ -277,13 +277,13 @@ class Control:
     # Looking.
 
     def _windows(
-        self, setting: Setting, count: int, *, skip: int = 0, seconds: float = 0.25
+        self, setting: Setting, count: int, *, skip: int = 0
     ) -> Generator[Ask, Window, list[Window]]:
         """So many windows of a setting, from when it is in force."""
         seen: list[Window] = []
         batches = max(_FEWEST, 2 * setting.workers)
         while len(seen) < count:
-            window = yield Ask(setting, 0 if seen else skip, batches, seconds)
+            window = yield Ask(setting, 0 if seen else skip, batches, 0.25)
             if window.refused:
                 raise _RefusedError(window.refused)
             if window.setting == setting:  # else the epoch goes on with another

@@ -431,6 +431,10 @@ class _Tuner:
         self._said = self._written = 0
         return control
 
+    def _begin_again(self, loader: Any, *, alone: bool = True) -> None:
+        self._control = self._begun(loader, alone=alone)
+        self.tuning._control = self._control  # noqa: SLF001 - of this module
+
     def _start(
         self, mine: Setting, most_workers: int, *, changes_workers: bool, spares_workers: bool
     ) -> Setting:
@@ -472,7 +476,7 @@ class _Tuner:
             start = start._replace(workers=(start.workers + mine.workers) // 2)
         if start.workers > mine.workers:
             self._opened = start
-            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+            self._begin_again(loader)
             why = f"{cores} cores may be busy with its batches"
             change = Change(at_s=0.0, batch=0, before=mine, after=start, why=why, kept=True)
             self._control.changes.append(change)
@@ -574,13 +578,13 @@ class _Tuner:
         known = None if self.tuning.off else self._state
         if known is not None and (name := _name_of(loader)) != known[2]:
             self._state = *known[:2], name  # another answer is theirs
-            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+            self._begin_again(loader)
         if self._spares_workers and self._context.get_start_method() != "fork":  # by now
-            self._control = self.tuning._control = self._begun(loader)  # noqa: SLF001 - of this module
+            self._begin_again(loader)
         alone = known is not None and mine.workers and not self._control.kept.workers
         if alone and (why := self._needs_workers(loader)):
             _LOG.info("dlprof.tune: it doesn't start with %s: %s", NO_WORKERS, why)
-            self._control = self.tuning._control = self._begun(loader, alone=False)  # noqa: SLF001 - of this module
+            self._begin_again(loader, alone=False)
         if node is None and self._asked and self._control.kept == mine:
             self._open(loader, mine)
         self._control.by_wait = node is not None
@@ -1361,7 +1365,7 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
     except BaseException as error:  # whatever a dataset of the user's raises
         said = one_line(error)[:200]
     with contextlib.suppress(OSError):
-        # Most are no dearer. The first pay for what is opened late, and for memory that is had
+        # Most cost no more. The first pay for what is opened late, and for memory that is had
         # again later; and a cache has some of them.
         later = zip(*took_s[len(took_s) // 2 :], strict=True)
         medians = (0.0, 0.0) if said else map(statistics.median_low, later)

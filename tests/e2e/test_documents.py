@@ -90,7 +90,7 @@ def test_every_flag_that_a_page_names_exists() -> None:
         assert found <= known, f"{page.name}: {sorted(found - known)}"
 
 
-def test_the_changelog_tells_of_this_version() -> None:
+def test_the_changelog_has_this_version() -> None:
     page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert dlprof.__version__ in page
     assert f"schema version {SCHEMA_VERSION}" in page

@@ -88,7 +88,7 @@ def shown(folder: Path, script: str) -> dict[str, Any]:
     (folder / "train.py").write_text(script)
     known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = ["-m", "dlprof", "run", "-q", "--json", "told.json", "-o", "a.dlprof.jsonl", "train.py"]
+    words = ["-m", "dlprof", "run", "-q", "--json", "said.json", "-o", "a.dlprof.jsonl", "train.py"]
     done = subprocess.run(
         [*launcher, "--nproc-per-node", "2", "--no-python", sys.executable, *words],
         cwd=folder,
@@ -99,7 +99,7 @@ def shown(folder: Path, script: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    document: dict[str, Any] = json.loads((folder / "told.rank0.json").read_text())
+    document: dict[str, Any] = json.loads((folder / "said.rank0.json").read_text())
     return document
 
 

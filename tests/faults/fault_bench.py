@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -41,6 +43,14 @@ MOST_BYTES = 700 << 20
 MARGIN_S = 60.0
 """What a fault may cost here beyond its own limit, on a machine of any speed: what would hang does
 so for an hour. That it is 3 s is measured by ``benchmarks/faults.py``."""
+
+
+@functools.cache
+def can_mount() -> bool:
+    """Whether this process may have a mount namespace of its own, and mount there."""
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    found = shutil.which("unshare") is not None
+    return found and subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 def config(

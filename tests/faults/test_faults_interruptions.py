@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_bench import can_mount
 
 from dlprof.store import read_run
 
@@ -150,15 +149,6 @@ def test_a_reader_of_both_outputs_that_goes_away(tmp_path: Path) -> None:
     assert reason(run_file) in {"decided", "complete"}
 
 
-@functools.cache
-def _can_mount() -> bool:
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    )
-
-
 def _on_a_disk_of(size: int, place: Path, words: Sequence[str]) -> list[str]:
     """The command on a disk of its own, whose files are copied to ``place`` at the end."""
     script = (
@@ -170,7 +160,7 @@ def _on_a_disk_of(size: int, place: Path, words: Sequence[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.root
-@pytest.mark.skipif(not (_ROOT and _can_mount()), reason="needs root and a mount namespace")
+@pytest.mark.skipif(not (_ROOT and can_mount()), reason="needs root and a mount namespace")
 @pytest.mark.usefixtures("clean")
 def test_a_full_disk_under_the_run_file(tmp_path: Path) -> None:
     """What was written before is whole, and can be gone on with elsewhere."""

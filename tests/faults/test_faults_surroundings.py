@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_bench import MARGIN_S, STALL_S, check_wording, config
+from fault_bench import MARGIN_S, STALL_S, can_mount, check_wording, config
 
 from dlprof.records import Config, Failure
 
@@ -28,15 +26,6 @@ pytestmark = [
 _ROOT = os.geteuid() == 0 if hasattr(os, "geteuid") else False
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _MIB = 1 << 20
-
-
-@functools.cache
-def _can_mount() -> bool:
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    )
 
 
 def run_narrowed(
@@ -72,7 +61,7 @@ def the_failure(trial: dict[str, Any], *, limit_s: float) -> Failure:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(not (_ROOT and _can_mount()), reason="needs root and a mount namespace")
+@pytest.mark.skipif(not (_ROOT and can_mount()), reason="needs root and a mount namespace")
 @pytest.mark.parametrize(
     ("attr", "tried"),
     [

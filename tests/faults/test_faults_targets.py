@@ -118,7 +118,7 @@ def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, *, persiste
 
 @pytest.mark.usefixtures("clean")
 def test_an_iterable_whose_workers_ask_in_vain(make_bench: Make) -> None:
-    """Shares may begin alike: other trials' epochs tell, and without any it is wrong data."""
+    """Shares may begin alike: other trials' epochs show it, and without any it is wrong data."""
     trial = make_bench("stream").run("asks_in_vain", config(2, "fork"))
 
     assert trial.outcome == "completed", trial.failure

@@ -95,7 +95,7 @@ def train(reports: Connection, bad: int | None, seed: int) -> None:
         there.update(current_device_index=0, set_device_index=None)
         found = {name: functools.partial(_said, value) for name, value in there.items()}
         vars(torch.accelerator).update(found)
-        torch.Tensor.pin_memory = torch.Tensor.clone  # type: ignore[method-assign,assignment]
+        torch.Tensor.pin_memory = torch.Tensor.clone  # type: ignore[method-assign,assignment] # as pinned
     options: dict[str, Any] = {
         "persistent_workers": seed % 2 == 1,
         "pin_memory": Restless.pinning,

@@ -121,7 +121,7 @@ def test_a_worker_that_is_a_new_interpreter(make_bench: Make, start: str, fault:
 
 @pytest.mark.usefixtures("clean")
 def test_the_forkserver_is_killed(bench: FaultBench) -> None:
-    """The parent of its workers, which end with it; how, nobody is left to tell."""
+    """The parent of its workers, which end with it; how, nobody is left to say."""
     failure = bench.fails("parent", config(1, FORKSERVER), limit_s=_QUIET_S + _START_S)
 
     assert failure.kind in (EXIT, SIGNAL), failure

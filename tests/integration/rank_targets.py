@@ -120,7 +120,7 @@ def placed(folder: str, slow: str = "free") -> DataLoader[Tensor]:
 
 
 def asking() -> DataLoader[Tensor]:
-    """As training code has it, where a process group tells the rank."""
+    """As training code has it, where a process group knows the rank."""
     dataset = Waits()
     return DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset))
 

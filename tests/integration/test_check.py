@@ -455,7 +455,7 @@ def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedPro
     )
 
 
-def test_the_command_ends_with_3_and_tells_ci(
+def test_the_command_ends_with_3_and_says_so_to_ci(
     repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (repository / "data.py").write_text(data(0.004))

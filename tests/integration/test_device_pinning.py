@@ -297,7 +297,7 @@ class _Classes(TensorDataset):
     def __init__(self) -> None:
         super().__init__(torch.arange(160))
 
-    def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+    def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override] # not a tuple
         return self.tensors[0][index]
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 from schemas import conforms
 
 from dlprof.records import Config
@@ -20,7 +19,6 @@ from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
 
 TARGETS = Path(__file__).parent / "accelerated_target.py"
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="trials are forked from a patched torch"
@@ -28,15 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def _dlprof(place: Path, *arguments: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "dlprof", *arguments, "--json", "-q"],
-        cwd=place,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = python(place, "-m", "dlprof", *arguments, "--json", "-q", timeout_s=120)
     assert ended.returncode == 0, ended.stderr + ended.stdout
     document: dict[str, Any] = json.loads(ended.stdout)
     return document
@@ -62,7 +52,7 @@ def test_a_sweep_copies_its_batches_and_measures_pinning(tmp_path: Path) -> None
     assert copies[False]["copy_s"] > copies[True]["copy_s"] >= 1e-3
 
 
-def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> None:
+def test_an_explained_trial_keeps_copies_apart_from_the_step(tmp_path: Path) -> None:
     request = TrialRequest(
         config=Config(num_workers=1, prefetch_factor=2),
         trial_s=0.2,

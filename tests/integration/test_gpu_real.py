@@ -40,7 +40,7 @@ def test_cudas_devices_are_found_among_nvmls_cards() -> None:
     by_uuid = {card.uuid.removeprefix("GPU-"): card for card in cards}
     for index in range(torch.cuda.device_count()):
         card = by_uuid[_uuid(index)]
-        assert card.cuda_index in (index, None)  # None where the environment alone can't tell
+        assert card.cuda_index in (index, None)  # None where the environment alone can't say
 
 
 def test_kernels_memory_and_clocks_show_in_a_window() -> None:
@@ -71,7 +71,7 @@ def test_copies_show_the_link_as_it_is_while_they_run() -> None:
     assert {cell["memory"] for cell in device["cells"]} == {"pageable", "pinned"}
 
 
-def test_a_trial_tells_of_its_copies_and_of_its_card(tmp_path: Path) -> None:
+def test_a_trial_shows_its_copies_and_its_card(tmp_path: Path) -> None:
     shown = _dlprof(
         *("sweep", "synthetic:cpu_ms=0.2,shape=3x224x224", "--num-workers", "2"),
         *("--pin-memory", "both", "--device", "cuda:0", "--trial-time", "2s", "--repeats", "1"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from programs import ENVIRONMENT, python
 
 from dlprof.engine.ranks import launched, resolve_ranks
 from dlprof.errors import TargetError
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forke
 
 TARGETS = Path(__file__).parent / "rank_targets.py"
 LIMITS = TrialLimits(wall_s=90.0, stall_s=60.0, usable_cores=2.0)
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 
 @contextlib.contextmanager
@@ -248,15 +248,7 @@ SWEEP = (
 
 
 def sweep(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=place,
-        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(place / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    return python(place, *command, timeout_s=170, DLPROF_CACHE_DIR=str(place / "cache"))
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def _read(library: Path, folder: Path, **scenario: object) -> Any:
     return answer_of(_READ, environment(library, folder, **scenario))
 
 
-def test_a_card_tells_everything(library: Path, tmp_path: Path) -> None:
+def test_a_card_shows_everything(library: Path, tmp_path: Path) -> None:
     shown = _read(library, tmp_path, gpm=1, processes=3, held=200, reasons=0x24, link=4)
     (card,), usage = shown["cards"], shown["usage"][1][0]
     assert card["name"] == "Stub 0"
@@ -138,7 +138,7 @@ def test_an_old_driver_has_fewer_figures(old_library: Path, tmp_path: Path) -> N
     assert shown["neighbours"][0]["processes"] == 2
 
 
-def test_a_split_card_tells_no_activity(library: Path, tmp_path: Path) -> None:
+def test_a_split_card_shows_no_activity(library: Path, tmp_path: Path) -> None:
     usage = _read(library, tmp_path, mig=1, gpm=1)["usage"][1][0]
     assert usage["kernel_active_fraction"] is None
     assert usage["sm_active_fraction"] is None

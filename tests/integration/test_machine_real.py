@@ -77,7 +77,7 @@ def test_cpu_time_is_what_the_processes_say_themselves(kind: str) -> None:
         reported_s = float(_line(process))
         total_s = sampler.take().tree.cpu_ns / 1e9
     assert start_ns / 1e9 <= reported_s + 0.05
-    # The process tells clock ticks, and keeps a little to itself after it has answered.
+    # The process reports clock ticks, and keeps a little to itself after it has answered.
     assert total_s == pytest.approx(reported_s, abs=0.08)
 
 

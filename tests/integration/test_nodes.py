@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from programs import ENVIRONMENT
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
@@ -29,7 +30,6 @@ from dlprof.trial.protocol import Message, describe_error
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
 
 TARGETS = Path(__file__).parent / "rank_targets.py"
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 HOSTS = ("one", "two")
 PATIENCE_S = 150.0
 

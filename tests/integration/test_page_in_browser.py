@@ -116,7 +116,7 @@ def test_no_column_and_no_whisker_is_cut_off(page: Page, pages: dict[str, Path])
     )
 
 
-def test_what_is_hovered_tells_its_figure(page: Page, pages: dict[str, Path]) -> None:
+def test_what_is_hovered_shows_its_figure(page: Page, pages: dict[str, Path]) -> None:
     page.open(pages["sweep"], 1280)
     x, y, said = page.value(
         "(() => { const e = [...document.querySelectorAll('svg .shape')].pop();"

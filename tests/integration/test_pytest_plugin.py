@@ -85,7 +85,7 @@ def test_what_is_marked_is_skipped_when_asked(project: Project) -> None:
     project.run("--dlprof-skip", "--dlprof-against", "main").assert_outcomes(passed=1, skipped=2)
 
 
-def test_a_variable_tells_it_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_says_it_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLPROF_SKIP", "1")
     project.run().assert_outcomes(passed=1, skipped=2)
 
@@ -158,7 +158,7 @@ def test_each_test_has_a_document_of_its_own(project: Project) -> None:
 def test_where_turns_can_not_be_taken_that_is_said(project: Project) -> None:
     """A process of pytest-xdist on another machine doesn't see the folder."""
     config = project.pytester.parseconfig(*PLUGIN, "--dlprof-against", "main")
-    config.workerinput = {"dlprof_turns": str(project.pytester.path / "nowhere")}  # type: ignore[attr-defined]
+    config.workerinput = {"dlprof_turns": str(project.pytester.path / "nowhere")}  # type: ignore[attr-defined] # of xdist
     said = project.pytester.make_hook_recorder(config.pluginmanager)
     pytest_plugin.pytest_configure(config)
     (warning,) = said.getcalls("pytest_warning_recorded")
@@ -247,7 +247,7 @@ def test_a_base_that_can_not_be_loaded_from_skips(
     result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*The base (main): there is no file*"])
 
 
-def test_a_check_that_can_not_tell_is_skipped_at_the_line_of_the_test(project: Project) -> None:
+def test_a_check_that_can_not_say_is_skipped_at_the_line_of_the_test(project: Project) -> None:
     project.state = "inconclusive"
     result = project.run("--dlprof-against", "main", "-rs")
     result.assert_outcomes(skipped=1, passed=2)

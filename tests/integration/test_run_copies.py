@@ -91,5 +91,5 @@ def test_without_following_nothing_of_tensors_is_touched(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_watch_tells_of_the_copies_of_its_loop(tmp_path: Path) -> None:
+def test_watch_shows_the_copies_of_its_loop(tmp_path: Path) -> None:
     assert "copies to meta:0: 4" in _ran(tmp_path, "train.py", "watch")

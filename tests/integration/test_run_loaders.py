@@ -104,7 +104,7 @@ def test_every_loader_is_distinguished(
     assert len(run.watched) <= 14
 
 
-def test_the_report_and_the_document_tell_of_it(
+def test_the_report_and_the_document_show_it(
     watched: tuple[subprocess.CompletedProcess[str], Run], folder: Path
 ) -> None:
     done, run = watched
@@ -245,7 +245,7 @@ def test_a_loader_that_is_no_dataloader_shows_why_it_is_waited_for(tmp_path: Pat
     assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
 
 
-UNTOLD = """
+UNSAID = """
 import time
 from torch.utils.data import DataLoader, Dataset
 class Own(DataLoader):
@@ -265,7 +265,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_wait_of_unknown_cause_says_why(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(UNTOLD)
+    (tmp_path / "train.py").write_text(UNSAID)
     done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
     assert done.returncode == 0
     run = read_run(tmp_path / "run.dlprof.jsonl")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 
 from dlprof.advise.compare import compare
 from dlprof.advise.scaling import CORES, OTHER_JOB, SHARD, STORAGE, WAITS, straggler_of
@@ -19,22 +18,14 @@ from dlprof.store import read_run
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="plants by affinity and priority")
 
 SCRIPT = Path(__file__).parent / "ranks_script.py"
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 
 def trained(place: Path, cause: str, *, ranks: int = 2, slow: int = 1, steps: int = 25) -> Run:
     """The run of rank 0 of such a training; those of the others are beside it."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     words = ("-m", "dlprof", "run", "--json", "run.json", "-o", "run.dlprof.jsonl")
-    done = subprocess.run(
-        [sys.executable, *launcher, *words, str(SCRIPT), cause, str(slow), str(steps)],
-        cwd=place,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    script = (str(SCRIPT), cause, str(slow), str(steps))
+    done = python(place, *launcher, *words, *script, timeout_s=170)
     assert done.returncode == 0, done.stderr[-3000:]
     (place / "screen.txt").write_text(" ".join(done.stderr.split()))
     return read_run(place / "run.rank0.dlprof.jsonl")

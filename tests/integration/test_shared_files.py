@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 
 from dlprof.integrations.first_batches import SharedFiles
 from dlprof.integrations.loaders import config_of
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="workers are forked, and seen by /proc"
 )
 
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 READ_IN_A_SCRIPT = (
     *("open, seek and read", "a text file", "a temporary file", "zipfile", "a part of it"),
     *("a file of the transform", "opened lazily, but before the fork"),
@@ -190,15 +189,7 @@ if __name__ == "__main__":
 
 def dlprof(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "target.py").write_text(TARGET)
-    return subprocess.run(
-        [sys.executable, "-m", "dlprof", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=500,
-        check=False,
-        env=ENVIRONMENT,
-    )
+    return python(folder, "-m", "dlprof", *words, timeout_s=500)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from programs import python, started
 from schemas import conforms, run_file_conforms
 
 from dlprof.records import Run
@@ -22,35 +23,11 @@ from dlprof.store import read_run
 TARGETS = Path(__file__).parent / "faulty_targets.py"
 SMALL = ("--num-workers", "0,1", "--prefetch-factor", "2", "--persistent-workers", "off")
 SHORT = (*SMALL, "--trial-time", "0.1s", "--repeats", "2", "--budget", "60s")
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dlprof", *arguments]
 
 
 def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        cwd=place,
-        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(place.parent / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*arguments),
-        cwd=place,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    cache = str(place.parent / "cache")
+    return python(place, "-m", "dlprof", *arguments, timeout_s=120, DLPROF_CACHE_DIR=cache)
 
 
 def wait_for_trials(run_file: Path, count: int) -> None:
@@ -114,7 +91,8 @@ class Swept:
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     place = tmp_path_factory.mktemp("swept")
     run_file = place / "run.dlprof.jsonl"
-    process = start(place, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    words = ("sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    process = started(place, "-m", "dlprof", *words)
     wait_for_trials(run_file, 1)
     processes = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
@@ -230,7 +208,8 @@ def test_failing_settings_cost_their_trials_only(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     run_file = tmp_path / "run.dlprof.jsonl"
-    process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    words = ("sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    process = started(tmp_path, "-m", "dlprof", *words)
     wait_for_trials(run_file, 1)
     processes = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -267,16 +246,7 @@ def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:
         "print(len(run.completed) >= 3, workers in (0, 1))\n"
         "print(dlprof.recommend('run.dlprof.jsonl', max_workers=0).config.num_workers)\n"
     )
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(TARGETS.parent)}
-    done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(tmp_path, script.name, timeout_s=120, PYTHONPATH=str(TARGETS.parent))
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["True True", "0"]

@@ -38,7 +38,7 @@ def _sweep(library: Path, folder: Path, **scenario: object) -> Any:
 
 
 @pytest.mark.slow
-def test_a_sweep_tells_of_all_eight_cards(library: Path, tmp_path: Path) -> None:
+def test_a_sweep_shows_all_eight_cards(library: Path, tmp_path: Path) -> None:
     document = _sweep(library, tmp_path, count=8, gpm=1, processes=2)
     assert len(document["machine"]["gpus"]) == 8
     cards = document["trials"][-1]["usage"]["gpu"]

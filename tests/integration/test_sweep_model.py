@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import started
 
 from dlprof.errors import ExitCode
 from dlprof.records import Run
@@ -19,7 +19,6 @@ from dlprof.store import read_run
 
 pytestmark = pytest.mark.slow
 
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 FEW = ("--search", "model", "--num-workers", "0:4", "--trial-time", "0.2s", "--max-workers", "4")
 WAITS = "synthetic:wait_ms=2,shape=4"
 
@@ -63,15 +62,7 @@ def dataset():
 
 
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "dlprof", "sweep", *arguments],
-        cwd=place,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return started(place, "-m", "dlprof", "sweep", *arguments)
 
 
 def swept(place: Path, *arguments: str) -> tuple[Run, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +11,17 @@ from typing import Any
 
 import pytest
 import thread_workers
+from programs import python
 
 import dlprof
 from dlprof.tracing.tracer import Tracer
 
 FOLDER = Path(__file__).parent
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 
 def _dlprof(tmp_path: Path, *words: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "dlprof", *words, "--json", "-o", str(tmp_path / "a.dlprof.jsonl")],
-        cwd=FOLDER,
-        env=ENVIRONMENT | {"DLPROF_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = ("-m", "dlprof", *words, "--json", "-o", str(tmp_path / "a.dlprof.jsonl"))
+    ended = python(FOLDER, *words, timeout_s=300, DLPROF_CACHE_DIR=str(tmp_path))
     document: dict[str, Any] = json.loads(ended.stdout)
     return document
 

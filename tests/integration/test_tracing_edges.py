@@ -158,7 +158,7 @@ def test_without_workers_the_very_first_batch_is_of_a_start() -> None:
 
 
 class TellsHooks(Dataset[Any]):
-    """Samples tell whether their worker's fetchers are timed."""
+    """Samples show whether their worker's fetchers are timed."""
 
     def __len__(self) -> int:
         return 40
@@ -174,7 +174,7 @@ def test_workers_are_as_they_were_once_it_has_stopped() -> None:
     with Tracer(loader):
         assert all(batch.tolist() == [1, 1] for batch in loader)
     batches = [batch.tolist() for batch in loader]
-    # The first indices tell a worker to stop, so already its first batch is made without hooks.
+    # The first indices say to a worker to stop, so already its first batch is made without hooks.
     assert batches == [[0, 0]] * 20
 
 

@@ -529,7 +529,7 @@ def test_a_ranks_file_that_can_not_be_used_ends_no_training(
     for _ in range(2):
         assert numbers(changing) == numbers(plain)
     assert changing.tuning.off
-    dlprof.tune(loader(num_workers=0))  # off at once, which it tells the other ranks
+    dlprof.tune(loader(num_workers=0))  # off at once, which the other ranks hear
 
 
 def test_a_pipe_that_torch_shards_is_not_loaded_without_workers(
@@ -614,7 +614,7 @@ def test_a_worker_init_fn_meets_no_worker_that_it_may_not_know(
 
 def seed_worker(_worker: int) -> None:  # as torch's documentation has it
     worker_seed = torch.initial_seed() % 2**32
-    np.random.seed(worker_seed)  # noqa: NPY002
+    np.random.seed(worker_seed)  # noqa: NPY002 - as there
     random.seed(worker_seed)
 
 

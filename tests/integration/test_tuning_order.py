@@ -127,7 +127,7 @@ def test_whatever_the_settings_samples_and_random_numbers_are_as_without(
     assert changing.tuning.off == ""
 
 
-def test_each_epoch_has_the_order_that_its_sampler_was_told(scripted: None) -> None:
+def test_each_epoch_has_the_order_that_its_sampler_was_given(scripted: None) -> None:
     def drawn(made: Any) -> list[Any]:
         came = []
         for epoch in (3, 1, 3):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from programs import python
 
 from dlprof.records import Run
 from dlprof.store import read_run
@@ -18,7 +17,6 @@ pytest.importorskip("webdataset")
 pytestmark = pytest.mark.slow
 
 SHARDS, SAMPLES, BATCH = 4, 48, 16
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 TARGET = f"""
 import time
 import torch
@@ -67,15 +65,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dlprof", *arguments, "-o", "run.jsonl"],
-        cwd=place,
-        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(place / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    words = ("-m", "dlprof", *arguments, "-o", "run.jsonl")
+    return python(place, *words, DLPROF_CACHE_DIR=str(place / "cache"))
 
 
 def swept(place: Path, target: str, *arguments: str) -> Run:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from programs import python
 
 from dlprof.errors import ExitCode
 from dlprof.records import Run
@@ -18,7 +16,6 @@ from dlprof.store import read_run
 
 pytestmark = pytest.mark.slow
 
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 LOADERS = """
 import time
@@ -148,15 +145,7 @@ def few():
 
 
 def dlprof(place: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dlprof", *arguments],
-        cwd=place,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = python(place, "-m", "dlprof", *arguments)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 

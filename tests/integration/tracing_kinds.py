@@ -1,4 +1,4 @@
-"""Loaders of every kind, whose samples tell whatever a tracer could have changed."""
+"""Loaders of every kind, whose samples show whatever a tracer could have changed."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def stage(name: StageName, cpu: float, io: float = 0.0, queue: float = 0.0) -> S
 
 
 def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
-    """What an instrumented trial of the loader would tell."""
+    """What an instrumented trial of the loader would show."""
     period = 1 / loader.rate
     wait = period - loader.step if loader.wait is None else loader.wait
     making = stage("fetch", loader.fetch_cpu, loader.fetch_io, loader.starved)

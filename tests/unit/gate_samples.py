@@ -184,7 +184,7 @@ def passing_check() -> CheckReport:
 
 @functools.cache
 def inconclusive_check() -> CheckReport:
-    """Too noisy to tell within the looks."""
+    """Too noisy to say within the looks."""
     quads = load_quads(140, 0.05, noise=0.15)
     return _finished(checked_target("data.py:make", make_plan(gates=("wall",)), quads))
 

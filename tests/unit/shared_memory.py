@@ -32,7 +32,7 @@ def shared_memory_left(before: set[str]) -> list[str]:
 
 
 def _maker_lives(name: str) -> bool:
-    """Whether the process still runs that the name of one of torch's files tells of."""
+    """Whether the process still runs that the name of one of torch's files names."""
     parts = name.split("_")
     return parts[0] == "torch" and len(parts) > 1 and Path(f"/proc/{parts[1]}").exists()
 

@@ -102,7 +102,7 @@ def test_blocks_of_one_side_give_the_figures_of_a_run() -> None:
     assert "startup.value" not in figures
 
 
-def test_blocks_that_tell_nothing_give_no_figure() -> None:
+def test_blocks_that_show_nothing_give_no_figure() -> None:
     blocks = [block("B", failure="it crashed"), block("B", service_s=(0.1,), samples=(4,))]
     assert figures_of(service_plan(), blocks) == {}
 

@@ -301,10 +301,10 @@ def test_every_trial_is_held_against_the_observers_goal() -> None:
     cheap = observer.Cost(
         target="waiting", num_workers=0, stated_cores=0.01, kernel_cores=0.02, kernel_cpu_s=0.05
     )
-    dear = dataclasses.replace(cheap, stated_cores=0.03)
+    costly = dataclasses.replace(cheap, stated_cores=0.03)
     unknown = dataclasses.replace(cheap, stated_cores=None)
     assert observer.report_on([cheap, cheap], 5.0).passed is True
-    assert observer.report_on([cheap, dear], 5.0).passed is False
+    assert observer.report_on([cheap, costly], 5.0).passed is False
     assert observer.report_on([cheap, unknown], 5.0).passed is False
 
 

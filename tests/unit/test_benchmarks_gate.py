@@ -100,7 +100,7 @@ def test_each_round_has_all_kinds_on_both_kinds_of_machine(campaign: Any, tables
     assert len({each.seed for each in planned}) == len(planned)
 
 
-def test_a_session_tells_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
+def test_a_session_shows_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
     planned = next(campaign.schedule(7, budget_s=60.0))
     plan = make_plan(gates=())
     session = campaign.ended_session(planned, plan, confirmed(load_quads(11, 0.2)), 12.345)

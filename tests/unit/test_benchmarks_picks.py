@@ -190,6 +190,8 @@ def test_how_sure_a_regret_is_follows_from_its_turns(shown: Any) -> None:
     turns = [{SIX.key: 30.0, TWO.key: rate} for rate in (20.0, 22.0, 20.0, 22.0)]
     expected = math.log(1.1) / math.sqrt(3) / math.sqrt(4)
     assert outcome(shown, {"a": TWO}, finals=turns).error(TWO.key) == pytest.approx(expected)
+    # The best is as sure as what it has over the next one.
+    assert outcome(shown, {"a": SIX}, finals=turns).error(SIX.key) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

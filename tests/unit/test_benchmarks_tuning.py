@@ -298,7 +298,7 @@ def test_a_training_is_held_with_its_workers_and_its_clock(live: Any, workers: i
         assert (gate.clock(), gate.counted(1)) == (0.0, (0.0, 0.0))
         for turn in (1, 2):
             gate.open()
-            until(lambda turn=turn: gate.counted(turn)[0] >= 3)  # type: ignore[misc]
+            until(lambda turn=turn: gate.counted(turn)[0] >= 3)  # type: ignore[misc] # bound now
             assert gate.close() == turn
             clock_s, batches = gate.clock(), gate.counted(turn)[0]
             time.sleep(0.05)
@@ -447,7 +447,7 @@ def test_the_best_goes_on_in_a_process_as_fresh_as_the_others(
 
 
 def test_samples_in_another_order_are_noticed(live: Any) -> None:
-    class Otherwise(live.Source):  # type: ignore[misc]
+    class Otherwise(live.Source):  # type: ignore[misc] # found late
         def due(self, *_: object) -> Callable[[], Iterator[list[int]]]:
             return lambda: iter([[0, 1], [3, 2]])
 
@@ -474,6 +474,6 @@ def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        pid = int(told.read())
+    with os.fdopen(reader) as pipe:
+        pid = int(pipe.read())
     until(lambda: has_ended(pid))

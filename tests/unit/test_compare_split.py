@@ -161,7 +161,7 @@ def test_what_a_part_would_bring_has_the_interval_of_the_part() -> None:
 
 
 def test_a_single_trial_may_lie_as_far_off_as_single_trials_do() -> None:
-    """Ten trials tell their mean to a third of what each of them may be off."""
+    """Ten trials show their mean to a third of what each of them may be off."""
     some = run([trial(config(2), 1000.0 + 50.0 * (n % 3 - 1), repetition=n) for n in range(9)])
     near, far = (run([trial(config(2), rate)]) for rate in (945.0, 500.0))
     assert "No measurable difference" in compare(some, near).verdict

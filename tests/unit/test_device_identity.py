@@ -15,7 +15,7 @@ from dlprof.device.runtime import Runtime, held_bytes, identity
     ("uuid", "expected"),
     [("1234-5678", "GPU-1234-5678"), ("GPU-1", "GPU-1"), ("MIG-1", "MIG-1"), (None, "")],
 )
-def test_torch_tells_name_and_uuid(
+def test_torch_shows_name_and_uuid(
     monkeypatch: pytest.MonkeyPatch, uuid: str | None, expected: str
 ) -> None:
     shown = types.SimpleNamespace(name="Card", uuid=uuid)

@@ -1,4 +1,4 @@
-"""Where figures mislead: memory that fills up, noise, crowds, trials too short to tell."""
+"""Where figures mislead: memory that fills up, noise, crowds, trials too short to say."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
         ([(100, 200), (200, 251), (800, 549), (100, 203)], True),
         ([(84, 164), (228, 191), (544, 210)], False),  # filling up: seen of torch's own threads
         ([(60, 143), (240, 270), (800, 272)], False),  # seen of large batches
-        ([(34, 173), (60, 192), (132, 237)], False),  # the same, too short to tell
+        ([(34, 173), (60, 192), (132, 237)], False),  # the same, too short to say
         ([(50, 200), (100, 500)], True),  # more than anything fills up by
         ([(100, 200), (200, 203), (800, 206)], False),
         ([(50, 200), (52, 600)], False),
@@ -71,7 +71,7 @@ def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
     assert not may_grow(_with_memory([(50, 200)]), 1000)
 
 
-def test_a_trial_too_short_to_tell_asks_the_model() -> None:
+def test_a_trial_too_short_to_say_asks_the_model() -> None:
     loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.05, busy=0.55, rate=60)
     model = modeled(lambda chosen, _: around(60.0 if chosen.in_order else 90.0))
     seen = evidence(loader, variants={config(4, in_order=False): 1.05}, predict=model)

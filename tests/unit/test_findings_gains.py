@@ -94,7 +94,7 @@ def test_what_two_predictions_have_wrong_alike_cancels() -> None:
 
 def test_what_only_one_of_two_predictions_is_sure_of_does_not_cancel() -> None:
     assert predicted_gain(MORE, before=0.5, after=0.1).low == pytest.approx(math.exp(-0.4))
-    alone = predicted_gain(config(0), before=0.3, after=0.4)  # other trials tell of main
+    alone = predicted_gain(config(0), before=0.3, after=0.4)  # other trials show main
     assert alone.low == pytest.approx(math.exp(-0.5))
 
 
@@ -156,7 +156,7 @@ def test_fewer_workers_than_now_are_no_fix_of_too_few() -> None:
     assert best_of_measured(seen, claim).config == config(14)
 
 
-def test_without_workers_only_a_calibration_tells_of_workers() -> None:
+def test_without_workers_only_a_calibration_shows_workers() -> None:
     alone = Loader(config=config(0), fetch_cpu=0.02, rate=50)
     assert gain_of(evidence(alone), config(2)) is None
     beside = Loader(config=config(2), fetch_cpu=0.02)

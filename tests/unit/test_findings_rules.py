@@ -580,7 +580,7 @@ def test_a_busy_device_is_reported_behind_what_slows_the_loader() -> None:
 
 def test_the_table_has_every_code_once() -> None:
     listed = [row.code for row in TABLE]
-    # Of wrong data any run tells by itself.
+    # Wrong data any run shows by itself.
     by_any_run = ["data.duplicated", "data.shared_file", "data.truncated", "data.unshared"]
     assert sorted([*listed, *by_any_run]) == sorted(get_args(FindingCode))
 
@@ -1048,9 +1048,9 @@ def test_what_others_take_is_known_by_a_batch_where_a_trial_was_too_short_for_it
     # No change of the loader brings it, so that it is no speed-up.
     assert str(first.evidence["gain_at"]).endswith("on a quiet machine")
 
-    told = dict(answer([first, second]))
-    assert "Speed-up" not in told
-    assert "on a quiet machine" in str(told["If quiet"])
+    shown = dict(answer([first, second]))
+    assert "Speed-up" not in shown
+    assert "on a quiet machine" in str(shown["If quiet"])
 
 
 def test_others_come_behind_what_pays_where_their_cores_bring_nothing() -> None:

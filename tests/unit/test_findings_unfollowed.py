@@ -48,7 +48,7 @@ def test_nor_of_a_loader_of_which_only_the_wait_for_its_batches_is_seen() -> Non
     assert "of the loader's time" in found.explanation
 
 
-def test_followed_batches_tell_what_their_making_waited() -> None:
+def test_followed_batches_show_what_their_making_waited() -> None:
     found = _crowd(followed=True)
     assert found.predicted_gain is not None
     assert "run-queue delay was 88% of the time to make a batch" in found.explanation

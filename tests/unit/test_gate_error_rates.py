@@ -83,20 +83,20 @@ def test_over_all_looks_the_error_keeps_its_bound() -> None:
 )
 def test_checks_that_time_cuts_short_fail_nothing_at_the_limit(bench: Any, world: str) -> None:
     """However few their quads: a part of the error of the looks that are left is spent on them."""
-    plan, failed, told = make_plan(gates=()), 0, 0
+    plan, failed, right = make_plan(gates=()), 0, 0
     for seed in range(60):
         for slowdown in (bench.LIMIT, bench.Slowdown(name="3x", mean=2.0)):
             machine = bench.Machine(getattr(bench, world), slowdown, f"cut {world} {seed}")
             quads = [machine.quad(number, seed) for number in range(5 + seed % 10)]
             failure = judge(plan, quads).state == "fail"
             failed += failure and slowdown is bench.LIMIT
-            told += failure and slowdown is not bench.LIMIT
+            right += failure and slowdown is not bench.LIMIT
     assert failed == 0
-    assert told >= 55
+    assert right >= 55
 
 
 def test_blocks_that_differ_by_the_machine_alone_lie_apart_in_few_quads(bench: Any) -> None:
-    """One of six by chance; one of four is what ``_blocks_tell`` allows for."""
+    """One of six by chance; one of four is what ``_blocks_show`` allows for."""
     heavy = dataclasses.replace(
         bench.SWITCHING, name="heavy", service_sd=0.4, drift_sd=0.1, outliers=0.02
     )

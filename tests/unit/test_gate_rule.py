@@ -1,4 +1,4 @@
-"""One target's verdict from its quads: pass, fail, look again, can't tell."""
+"""One target's verdict from its quads: pass, fail, look again, undecided."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_when_time_is_up_the_next_look_is_taken_early() -> None:
 
 
 @pytest.mark.parametrize(("count", "slower"), [(FIRST - 1, 0.9), (4, 5.0)])
-def test_too_few_quads_tell_nothing(count: int, slower: float) -> None:
+def test_too_few_quads_show_nothing(count: int, slower: float) -> None:
     """Not as slow as no process is by luck, or too few blocks for anything."""
     verdict = judge(service_plan(), load_quads(count, slower))
     assert (verdict.state, verdict.gates[0].reason) == ("inconclusive", "too_few_quads")
@@ -195,7 +195,7 @@ def with_odd_blocks(quads: Sequence[Quad], *numbers: int) -> list[Quad]:
 
 
 @pytest.mark.parametrize("count", [5, FIRST - 1, FIRST + 2])
-def test_few_blocks_tell_of_what_no_process_is_slower_by(count: int) -> None:
+def test_few_blocks_show_what_no_process_is_slower_by(count: int) -> None:
     """Where others take the cores, 60 s are a few quads, and there is no second pair."""
     plan = make_plan(gates=("wall",))
     found = [judge(plan, load_quads(count, 2.0, seed=seed, **DISTURBED)) for seed in range(20)]
@@ -246,7 +246,7 @@ def test_without_a_second_pair_only_what_is_beyond_luck_fails(slower: float, sta
         (5, 0.055, 0.3, ""),
     ],
 )
-def test_in_a_hurry_a_failure_goes_to_the_second_pair_as_soon_as_blocks_tell(
+def test_in_a_hurry_a_failure_goes_to_the_second_pair_as_soon_as_blocks_show(
     count: int, slower: float, again: float, state: str
 ) -> None:
     plan, first = make_plan(gates=("wall",)), load_quads(count, slower, noise=0.01)

@@ -40,7 +40,7 @@ def test_all_figures() -> None:
     check_golden("self-test-verbose.txt", shown(examined(check(0.0), check(0.10))))
 
 
-def test_a_machine_that_tells_both_is_trusted() -> None:
+def test_a_machine_that_shows_both_is_trusted() -> None:
     test = examined(check(0.0), check(0.10))
     assert test.trusted
     text = shown(test)
@@ -78,7 +78,7 @@ def test_equal_code_that_can_not_be_shown_takes_the_trust() -> None:
     assert "could not be distinguished from slower code" in test.explanation
 
 
-def test_reach_tells_what_would_have_failed() -> None:
+def test_reach_says_what_would_have_failed() -> None:
     reach = {each.name: each for each in examined(check(0.0), check(0.10)).reach}
     service = reach["service"].worse
     assert service is not None

@@ -61,13 +61,13 @@ def test_a_critical_value_is_the_largest_that_keeps_alpha(n: int, alpha: float) 
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.25, 0.01, 0.001, 0.0005, 2**-10, 1e-6])
-def test_with_the_fewest_differences_one_rank_can_tell(alpha: float) -> None:
+def test_with_the_fewest_differences_one_rank_can_decide(alpha: float) -> None:
     n = least_differences(alpha)
     assert critical_value(n, alpha) >= 0
     assert n == 1 or critical_value(n - 1, alpha) < 0
 
 
-def test_looks_come_no_earlier_than_they_can_tell() -> None:
+def test_looks_come_no_earlier_than_they_can_decide() -> None:
     assert looks_for(0.001, LOOKS) == LOOKS
     assert looks_for(0.0001, LOOKS) == (14, *LOOKS[1:])
     assert looks_for(0.05, LOOKS) == LOOKS

@@ -1,4 +1,4 @@
-"""One run has one rate for each configuration: every view that tells one tells that."""
+"""One run has one rate for each configuration: every view that shows one shows that."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_rate_that_is_hardly_known_stands_beside_its_interval(run: Run) -> Non
     assert "95% CI 300-833" in drawn(sweep_report(unsure), 160)
 
 
-def test_no_screen_tells_a_second_opinion(run: Run) -> None:
+def test_no_screen_shows_a_second_opinion(run: Run) -> None:
     assert run.recommendation is not None
     text = drawn(sweep_report(run), 200)
     assert not re.search(r"foretold|with what was predicted|of that seen", text)

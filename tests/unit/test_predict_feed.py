@@ -201,7 +201,7 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:
 
 
 def test_the_least_wait_is_that_of_workers_at_rest() -> None:
-    """Receiving is dear only from workers that compute, and plenty of them hardly do."""
+    """Receiving is expensive only from workers that compute, and plenty of them hardly do."""
     costs = calibration(cpu=0.0125, receive=0.0002, receive_busy_s={"default": 0.0024})
     run = calibrated(costs)
     found = feed(asked(run, step_s=0.005, cores=16.0))

@@ -236,7 +236,7 @@ def test_waiting_workers_that_gave_far_less_than_predicted_speak_for_no_more() -
 def test_a_limit_that_four_workers_may_have_met_is_not_passed_untried(
     four: float, chosen: int
 ) -> None:
-    """Three slots give 2160, and so do workers that gain less each: only more of them would tell.
+    """Three slots give 2160, and so do workers that gain less each: only more of them show it.
 
     Of what they gained as predicted, more are likely to gain as well.
     """

@@ -87,7 +87,7 @@ def test_the_same_model_is_as_fast() -> None:
     assert (found.value, found.factor, found.doubt) == (1.0, 1.0, "")
 
 
-def test_clocks_tell_something() -> None:
+def test_clocks_show_something() -> None:
     here = machine(cpu_model="A @ 3.00GHz")
     by_profile = core_speed(here, elsewhere(base_ghz=2.4))
     assert by_profile.value == pytest.approx(0.8)

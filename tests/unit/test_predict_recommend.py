@@ -131,8 +131,8 @@ def test_what_a_profile_found_the_main_process_to_do_is_what_all_views_of_its_ru
     run_ = calibrated(costs, tried, settings={"step_s": 0.005})
     finding = Finding(code="main.sampler", severity="high", title="Slow", explanation="It is.")
     found = Diagnosis(config=config(2), findings=(finding,), trials=("t0001",))
-    for told in (None, found):
-        where = asked(dataclasses.replace(run_, diagnosis=told))
+    for known in (None, found):
+        where = asked(dataclasses.replace(run_, diagnosis=known))
         advice = recommend(where.run)
         assert advice.config.num_workers
         screens = [
@@ -140,7 +140,7 @@ def test_what_a_profile_found_the_main_process_to_do_is_what_all_views_of_its_ru
             drawn(recommendation_report(where.run, advice), 200),
             drawn(feed_report(feed(where, max_wait=0.001)), 200),
         ]
-        assert ["drawing indices" in each for each in screens] == [told is not None] * 3
+        assert ["drawing indices" in each for each in screens] == [known is not None] * 3
     # On other cores it may be another.
     other = forecast(asked(where.run, cores=1.0), None)
     assert "main" not in {row.prediction.bound for row in other.rows}

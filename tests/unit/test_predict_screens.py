@@ -61,7 +61,7 @@ def test_measured_and_predicted_are_distinguished() -> None:
     assert f"measured: {format_rate(seen.rate.value)}" not in screen(run, 100, ranks=2)
 
 
-def test_rows_tell_what_they_differ_in() -> None:
+def test_rows_show_what_they_differ_in() -> None:
     """Trials of a sweep keep their workers or don't, and each is predicted beside its figure."""
     run = calibrated(trials=[trial(config(2, persistent_workers=True), 1234.0)])
     text = screen(run, 120, whole=True)

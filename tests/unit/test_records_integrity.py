@@ -248,7 +248,7 @@ def test_a_map_style_dataset_that_ends_early_does_so_with_any_number_of_workers(
     assert faulty(run(seen_whole), 0, 1, 2, 4) == [1, 2, 4]
 
 
-def test_workers_that_never_ask_for_their_share_are_reported_where_no_whole_epoch_tells() -> None:
+def test_workers_that_never_ask_for_their_share_are_reported_where_no_whole_epoch_shows() -> None:
     silent = trial(config(2), warnings=(UNSHARED_SIGN,))
     assert len(Integrity.of(iterable([trial(config(0)), silent])).unshared) == 1
     whole = [trial(config(0), epoch_samples=320), dataclasses.replace(silent, epoch_samples=320)]

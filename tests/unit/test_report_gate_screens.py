@@ -150,8 +150,8 @@ def test_beyond_its_limit_and_unconfirmed_only_the_code_is_in_doubt() -> None:
     assert "(99%); whether by the code: undecided" in text
     assert "by more than" not in text.partition("Certainty")[2]
     target = dataclasses.replace(target, needed_s=71.0)
-    told = advice(dataclasses.replace(inconclusive_check(), targets=(target,)))
-    assert told.startswith("Check again with --budget 80s: ")
+    said = advice(dataclasses.replace(inconclusive_check(), targets=(target,)))
+    assert said.startswith("Check again with --budget 80s: ")
 
 
 def test_how_much_more_time_is_needed_is_said() -> None:
@@ -160,8 +160,8 @@ def test_how_much_more_time_is_needed_is_said() -> None:
     rules = [dataclasses.replace(each, looks=(500,)) for each in check.target.plan.rules]
     plan = dataclasses.replace(check.target.plan, rules=tuple(rules))
     target = dataclasses.replace(check.target, plan=plan, needed_s=130.0)
-    told = advice(dataclasses.replace(check, targets=(target,)))
-    assert told == "Give it more time with --budget 3m, or use a quieter machine"
+    said = advice(dataclasses.replace(check, targets=(target,)))
+    assert said == "Give it more time with --budget 3m, or use a quieter machine"
 
 
 def test_no_confidence_reads_as_certain() -> None:

@@ -58,7 +58,7 @@ def test_pinned_copies_and_none_at_all_are_no_such_cause() -> None:
     assert "transfer.pageable" not in {each.code for each in found.findings}
 
 
-def test_a_loaders_lines_tell_copies_apart_from_the_rest_of_the_step() -> None:
+def test_a_loaders_lines_keep_copies_apart_from_the_rest_of_the_step() -> None:
     shown = " ".join(summary_text(FED).split())
     assert (
         "exposed copies to cuda:0: 4.0 ms of each step, the rest takes 6.0 ms; 8.0 MiB a batch, "

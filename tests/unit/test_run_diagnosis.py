@@ -233,7 +233,7 @@ def test_epochs_that_are_broken_off_begin_with_a_start_as_well() -> None:
     assert found.findings[0].evidence["batches_per_epoch"] == BATCHES / 15
 
 
-def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
+def test_an_only_epoch_that_is_broken_off_shows_no_length() -> None:
     broken_off = dataclasses.replace(EPOCHS, epochs=1, epochs_completed=0, turnover=None)
     found = diagnosed(broken_off, wall_s=20.0)
     assert found is not None
@@ -250,7 +250,7 @@ def test_the_loop_of_a_script_that_was_cut_short_is_explained_however_small_a_pa
     assert found.findings
 
 
-def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
+def test_few_batches_are_said_and_fewer_say_why_they_show_nothing() -> None:
     some = diagnosed(traced=dataclasses.replace(TRACED, batches=20))
     assert some is not None
     assert "So few batches show little of their spread." in some.notes

@@ -489,17 +489,17 @@ def test_a_screen_has_one_share_of_one_window(ending: ScriptEnding) -> None:
     """A script of 125 s whose loop of 4 s had just begun, or had come to its end."""
     begun = dataclasses.replace(loader("train.py:3", 0.87), waited_s=3.48, stepped_s=0.52)
     begun = dataclasses.replace(begun, startup_s=0.1, turnover=None)
-    run, told = watched_run(begun), Diagnosis(config=Config(), findings=(), trials=("train.py:3",))
+    run, found = watched_run(begun), Diagnosis(config=Config(), findings=(), trials=("train.py:3",))
     assert run.script is not None
     script = dataclasses.replace(run.script, waited_s=3.48, wait_fraction=0.028, ending=ending)
-    text = drawn(script_report(dataclasses.replace(run, script=script, diagnosis=told)), 80)
+    text = drawn(script_report(dataclasses.replace(run, script=script, diagnosis=found)), 80)
     assert set(re.findall(r"\d+%", text)) == {"3%" if ending == "returned" else "87%"}
     most = "1.03x for the script" if ending == "returned" else "7.69x in this loop"
     assert f"at most {most}" in text
 
 
 @pytest.mark.parametrize(
-    ("code", "trials", "share", "told"),
+    ("code", "trials", "share", "reported"),
     [
         ("fetch.io", ("train.py:3",), 0.38, True),
         ("consumer", ("train.py:3",), 0.38, False),
@@ -508,17 +508,17 @@ def test_a_screen_has_one_share_of_one_window(ending: ScriptEnding) -> None:
     ],
 )
 def test_the_verdict_names_the_likeliest_cause_of_that_loader(
-    code: FindingCode, trials: tuple[str, ...], share: float, *, told: bool
+    code: FindingCode, trials: tuple[str, ...], share: float, *, reported: bool
 ) -> None:
     finding = Finding(code=code, severity="high", title="Samples wait", explanation="Long.")
     found = Diagnosis(config=Config(), findings=(finding,), trials=trials)
     run = dataclasses.replace(watched_run(loader("train.py:3", share)), diagnosis=found)
     text = " ".join(drawn(script_report(run), 80).split())
-    assert (f"Bottleneck Samples wait {code}" in text) is told
+    assert (f"Bottleneck Samples wait {code}" in text) is reported
     at_most = "Speed-up at most 1.61x for the script, without any wait for data"
     sure = "Certainty medium: the script ran once; run-to-run variation is unknown"
     none = f"Bottleneck none found that is worth fixing {at_most} {sure}"
-    assert (none in text) is not told
+    assert (none in text) is not reported
 
 
 def test_a_loader_whose_waits_have_no_known_cause_is_named_whatever_others_show() -> None:

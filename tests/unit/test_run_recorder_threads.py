@@ -76,7 +76,7 @@ def test_threads_that_begin_at_once_share_one_loader() -> None:
 def _ahead(threads: type[threading.Thread], source: Any) -> Any:
     """A BackgroundGenerator: a thread that takes batches ahead of who asks for them."""
 
-    class Ahead(threads):  # type: ignore[valid-type, misc]
+    class Ahead(threads):  # type: ignore[valid-type, misc] # a class that is found late
         def __init__(self, source: Any) -> None:
             super().__init__(daemon=True)
             self.source, self.queue = source, queue.Queue[Any]()
@@ -111,11 +111,11 @@ def _watched() -> tuple[LoaderRecorder, Any, type[threading.Thread]]:
 def _own(way: str, module: Any, threads: type[threading.Thread], samples: list[int]) -> Any:
     """A loader of the user's own class."""
 
-    class Background(module.DataLoader):  # type: ignore[misc]
+    class Background(module.DataLoader):  # type: ignore[misc] # a class that is found late
         def __iter__(self) -> Any:
             return _ahead(threads, super().__iter__())
 
-    class Preloading(module.DataLoader):  # type: ignore[misc]
+    class Preloading(module.DataLoader):  # type: ignore[misc] # a class that is found late
         """As insightface's, which has the next batch while the step computes."""
 
         def __iter__(self) -> Any:
@@ -130,13 +130,13 @@ def _own(way: str, module: Any, threads: type[threading.Thread], samples: list[i
             self.batch = next(self.source, None)
             return batch
 
-    class Buffered(module.DataLoader):  # type: ignore[misc]
+    class Buffered(module.DataLoader):  # type: ignore[misc] # a class that is found late
         """As MONAI's ThreadDataLoader, whose thread begins when a first batch is asked for."""
 
         def __iter__(self) -> Iterator[Any]:
             yield from _ahead(threading.Thread, super().__iter__())
 
-    class Inline(module.DataLoader):  # type: ignore[misc]
+    class Inline(module.DataLoader):  # type: ignore[misc] # a class that is found late
         def __iter__(self) -> Iterator[Any]:
             yield from super().__iter__()
 
@@ -194,7 +194,7 @@ def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
     recorder, module, _ = _watched()
     base: Any = module.DataLoader
 
-    class Failing(base):  # type: ignore[misc]
+    class Failing(base):  # type: ignore[misc] # a class that is found late
         def __iter__(self) -> Iterator[Any]:
             yield from _ahead(threading.Thread, super().__iter__())
             raise LookupError("no batch")

@@ -471,7 +471,7 @@ def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
     assert deep.value == room.value
 
 
-def test_cores_tell_nothing_where_a_sample_costs_less_with_fewer_workers() -> None:
+def test_cores_show_nothing_where_a_sample_costs_less_with_fewer_workers() -> None:
     """Eight that share caches keep all cores busy; two, on cores as fast, do more in as much."""
 
     def at(workers: int, rate: float, speed: float) -> Trial:
@@ -498,7 +498,7 @@ def test_a_step_without_an_idle_core_may_be_faster_with_fewer_workers() -> None:
     assert room.most > 0.2
 
 
-def test_what_was_measured_tells_most_of_like_numbers_of_workers() -> None:
+def test_what_was_measured_shows_most_of_like_numbers_of_workers() -> None:
     rates = {f"w{n}": 100.0 for n in (1, 2, 4, 8, 16)}
     model = dataclasses.replace(
         expected(0.1, **rates), families={key: int(key[1:]) for key in rates}
@@ -608,7 +608,7 @@ def test_of_a_gain_that_a_limit_explains_as_well_an_interval_holds_that_too(
 ) -> None:
     """Six, three and six are served at once, or 8, 4 and 12 workers are worth less than predicted.
 
-    Nothing tells the one from the other, of which a limit is as likely as it was: one in nine.
+    Nothing sets the one apart from the other, of which a limit is as likely as it was: one in nine.
     """
     rows = [dataclasses.replace(each, cpu_share=0.05) for each in seen(measured, 0.01)]
     belief = believe(rows, waits(1, 2, 4, 8, 12, 16, 32))
@@ -658,7 +658,7 @@ def test_an_interval_has_its_figure_in_it_where_a_second_explanation_is_unlikely
         assert low <= found.value <= high
 
 
-def test_explanations_that_many_trials_tell_apart_are_so_for_sure() -> None:
+def test_explanations_that_many_trials_set_apart_are_so_for_sure() -> None:
     """One is likelier by a factor that no number holds."""
     count = 300
     keys = [f"b{n}" for n in range(count)]

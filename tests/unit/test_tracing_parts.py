@@ -36,7 +36,7 @@ def test_a_clock_reads_the_kernels_account(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "what\n", "0 0 0\n"])
-def test_a_kernel_that_tells_nothing(tmp_path: Path, text: str | None) -> None:
+def test_a_kernel_that_shows_nothing(tmp_path: Path, text: str | None) -> None:
     account = tmp_path / "schedstat"
     if text is not None:
         account.write_text(text)

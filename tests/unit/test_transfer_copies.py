@@ -299,7 +299,7 @@ def test_a_torch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert "needs torch 2.6 or newer, and this environment has 2.5.1+cpu" in str(failed["error"])
 
 
-def test_the_process_tells_each_part_and_ends_with_done() -> None:
+def test_the_process_reports_each_part_and_ends_with_done() -> None:
     shown = _asked(TransferRequest(most_bytes=1 << 14, budget_s=0.0))
     assert [message["event"] for message in shown] == ["progress", "device", "done"]
     assert shown[-1]["accelerator"] is None

@@ -1,4 +1,4 @@
-"""What is reckoned from copies: lines, medians, links, gains of pinning; and how it is shown."""
+"""What is computed from copies: lines, medians, links, gains of pinning; and how it is shown."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_line_needs_two_sizes() -> None:
         line([(10, 1e-6), (10, 1e-6)])
 
 
-def test_a_fit_tells_how_far_it_is_off_and_needs_three_sizes() -> None:
+def test_a_fit_shows_how_far_it_is_off_and_needs_three_sizes() -> None:
     passes = [[(size, 1e-5 + size / 1e9) for size in _SIZES[:4]] for _ in range(6)]
     found = fit("pinned", "non_blocking", passes)
     assert found is not None

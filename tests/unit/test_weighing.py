@@ -348,7 +348,7 @@ def test_what_gives_no_samples_by_numbers_is_not_compared(monkeypatch: pytest.Mo
 
 
 def along(data: Dataset[int], batch: int, *, limit_s: float = 60.0) -> Any:
-    length = len(data)  # type: ignore[arg-type]
+    length = len(data)  # type: ignore[arg-type] # it has one
     return weighing.along_epoch(data.__getitem__, range(length), batch, limit_s=limit_s)
 
 
@@ -439,7 +439,7 @@ def test_samples_that_vary_alike_everywhere_seldom_differ_along_an_epoch(
     differ = 0
     for seed in range(200):
         draws = random.Random(seed)
-        data = Along(lambda _at, draws=draws: 0.01 * draws.lognormvariate(0, 0.5))  # type: ignore[misc]
+        data = Along(lambda _at, draws=draws: 0.01 * draws.lognormvariate(0, 0.5))  # type: ignore[misc] # bound now
         monkeypatch.setattr(weighing, "undelayed_s", lambda data=data: data.now_s)
         differ += along(data, 32) is not None
     assert differ < 20
@@ -598,5 +598,5 @@ def test_a_cache_that_holds_less_than_an_epoch_is_known_by_its_size(
 
     data = Methods() if of_class else Blocks()
     if not of_class:
-        data.load = functools.lru_cache(most)(data.__getitem__)  # type: ignore[attr-defined]
+        data.load = functools.lru_cache(most)(data.__getitem__)  # type: ignore[attr-defined] # of its own
     assert weighing.is_bounded(data) is bounded

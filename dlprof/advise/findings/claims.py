@@ -252,6 +252,7 @@ def may_share_limit(view: Evidence) -> bool:
     return fewest == most or grown or vain or at_shared_limit(view) is not None
 
 
+@functools.lru_cache(maxsize=1)  # each gain that more workers may bring asks for it
 def at_shared_limit(view: Evidence) -> tuple[Config, Gain, float] | None:
     """The most workers that were tried, what they brought, and what so many bring without a limit.
 

@@ -262,7 +262,7 @@ def find(view: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each.place is Place.BROKEN]
     elif not codes.isdisjoint({*_IN_STEP, "startup"}):
         found = [each for each in found if each.finding.code != "consumer"]
-        # Nor do others come first that take cores from the step: what can be mended does.
+        # Nor do others come first that take cores from the step: what can be fixed does.
         behind = {Place.CONSUMER: Place.BEHIND}
         found = [each._replace(place=behind.get(each.place, each.place)) for each in found]
     ordered = sorted(_agreeing(found, view), key=lambda each: (each.place, -each.finding.cost))
@@ -309,7 +309,7 @@ def _stated(view: Evidence, row: Cause, claim: Claim) -> Placed:
         claim = dataclasses.replace(
             claim, explanation=text, fix="", code="", argument=None, config=None, gain=None
         )
-        evidence["tried"], place = vain, Place.BEHIND  # what can be mended comes first
+        evidence["tried"], place = vain, Place.BEHIND  # what can be fixed comes first
     gain = claim.gain
     if gain is not None:
         where = f"at a step of {format_duration(view.step_s)}" if view.step_s else "with this step"

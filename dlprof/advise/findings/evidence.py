@@ -384,7 +384,7 @@ Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 that they wait for each other."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)  # itself is what a cache knows it by
 class Evidence:
     """Everything that is known of one configuration of one target, and what follows from it."""
 

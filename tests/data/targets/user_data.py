@@ -32,7 +32,7 @@ class Endless(IterableDataset[torch.Tensor]):
 
 
 class Probe(Dataset[tuple[int, str]]):
-    """Tells how the process that loads it was set up."""
+    """Reports how the process that loads it was set up."""
 
     def __len__(self) -> int:
         return 1
@@ -76,5 +76,5 @@ def first(samples: list[tuple[int, str]]) -> tuple[int, str]:
 
 
 def probe_loader() -> DataLoader[tuple[int, str]]:
-    """A loader whose batches tell what the workers are like."""
+    """A loader whose batches show what the workers are like."""
     return DataLoader(Probe(), collate_fn=first)

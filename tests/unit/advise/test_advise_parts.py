@@ -130,7 +130,7 @@ def test_names_leave_defaults_out() -> None:
     )
 
 
-def test_names_tell_the_depth_of_queues_where_depths_differ() -> None:
+def test_names_show_the_depth_of_queues_where_depths_differ() -> None:
     alike = gather(run(blocks({W0: [100], W4: [200]})))
     assert [each.name for each in alike] == ["num_workers=0", "num_workers=4"]
     deep = gather(run(blocks({W0: [100], W4: [200], config(4, 8): [200]})))
@@ -302,7 +302,7 @@ def test_a_cheaper_one_that_may_be_as_fast_is_said() -> None:
     assert reason.endswith("measured settings (95%); a cheaper one may be as fast")
 
 
-def test_windows_that_tell_little_are_a_doubt() -> None:
+def test_windows_that_show_little_are_a_doubt() -> None:
     """By their own intervals, as short ones have."""
     reported, vague = (
         confidence(run(blocks({W4: [100] * 3, W8: [100] * 3}, usage=WAITING, spread=spread)))[0]

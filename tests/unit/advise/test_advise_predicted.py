@@ -385,12 +385,12 @@ def disturbed(rates: dict[Config, list[float]]) -> list[Trial]:
     return [dataclasses.replace(each, noisy=True) for each in blocks(rates, spread=0.6)]
 
 
-BELIED = {NONE: [305.0, 300.0], config(14): [4090.0, 4030.0], config(32): [3450.0, 2480.0]}
+DENIED = {NONE: [305.0, 300.0], config(14): [4090.0, 4030.0], config(32): [3450.0, 2480.0]}
 
 
 @pytest.mark.parametrize(
     "trials",
-    [blocks(BELIED, usage=WAITING), disturbed(BELIED)],
+    [blocks(DENIED, usage=WAITING), disturbed(DENIED)],
     ids=["waiting", "disturbed"],
 )
 def test_a_forecast_that_every_trial_belies_picks_nothing(trials: list[Trial]) -> None:

@@ -46,7 +46,7 @@ def slower(factor: float) -> None:
     Path(FILE).write_text("\n".join(lines))
 
 
-def test_update_measures_and_tells_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_update_measures_and_shows_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["baseline", "update", FILE, TARGET], {}) == ExitCode.OK
     said = capsys.readouterr().out
     assert "1 run of data.py:make on this kind of machine; check --baseline judges from 5" in said
@@ -208,7 +208,7 @@ def test_a_faulty_baseline_is_refused_before_time_is_spent(opened: Opened) -> No
     assert not opened.sides
 
 
-def test_a_self_test_tells_whether_checks_can_be_trusted(
+def test_a_self_test_shows_whether_checks_can_be_trusted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert dlprof("check", TARGET, "--self-test") == ExitCode.OK

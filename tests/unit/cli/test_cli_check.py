@@ -164,7 +164,7 @@ def test_the_file_that_stdout_goes_to_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "said.txt").exists()
 
 
-def test_a_check_without_a_verdict_leaves_none_of_before_and_tells_github(
+def test_a_check_without_a_verdict_leaves_none_of_before_and_says_so_to_github(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -208,11 +208,11 @@ def test_github_reads_its_files_and_one_annotation(
         "GITHUB_STEP_SUMMARY": str(summary),
         "GITHUB_OUTPUT": str(tmp_path / "no" / "folder"),
     }
-    checked.tell_github(failed, environ, fails=True)
+    checked.report_to_github(failed, environ, fails=True)
     assert summary.read_text().startswith("before\n")
     assert capsys.readouterr().err.count("::error ") == 1
 
-    checked.tell_github(failed, {}, fails=True)
+    checked.report_to_github(failed, {}, fails=True)
     assert capsys.readouterr().err == ""
 
 

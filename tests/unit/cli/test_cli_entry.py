@@ -324,13 +324,13 @@ def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
 def test_a_second_interrupt_does_not_cut_off_what_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def tell_slowly(*args: Any, **kwargs: Any) -> Any:
+    def say_slowly(*args: Any, **kwargs: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return describe(*args, **kwargs)
 
     describe, before = entry.describe, signal.getsignal(signal.SIGINT)
     sweep_that_raises(monkeypatch, KeyboardInterrupt())
-    monkeypatch.setattr(entry, "describe", tell_slowly)
+    monkeypatch.setattr(entry, "describe", say_slowly)
 
     assert run(["sweep", "-q"], {}) == 130
     assert capsys.readouterr().err.startswith("dlprof: ")

@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 31, 12, 0, 5)  # noqa: DTZ001 - a file's name holds loc
         ("数据.py:集", "run"),
     ],
 )
-def test_the_name_tells_target_and_time(target: str, stem: str) -> None:
+def test_the_name_has_target_and_time(target: str, stem: str) -> None:
     assert run_file_name(target, NOON) == f"{stem}-20260131-120005-0000.dlprof.jsonl"
 
 

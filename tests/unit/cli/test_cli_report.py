@@ -53,7 +53,7 @@ def test_a_report_is_the_screen_of_the_sweep(
         ("report.json", '{"schema_version"'),
     ],
 )
-def test_the_suffix_tells_the_format(
+def test_the_suffix_shows_the_format(
     run_file: str, capsys: pytest.CaptureFixture[str], name: str, begins: str
 ) -> None:
     assert run(["report", run_file, "-o", name], {}) == 0

@@ -37,7 +37,7 @@ GRID = tuple(config(workers) for workers in (0, 1, 2, 4, 8))
 BATCH = 32
 _FIGURES = 40
 
-Told = tuple[Trial, Mapping[str, Any]]
+Traced = tuple[Trial, Mapping[str, Any]]
 
 
 def rate(chosen: Config, cost_s: float = 0.02) -> float:
@@ -72,8 +72,8 @@ class PretendedBench:
         stop_after: Trials after which the user presses Ctrl-C.
         now_s: The clock.
         lasts_s: What a trial takes.
-        cost_s: CPU time of a batch, as traced trials tell it.
-        explains: Whether they tell anything.
+        cost_s: CPU time of a batch, as traced trials show it.
+        explains: Whether they show anything.
         calls: Trials so far.
         fork_safe: As of the bench that it stands for.
         weight: What the dataset weighs, as plain values.
@@ -111,8 +111,8 @@ class PretendedBench:
         repetition: int,
         wall_s: float,
         ranks: int | None = None,
-    ) -> Told:
-        """A trial, and what it tells if it explains."""
+    ) -> Traced:
+        """A trial, and what it reports if it is traced."""
         del ranks  # one loader by itself
         if self.calls == self.stop_after:
             raise KeyboardInterrupt

@@ -78,7 +78,7 @@ def test_too_few_comparable_runs_are_reported_before_anything_is_measured(
     recorded(baseline, opened, tmp_path, runs=4)
     heard: list[tuple[str, float]] = []
     listener = Listener()
-    listener.message = lambda text: heard.append((text, opened.clock()))  # type: ignore[method-assign]
+    listener.message = lambda text: heard.append((text, opened.clock()))  # type: ignore[method-assign] # heard
     began_s = opened.clock()
     check = check_baseline(
         settings(), baseline, listener=listener, cwd=tmp_path, clock=opened.clock

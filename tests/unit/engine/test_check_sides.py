@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import check_fakes
 import psutil
 import pytest
 
@@ -25,7 +26,7 @@ from dlprof.errors import (
 )
 from dlprof.gate.plan import SIDES, cores_of
 from dlprof.gate.verdict import NextLook, judge
-from dlprof.records import Config, Failure, Target, Usage
+from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
@@ -160,21 +161,12 @@ class ReadingProcess(FakeProcess):
         return block, failure
 
 
-class Listener:
+class Listener(check_fakes.Listener):
     """Remembers what it was given."""
 
     def __init__(self) -> None:
-        self.messages: list[str] = []
+        super().__init__()
         self.done: list[dict[str, int]] = []
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        raise AssertionError("nothing is made here")
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def pulse(self, usage: Usage | None) -> None:
-        """Nothing is drawn here."""
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

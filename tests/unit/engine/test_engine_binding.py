@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from builders import machine
-from led_sweeps import CORES, PretendedBench, Told, led_header, led_plan, swept
+from led_sweeps import CORES, PretendedBench, Traced, led_header, led_plan, swept
 
 from dlprof.engine import ranks as of_engine
 from dlprof.engine.ranks import launched, numa_cpus
@@ -115,7 +115,7 @@ class BoundBench(PretendedBench):
     ranks: int = 2
     asked: list[tuple[tuple[int, ...], ...]] = dataclasses.field(default_factory=list)
 
-    def explain(self, request: Any, **about: Any) -> Told:
+    def explain(self, request: Any, **about: Any) -> Traced:
         """As the other bench, and faster by the gain."""
         self.asked.append(request.cpus)
         whole = self.rates
@@ -209,7 +209,7 @@ def test_ranks_that_fail_at_once_are_not_tried_again_by_a_sweep_that_goes_on(
     class Fails(BoundBench):
         """Where two load at once."""
 
-        def explain(self, request: Any, **about: Any) -> Told:
+        def explain(self, request: Any, **about: Any) -> Traced:
             whole = self.rates
             if about.get("ranks") == 2:
                 self.rates = lambda _: None

@@ -66,7 +66,7 @@ def test_a_budget_that_nobody_named_leaves_two_thirds_to_trials(named: bool, lef
         assert deadline.spare_s(settings) == pytest.approx(deadline.cut_s + 60.0)
 
 
-def test_a_slow_start_foretells_a_slow_end() -> None:
+def test_a_slow_start_means_a_slow_end() -> None:
     assert Deadline.since(None, 20.0).ending_s < 1.0
     started = Deadline.since(time.monotonic() - 6.0, 20.0)
     assert started.ending_s == pytest.approx(3.0, abs=0.2)

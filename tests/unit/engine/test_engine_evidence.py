@@ -1,4 +1,4 @@
-"""What trials tell, where it makes sense."""
+"""What trials show, where it makes sense."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_explanation_bears_the_id_of_its_trial() -> None:
     assert explanation_of({"explanation": shown}, made) == explanation(Loader(), "t0007")
 
 
-def test_a_trial_that_was_glanced_at_tells_waits_for_the_gil_apart() -> None:
+def test_a_trial_that_was_glanced_at_has_waits_for_the_gil_apart() -> None:
     shown = {"explanation": to_json(explanation(Loader(fetch_cpu=0.001, fetch_io=0.018)))}
     waits = {"running": 0.1, "gil": 0.6, "sleep": 0.3}
     seen = dataclasses.replace(trial(config(2)), usage=Usage(worker_waits=waits))

@@ -17,7 +17,7 @@ from led_sweeps import (
     GRID,
     PretendedBench,
     Quiet,
-    Told,
+    Traced,
     led_header,
     led_plan,
     rate,
@@ -70,7 +70,7 @@ def test_it_calibrates_predicts_and_measures_few(tmp_path: Path) -> None:
 class _Beginning(PretendedBench):
     """Notes which trials begin twice, to time a restart."""
 
-    def explain(self, request: TrialRequest, **about: Any) -> Told:
+    def explain(self, request: TrialRequest, **about: Any) -> Traced:
         twice.append(request.turnover)
         return super().explain(request, **about)
 
@@ -137,7 +137,7 @@ def test_a_restart_that_others_disturbed_is_timed_again_unless_it_takes_long(
     class Restarting(PretendedBench):
         """One whose trials time a restart where they are to."""
 
-        def explain(self, request: Any, **about: Any) -> Told:
+        def explain(self, request: Any, **about: Any) -> Traced:
             done, message = super().explain(request, **about)
             asked.append((request.config.turnover_group, request.turnover))
             turn_s = took_s if request.turnover else None
@@ -153,7 +153,7 @@ def test_a_restart_that_others_disturbed_is_timed_again_unless_it_takes_long(
 class FullDisk(PretendedBench):
     """One on which nothing can be written after some trials."""
 
-    def explain(self, *request: Any, **about: Any) -> Told:
+    def explain(self, *request: Any, **about: Any) -> Traced:
         """A trial, or the fault."""
         if self.calls == self.stop_after:
             raise FileError("The disk is full", hint="Free some space.")
@@ -264,7 +264,7 @@ def test_a_model_that_proved_wrong_answers_nothing(tmp_path: Path, budget_s: flo
     assert run.recommendation.config.num_workers < 2
 
 
-def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
+def test_what_shows_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
     assert run.prediction is None
@@ -310,7 +310,7 @@ def test_where_the_most_workers_outrun_their_forecast_more_are_tried(
 class Waiting(PretendedBench):
     """Its batches wait for half a second each."""
 
-    def explain(self, *request: Any, **about: Any) -> Told:
+    def explain(self, *request: Any, **about: Any) -> Traced:
         """A trial, and what it waits for if it explains."""
         trial, shown = super().explain(*request, **about)
         for costs in (each["costs"] for each in shown.values()):
@@ -350,7 +350,7 @@ def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
 class Raising(PretendedBench):
     """A dataset that raises."""
 
-    def explain(self, *request: Any, **about: Any) -> Told:
+    def explain(self, *request: Any, **about: Any) -> Traced:
         """A trial that fails by the target's own fault."""
         self.rates = lambda _chosen: None
         trial, shown = super().explain(*request, **about)
@@ -375,7 +375,7 @@ class WrongData(PretendedBench):
         super().__init__(**rest)
         self.faults = faults
 
-    def explain(self, *request: Any, **about: Any) -> Told:
+    def explain(self, *request: Any, **about: Any) -> Traced:
         """A trial with its figures, or the fault of so many workers."""
         done, shown = super().explain(*request, **about)
         fault = self.faults.get(done.config.num_workers)

@@ -61,7 +61,7 @@ def test_a_process_by_itself_is_no_rank(environ: dict[str, str]) -> None:
         | {"SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
     ],
 )
-def test_launchers_tell_the_rank(environ: dict[str, str]) -> None:
+def test_launchers_show_the_rank(environ: dict[str, str]) -> None:
     own = LaunchedRank.of(environ)
     assert own is not None
     assert (own.rank, own.local_rank, own.local_size) == (1, 1, 2)

@@ -26,7 +26,7 @@ _RATE = {
 }
 _START = """
 import json, os, sys, time
-def tell(**message):
+def say(**message):
     print(json.dumps(message), flush=True)
 request = json.loads(sys.stdin.readline())
 """
@@ -73,11 +73,11 @@ def other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_what_is_reported_comes_together(other: Any) -> None:
     started = other(
         f"""
-tell(event="progress", text="copying")
+say(event="progress", text="copying")
 time.sleep(0.3)
-tell(event="device", device={_HOST!r})
-tell(event="together", rates=[{_RATE!r}])
-tell(event="done", torch_version="2.13", accelerator="cuda")
+say(event="device", device={_HOST!r})
+say(event="together", rates=[{_RATE!r}])
+say(event="done", torch_version="2.13", accelerator="cuda")
 time.sleep(60)
 """
     )
@@ -94,7 +94,7 @@ time.sleep(60)
 
 
 def test_what_was_measured_is_kept_when_the_process_dies(other: Any) -> None:
-    other(f'tell(event="device", device={_HOST!r}); os._exit(3)')
+    other(f'say(event="device", device={_HOST!r}); os._exit(3)')
     found = run_transfer(TransferSettings(target="synthetic"), Listener())
     assert found.devices
     assert "3" in found.unavailable["batch"]
@@ -104,9 +104,9 @@ def test_what_was_measured_is_kept_when_the_process_dies(other: Any) -> None:
 def test_a_part_that_is_missing_has_its_reason(other: Any) -> None:
     other(
         f"""
-tell(event="device", device={_HOST!r})
-tell(event="missing", what="batch", reason="it stays")
-tell(event="done", torch_version="2.13", accelerator=None)
+say(event="device", device={_HOST!r})
+say(event="missing", what="batch", reason="it stays")
+say(event="done", torch_version="2.13", accelerator=None)
 """
     )
     found = run_transfer(TransferSettings(target="synthetic"), Listener())
@@ -128,7 +128,7 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_started(other: Any, tmp_
 import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 open({str(mark)!r}, "w").write(str(child.pid))
-tell(event="device", device={_HOST!r})
+say(event="device", device={_HOST!r})
 time.sleep(60)
 """
     )
@@ -150,13 +150,13 @@ time.sleep(60)
 )
 def test_its_errors_are_raised_again(other: Any, kind: str, error: type[Exception]) -> None:
     shown = {"kind": kind, "message": "It is wrong.", "hint": "Fix it.", "traceback": ""}
-    other(f'tell(event="failed", error={shown!r}); time.sleep(60)')
+    other(f'say(event="failed", error={shown!r}); time.sleep(60)')
     with pytest.raises(error, match="It is wrong"):
         run_transfer(TransferSettings(), Listener())
 
 
 def test_an_interrupt_leaves_nothing_running(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = other(f'tell(event="device", device={_HOST!r}); time.sleep(60)')
+    started = other(f'say(event="device", device={_HOST!r}); time.sleep(60)')
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

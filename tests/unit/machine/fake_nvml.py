@@ -12,7 +12,7 @@ class NVMLError(Exception):
 
 
 class NVMLError_NotSupported(NVMLError):  # noqa: N801 - NVML's name
-    """What a card or its mode doesn't tell."""
+    """What a card or its mode doesn't report."""
 
 
 class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801 - NVML's name

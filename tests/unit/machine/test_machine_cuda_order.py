@@ -45,7 +45,7 @@ def test_where_each_card_is(
     assert set(reasons) == {card.uuid for card in cards if card.uuid not in found}
 
 
-def test_the_reasons_tell_apart_what_is_hidden_from_what_is_unsure() -> None:
+def test_the_reasons_set_apart_what_is_hidden_from_what_is_unsure() -> None:
     unsure = cuda_indices(_UNLIKE, {})[1]
     hidden = cuda_indices(_ALIKE, {"CUDA_VISIBLE_DEVICES": "0"})[1]
     split = cuda_indices(_ALIKE, {"CUDA_VISIBLE_DEVICES": "MIG-1"})[1]

@@ -134,7 +134,7 @@ def test_each_missing_figure_has_its_reason(function: str, field: str, fault: Ex
     assert {"kernel_active_fraction", "memory_used_bytes"} - {field} - set(usage.unavailable)
 
 
-def test_facts_that_a_card_does_not_tell_have_reasons_on_the_reader() -> None:
+def test_facts_that_a_card_does_not_show_have_reasons_on_the_reader() -> None:
     reader = GpuReader(FakeNvml(faults={"nvmlDeviceGetMaxPcieLinkWidth": NVMLError_NotSupported()}))
     assert reader.list_gpus()[0].pcie_width is None
     assert "not supported" in reader.unavailable["gpus[0].pcie_width"]

@@ -59,7 +59,7 @@ class _AmdSmi:
         return call
 
 
-def test_what_amdsmi_tells() -> None:
+def test_what_amdsmi_shows() -> None:
     reader = AmdReader(_AmdSmi())
     (card,), (usage,), (crowd,) = reader.list_gpus(), reader.sample(), reader.neighbours()
     assert (card.name, card.uuid, card.memory_bytes) == ("Instinct MI300X", "a-uuid", 192 << 30)
@@ -73,7 +73,7 @@ def test_what_amdsmi_tells() -> None:
     assert reader.sample() == ()
 
 
-def test_what_it_does_not_tell_has_reasons() -> None:
+def test_what_it_does_not_show_has_reasons() -> None:
     shown = _AmdSmi(
         amdsmi_get_gpu_activity={"gfx_activity": "N/A"},
         amdsmi_get_power_info=_AmdSmiError("no right"),

@@ -237,7 +237,7 @@ def test_what_was_found_is_a_profile_that_is_read_again(tmp_path: Path) -> None:
     assert "16,310 thousand steps/s of Python 3.12" in drawn(profile_report(read), 120)
 
 
-def test_a_machine_that_tells_little_makes_a_profile_too(tmp_path: Path) -> None:
+def test_a_machine_that_shows_little_makes_a_profile_too(tmp_path: Path) -> None:
     machine = dataclasses.replace(_silent_machine().machine, hostname="", cpu_model="")
     profile = MachineProfile.of(machine, dt.date(2026, 11, 23))
     save_profile(tmp_path / "saved.toml", profile)

@@ -182,7 +182,7 @@ def test_cgroups_with_a_weight_go_before_sessions(machine: _Machine) -> None:
     for name in ("jobs", "jobs/mine", "jobs/theirs", "rest"):
         (root / "cg" / name).mkdir(parents=True)
         (root / "cg" / name / "cpu.weight").write_text("100\n")
-    (root / "cg/rest/plain").mkdir()  # which the controller doesn't tell from its parent
+    (root / "cg/rest/plain").mkdir()  # which the controller doesn't set apart from its parent
     for pid, session in ((200, 100), (201, 201), (202, 202)):
         machine.has(pid, session=session)
     groups = {100: "jobs/mine", 101: "jobs/mine", 200: "jobs/theirs"}

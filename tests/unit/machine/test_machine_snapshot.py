@@ -155,7 +155,7 @@ def test_a_container_that_numbers_its_cpus_again(tmp_path: Path) -> None:
     assert (first.allowed_cpus, usage.available_cpu_cores, usage.other_cpu_cores) == (3, 1.5, 1.5)
 
 
-def test_a_kernel_that_tells_little(tmp_path: Path) -> None:
+def test_a_kernel_that_shows_little(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path, schedstat=False, children=False)
     proc.start(10)
     proc.write()

@@ -181,7 +181,7 @@ def test_bytes_read_by_ended_children_stay_counted(proc: FakeProc) -> None:
     assert _read(proc, tree).read_chars == 1005
 
 
-def test_without_schedstat_clock_ticks_tell_the_cpu_time(tmp_path: Path) -> None:
+def test_without_schedstat_clock_ticks_show_the_cpu_time(tmp_path: Path) -> None:
     proc = FakeProc(tmp_path, schedstat=False)
     proc.start(10, run_ns=120 * MS)
     usage = _read(proc, _tree(proc))

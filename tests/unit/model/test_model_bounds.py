@@ -1,4 +1,4 @@
-"""The closed form: cases that can be reckoned by hand."""
+"""The closed form: cases that can be computed by hand."""
 
 from __future__ import annotations
 

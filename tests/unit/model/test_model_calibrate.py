@@ -262,7 +262,7 @@ def drifting(*costs: tuple[int, float]) -> Calibration:
     )
 
 
-def test_trials_that_should_cost_the_same_tell_how_the_machine_drifts() -> None:
+def test_trials_that_should_cost_the_same_show_how_the_machine_drifts() -> None:
     assert drifting((0, 0.01), (1, 0.02)).drift is None  # workers may well cost more than main
     assert drifting((0, 0.01), (1, 0.02), (2, 0.02)).drift == 0.0
     apart = drifting((0, 0.01), (0, 0.012), (1, 0.02), (2, 0.02)).drift
@@ -482,7 +482,7 @@ def test_the_handshake_is_distinguished_from_receiving_at_rest() -> None:
     assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 100)
 
 
-def test_trials_that_were_all_as_busy_tell_no_handshake() -> None:
+def test_trials_that_were_all_as_busy_show_no_handshake() -> None:
     some = [explained(w, receive_io=(w * MS,) * 50, busy=0.9) for w in (1, 2)]
     made = fit(some, [])
     assert made.receive_busy_s == {}
@@ -490,7 +490,7 @@ def test_trials_that_were_all_as_busy_tell_no_handshake() -> None:
     assert made.in_workers.receive_io_s == (1 * MS,) * 50 + (2 * MS,) * 50
 
 
-def test_batches_taken_from_resting_workers_tell_the_handshake() -> None:
+def test_batches_taken_from_resting_workers_show_the_handshake() -> None:
     busy = explained(1, receive_io=(4 * MS,) * 50, busy=1.0)
     made = fit([dataclasses.replace(busy, rested_receive_s=1 * MS)], [])
     assert made.receive_busy_s["default"] == pytest.approx(3 * MS)

@@ -61,7 +61,7 @@ def _parsed(page: str) -> _Tags:
     return parser
 
 
-def test_the_page_tells_everything() -> None:
+def test_the_page_shows_everything() -> None:
     page = _parsed(render_html(profiled_run()))
     for shown in (
         "1,512",

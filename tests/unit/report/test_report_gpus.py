@@ -23,7 +23,7 @@ def _trial(*cards: GpuUsage) -> Trial:
     return trial(config(2), 100.0, usage=Usage(gpu=cards))
 
 
-def test_a_card_tells_what_is_known_of_it() -> None:
+def test_a_card_shows_what_is_known_of_it() -> None:
     card = _card(
         kernel_active_fraction=0.4,
         memory_used_bytes=1 << 30,
@@ -39,7 +39,7 @@ def test_a_card_tells_what_is_known_of_it() -> None:
     )
 
 
-def test_a_silent_card_tells_why() -> None:
+def test_a_silent_card_shows_why() -> None:
     reasons = {"kernel_active_fraction": "the driver \x1b[31mmay hang"}
     assert gpu_text(_card(unavailable=reasons)) == "the driver may hang"
     assert gpu_text(_card()) == "-"

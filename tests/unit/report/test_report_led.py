@@ -83,7 +83,7 @@ def test_what_was_predicted_is_reported_as_what_was_measured_lets_expect() -> No
 
 
 @pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
-def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: EndReason) -> None:
+def test_reports_show_every_way_in_which_a_sweep_can_end(reason: EndReason) -> None:
     found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
     assert "; ended: " in render_as(found, "markdown").decode()
     assert ">ended<" in render_html(found)

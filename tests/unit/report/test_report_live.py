@@ -187,7 +187,7 @@ def test_without_a_terminal_each_trial_is_one_line() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_verbose_lines_tell_what_the_machine_did() -> None:
+def test_verbose_lines_show_what_the_machine_did() -> None:
     stream = io.StringIO()
     play(PlainListener(stream, verbose=True))
     assert stream.getvalue().count("cores: own 3.9") == 18

@@ -57,7 +57,7 @@ def test_slices_on_a_track_follow_each_other() -> None:
             spans[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for track in spans.values():
         track.sort()
-        # A viewer drops slices that overlap by the least it can tell: a tenth of a microsecond.
+        # A viewer drops slices that overlap by the least it can show: a tenth of a microsecond.
         assert all(one[1] <= two[0] + 0.01 for one, two in itertools.pairwise(track))
 
 

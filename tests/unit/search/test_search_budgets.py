@@ -1,4 +1,4 @@
-"""What a sweep does with its budget where trials are dear."""
+"""What a sweep does with its budget where trials are expensive."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
 WAITING = Loader(batch_s=1.6)
 SEEDS = range(3)
 BUDGETS = (20.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (60.0, 90.0)))
-DEARNESS = (0.6, 1.0, 1.3)
+SLOWNESS = (0.6, 1.0, 1.3)
 
 
 @pytest.mark.parametrize("budget_s", BUDGETS)
-@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("slowness", SLOWNESS)
 @pytest.mark.parametrize("kind", [COMPUTING, WAITING])
 def test_a_sweep_of_slow_batches_keeps_to_its_budget(
-    kind: Loader, dearness: float, budget_s: float
+    kind: Loader, slowness: float, budget_s: float
 ) -> None:
     for seed in SEEDS:
-        done = sweep(replace(kind, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(kind, slowness=slowness), budget_s, seed=seed)
         assert done.took_s <= 1.1 * budget_s
         dearest_s = max(each.wall_s for each in done.trials)
         unmeasured = set(done.plan.configs) - {each.config for each in done.trials}
@@ -40,16 +40,16 @@ def test_a_sweep_of_slow_batches_keeps_to_its_budget(
 def test_what_is_passed_over_for_something_less_important_costs_more(
     kind: Loader, budget_s: float
 ) -> None:
-    """A coarse range of ``num_workers`` comes first, and only what is too dear is missing of it."""
+    """A coarse range of ``num_workers`` comes first, and only what costs too much is missing."""
     for seed in SEEDS:
         done = sweep(kind, budget_s, seed=seed)
         assert not unjustly_passed_over(done)
 
 
 def test_where_trials_turn_out_expensive_the_important_ones_are_measured() -> None:
-    """Three times as dear as planned: at most the first trial goes to anything less telling."""
+    """At three times the cost: at most the first trial goes to anything that shows less."""
     for seed in SEEDS:
-        done = sweep(replace(COMPUTING, dearness=3.0), 60.0, seed=seed)
+        done = sweep(replace(COMPUTING, slowness=3.0), 60.0, seed=seed)
         assert len({each.config for each in done.trials}) < len(done.plan.configs) / 2
         assert not unjustly_passed_over(done, forgiven=1)
         assert done.took_s <= 1.1 * 60
@@ -74,24 +74,24 @@ def unjustly_passed_over(done: Sweep, *, forgiven: int = 0) -> list[Config]:
     return found
 
 
-@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("slowness", SLOWNESS)
 @pytest.mark.parametrize("budget_s", BUDGETS)
 def test_the_best_few_of_a_computing_target_are_measured_twice(
-    budget_s: float, dearness: float
+    budget_s: float, slowness: float
 ) -> None:
     for seed in SEEDS:
-        done = sweep(replace(COMPUTING, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(COMPUTING, slowness=slowness), budget_s, seed=seed)
         repeated = {steady(c) for c in done.plan.configs if len(done.blocks_of(c)) >= 2}
         fast = {each for each in repeated if each.num_workers >= 2}
         assert len(fast) >= 2
         assert len({each.num_workers for each in done.block(0)}) >= 4
 
 
-@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("slowness", SLOWNESS)
 @pytest.mark.parametrize("budget_s", [60.0, pytest.param(90.0, marks=pytest.mark.slow)])
-def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearness: float) -> None:
+def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, slowness: float) -> None:
     for seed in SEEDS:
-        done = sweep(replace(WAITING, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(WAITING, slowness=slowness), budget_s, seed=seed)
         assert {0, 3} <= {each.num_workers for each in done.block(0)}
         repeated = [c for c in done.plan.configs if len(done.blocks_of(c)) >= 2]
         assert repeated
@@ -107,7 +107,7 @@ def test_time_that_would_be_left_over_goes_to_one_more_configuration() -> None:
 
 
 def test_two_configurations_are_compared_before_any_is_repeated() -> None:
-    done = sweep(replace(WAITING, dearness=0.6), 20.0)
+    done = sweep(replace(WAITING, slowness=0.6), 20.0)
     assert [each.num_workers for each in done.block(0)] == [0, 3]
 
 

@@ -237,8 +237,8 @@ def test_expensive_trials_leave_out_the_least_important_rather_than_the_repeats(
     assert len(trials) == 10
     assert len(block(trials, 0)) == len(GRID)
     assert len(block(trials, 1)) == 3
-    dear, left_s, trials = search(), 12.0, []
-    while isinstance(step := dear.propose(trials, remaining_s=left_s), Proposal):
+    costly, left_s, trials = search(), 12.0, []
+    while isinstance(step := costly.propose(trials, remaining_s=left_s), Proposal):
         measured = engine(CLOSE, usage=COMPUTING)(step)
         trials.append(dataclasses.replace(measured, wall_s=3.0))
         left_s -= 3.0

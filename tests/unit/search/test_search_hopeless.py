@@ -33,7 +33,7 @@ SKIPPED = failed(config(4), outcome="skipped")
     ],
     ids=range(9),
 )
-def test_a_few_that_all_raise_without_workers_and_with_tell_enough(
+def test_a_few_that_all_raise_without_workers_and_with_show_enough(
     trials: list[Trial], *, expected: bool
 ) -> None:
     assert fails_everywhere(trials, (config(0), config(4))) is expected

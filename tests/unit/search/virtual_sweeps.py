@@ -26,7 +26,7 @@ class Loader:
         batch_s: One batch, loaded alone.
         cpu_s: CPU time of one batch.
         cores: Shared by all workers.
-        dearness: What a trial really costs over what is expected.
+        slowness: What a trial really costs over what is expected.
         noise: Standard deviation of the log rate between trials.
         noisy: Whether trials are marked so.
     """
@@ -34,7 +34,7 @@ class Loader:
     batch_s: float
     cpu_s: float = 0.0
     cores: float = 2.0
-    dearness: float = 1.0
+    slowness: float = 1.0
     noise: float = 0.03
     noisy: bool = False
 
@@ -115,7 +115,7 @@ def carry_out(
         if isinstance(step, str):
             return Sweep(plan=plan, trials=tuple(trials), stop=step, took_s=took_s)
         expected_s = plan.cost.of(step.config, step.trial_s)
-        wall_s = expected_s * loader.dearness * rng.uniform(0.9, 1.1)
+        wall_s = expected_s * loader.slowness * rng.uniform(0.9, 1.1)
         trials.append(
             trial(
                 step.config,

@@ -85,7 +85,7 @@ class Unsized(Dataset[int]):
 
 class Halves(Numbers):
     def __len__(self) -> int:
-        return self.n / 2  # type: ignore[return-value]
+        return self.n / 2  # type: ignore[return-value] # as users write
 
 
 class OwnLoader(DataLoader[int]):
@@ -619,7 +619,7 @@ def fault_without_hint(build: Callable[[], object]) -> TargetError:
     return caught.value
 
 
-def test_the_description_tells_the_user_s_own_settings() -> None:
+def test_the_description_shows_the_user_s_own_settings() -> None:
     own = DataLoader(
         Numbers(), 4, num_workers=2, prefetch_factor=8, in_order=False, persistent_workers=True
     )

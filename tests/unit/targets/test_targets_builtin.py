@@ -59,7 +59,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def fill_nothing(directory: Path) -> None: ...
 
 
-def tell_nobody(what: str, done: int, total: int) -> None: ...
+def say_nothing(what: str, done: int, total: int) -> None: ...
 
 
 def options(target: str, **arguments: str) -> Any:
@@ -213,7 +213,7 @@ def test_left_overs_of_killed_runs_go_after_a_day(tmp_path: Path) -> None:
     assert all(path.exists() for path in others)
 
 
-def test_preparing_tells_how_far_it_is_and_makes_no_file_twice(cache: Path) -> None:
+def test_preparing_shows_how_far_it_is_and_makes_no_file_twice(cache: Path) -> None:
     shown: list[tuple[str, int, int]] = []
     spec = parse_target("images:count=3")
     prepare(spec, lambda *step: shown.append(step))
@@ -272,7 +272,7 @@ def test_detection_is_ragged_and_balanced(cache: Path) -> None:
 
 
 def test_weights_come_from_annotations_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(parse_target(SMALL["voc"]), tell_nobody)
+    prepare(parse_target(SMALL["voc"]), say_nothing)
 
     def refuse(*args: object) -> None:
         raise AssertionError("an image was opened")

@@ -121,7 +121,7 @@ def test_what_varies_too_much_for_an_upper_end_has_one_as_far_as_errors_count() 
     assert disturbances(Usage(), found.spread, usable_cores=2.0)
 
 
-def test_even_batches_have_no_spread_and_two_blocks_tell_none() -> None:
+def test_even_batches_have_no_spread_and_two_blocks_show_none() -> None:
     even = Epoch(began_s=0.0, yields_s=[float(moment) for moment in range(50)])
     found = throughput([even], Config(), enough_s=0.0)
     assert found is not None

@@ -48,10 +48,10 @@ def test_it_ends_with_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         (Config(num_workers=2, prefetch_factor=2, pin_memory=True), 100.0),
         (Config(num_workers=2, prefetch_factor=2), 0.0),
         (Config(num_workers=2, prefetch_factor=2), 5.0),  # 1.2 s to fill the queues
-        (Config(num_workers=1, prefetch_factor=2), 15.0),  # two batches, where three tell something
+        (Config(num_workers=1, prefetch_factor=2), 15.0),  # two batches, where three show something
     ],
 )
-def test_nothing_is_waited_for_where_it_would_tell_nothing(
+def test_nothing_is_waited_for_where_it_would_show_nothing(
     monkeypatch: pytest.MonkeyPatch, config: Config, rate: float
 ) -> None:
     assert rested(Taken(monkeypatch), config, rate) == []

@@ -133,7 +133,7 @@ TIED = (
 )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports a parent's death")
 def test_what_a_trial_forks_dies_with_it() -> None:
     """A worker in a long __getitem__ looks for its parent only after it."""
     with start(TIED) as process:

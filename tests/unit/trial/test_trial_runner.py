@@ -373,7 +373,7 @@ def _not_built(stack: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> T
         process = Waits()
         process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
         with pytest.raises(TargetError, match="did not end within") as caught:
-            launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type]
+            launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type] # as above
     return caught.value
 
 

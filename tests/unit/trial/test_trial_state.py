@@ -13,7 +13,7 @@ SPREAD = 0.02
 QUIET = Usage(other_cpu_cores=0.05, run_queue_wait_fraction=0.4, throttled_fraction=0.0)
 
 
-def test_a_quiet_window_has_nothing_to_tell() -> None:
+def test_a_quiet_window_has_nothing_to_show() -> None:
     assert disturbances(QUIET, SPREAD, usable_cores=2.0) == ()
     assert disturbances(Usage(), None, usable_cores=2.0) == ()
 

@@ -37,7 +37,7 @@ NUMBERS = ("0", "1")
 
 
 def result(rate: float, epoch_batches: int = 10) -> Message:
-    """What a rank of that many batches a second tells, of four samples each."""
+    """What a rank of that many batches a second reports, of four samples each."""
     sent = copy.deepcopy({**RESULT, "measured": {**MEASURED, "barrier_fraction": 0.0}})
     sent["measured"]["rate"]["batches_per_s"] = {"value": rate, "low": rate, "high": rate}
     sent["measured"]["rate"]["samples_per_s"] = {

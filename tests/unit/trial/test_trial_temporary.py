@@ -89,7 +89,7 @@ def test_what_was_written_to_or_is_not_a_file_stays(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_only_the_last_names_are_remembered() -> None:
-    names, given = remember_names(), tempfile._get_candidate_names()  # type: ignore[attr-defined]
+    names, given = remember_names(), tempfile._get_candidate_names()  # type: ignore[attr-defined] # no public name
 
     assert list(itertools.islice(given, 1000))[-64:] == list(names)
 
