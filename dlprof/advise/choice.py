@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import NO_LIMIT, TEN_EPOCHS, even_shards, failed_or_skipped
+from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, TEN_EPOCHS, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -526,19 +526,35 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         load_s = waiting / batches
         batches = 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
         wait = max(0.0, 1 - batches * step_s)
-    count, factor = situation.epoch_batches(trial.config), 1.0
-    if count is not None and turnover_s is not None and not trial.whole_epochs:
-        # All workers load their first batch in the turnover, and the last round leaves some idle.
-        waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
-        idle = math.ceil(count / at_once) * at_once - count
-        loading_s = count / batches
-        epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
-        factor = loading_s / max(loading_s, epoch_s)
-    if (target := situation.target).keeps_samples:  # what isn't waited for is no shorter then
+    count, target = situation.epoch_batches(trial.config), situation.target
+    waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
+    idle, factor = 0.0, 1.0  # beside an epoch's batches, as many that idle workers could load
+    if not trial.whole_epochs:
+        if last := target.last_shards(at_once, situation.constraints.ranks):
+            idle = max(0.0, _equally_fed(trial) - last) / (target.shards or 1)
+            factor = 1 / (1 + idle * waiting)
+        elif count is not None:
+            idle = math.ceil(count / at_once) * at_once / count - 1
+        if count is not None and turnover_s is not None:
+            # All workers load their first batch in the turnover, and the last round leaves some
+            # idle.
+            loading_s = count / batches
+            epoch_s = loading_s + (idle * count - at_once) * waiting / batches + turnover_s
+            factor = loading_s / max(loading_s, epoch_s)
+    if target.keeps_samples:  # what isn't waited for is no shorter then
         kept = 1 - (1.0 if wait is None else wait) * (1 - target.kept_cost)
         ranks = situation.constraints.ranks
         factor *= 10 / target.ten_epochs(trial.config, ranks, kept)
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
+
+
+def _equally_fed(trial: Trial) -> float:
+    """How many workers alone would load as fast as all of a trial: fewer where cores are short."""
+    usage, workers = trial.usage, trial.config.num_workers
+    own, available = usage.own_cpu_cores, usage.available_cpu_cores
+    if own is None or available is None or own < max(0.5, at.USED_UP * available):
+        return workers
+    return min(workers, own)
 
 
 def _observed(trial: Trial, own: Rates, usable_cores: float) -> ObservedRate | None:
@@ -1301,5 +1317,7 @@ def gain_if(run: Run, config: Config) -> str:
     if run.header.target.keeps_samples:
         return TEN_EPOCHS
     if shared and not whole:
-        return even_shards(run.header.target, config, len(own[0].ranks) if own else 1)
+        target, ranks = run.header.target, len(own[0].ranks) if own else 1
+        uneven = target.last_shards(config.num_workers, ranks)  # which its rate counts
+        return f"its {target.shards} shards are alike" if uneven else EVEN_SHARDS
     return NO_LIMIT if 0 < 2 * tried < config.num_workers and mostly_waits(run) else ""

@@ -232,6 +232,7 @@ class Situation:
                 neighbours=self.neighbours,
                 fair_cores=self.fair_cores,
                 epoch_batches=self.epoch_batches(Config(batch_size=size)),
+                shards=self.target.shards if self.constraints.ranks == 1 else None,
                 barrier_nodes=self.constraints.nodes if self.barrier else 0,
                 keeping=self.target if self.target.keeps_samples else None,
             )

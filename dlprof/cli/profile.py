@@ -62,6 +62,7 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     """Show a profile, and end as it ended."""
     from dlprof.report.documents import profile_document
     from dlprof.report.profile import profile_report
+    from dlprof.units import counted
 
     failure = run.trials[0].failure if run.trials else None
     fault = None
@@ -80,7 +81,7 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     )
     options.leave_interrupted(
         run,
-        f"The profile was interrupted; {len(run.trials)} trials are kept in {path}",
+        f"The profile was interrupted; {counted(len(run.trials), 'trial')} kept in {path}",
         hint="Run it again for a diagnosis that rests on more.",
         as_json=asked.as_json,
     )

@@ -82,6 +82,8 @@ def sweep(
     asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
     options.leave_interrupted(
         run,
-        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}",
+        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}"
+        if run.trials
+        else "Interrupted before its first trial ended",
         as_json=asked.as_json,
     )

@@ -166,7 +166,7 @@ class _Profile(Measuring):
         if reason == "budget" and evidence.explained is None:
             notes.append(
                 "The budget ended before a batch was traced through its stages, so most causes are "
-                "not known. Give a longer --budget."
+                f"not known. Give --budget {self._enough_s()}s."
             )
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
@@ -259,18 +259,21 @@ class _Profile(Measuring):
 
     def _uncertain(self, diagnosis: Diagnosis, batches: int) -> Diagnosis:
         """The same, with why it is uncertain: a few batches of one trial, and none untraced."""
-        tried_s = sum(trial.wall_s for trial in self.raw.trials)
-        beside_s = self.deadline.elapsed_s - tried_s + self.deadline.ending_s
-        enough_s = _enough_s(self.settings, self.config, self.cost, beside_s)
         doubt = (
             f"Certainty is low: it rests on {counted(batches, 'traced batch')}, as the budget held "
-            f"no more. Give --budget {enough_s}s."
+            f"no more. Give --budget {self._enough_s()}s."
         )
         findings = (
             dataclasses.replace(each, doubtful=f"{each.doubtful} {doubt}".lstrip())
             for each in diagnosis.findings
         )
         return dataclasses.replace(diagnosis, findings=tuple(findings))
+
+    def _enough_s(self) -> int:
+        """A budget that holds what a profile begins with, by what it took beside its trials."""
+        tried_s = sum(trial.wall_s for trial in self.raw.trials)
+        beside_s = self.deadline.elapsed_s - tried_s + self.deadline.ending_s
+        return _enough_s(self.settings, self.config, self.cost, beside_s)
 
     def cut_short(self, trial: Trial) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.

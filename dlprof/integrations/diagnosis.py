@@ -184,13 +184,6 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
         lines.append("So few batches show little of their spread.")
     found = diagnose(evidence, lines)
     more = _outlook(found.findings[0]) if found.findings else ("They show no single cause.",)
-    remade = loader.made >= max(2, loader.epochs)
-    starts = (each for each in found.findings if each.code == "startup")
-    # What an iterable fetches before it yields, no workers keep.
-    if remade and any("first_fetch_s" not in each.evidence for each in starts):
-        # Persistent workers ask for that as well.
-        once = "make it once, before the first epoch, or its workers can't persist."
-        more = (*more, f"{loader.name} was made {loader.made} times: {once}")
     return dataclasses.replace(found, notes=(*found.notes, *more))
 
 

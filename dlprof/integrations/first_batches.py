@@ -187,15 +187,16 @@ class Follower:
             if pids := [each.pid for each in workers_of(iterator)]:
                 self._enough.clear()
                 look = functools.partial(self._look, pids)
-                self._looking = threading.Thread(target=look, daemon=True, name="dlprof")
-                self._looking.start()
+                looking = threading.Thread(target=look, daemon=True, name="dlprof")
+                looking.start()
+                self._looking = looking  # another thread may fork, and have it rest, at once
 
     def rest(self) -> None:
         """Look at no workers until the next iterator has its own."""
-        if self._looking is not None:
+        looking, self._looking = self._looking, None
+        if looking is not None:
             self._enough.set()
-            self._looking.join(1.0)
-            self._looking = None
+            looking.join(1.0)
 
     def _look(self, pids: Sequence[int]) -> None:
         draws, pause_s = random.Random(), 0.02

@@ -139,7 +139,8 @@ class LoaderRecorder:
         """
         if threads is not None:
             with self.guarded("threads that take batches could not be watched"):
-                wrap_methods(threads, {"__next__": self._around_asking})
+                # Many have next(), too, as generators had, and some scripts call that alone.
+                wrap_methods(threads, dict.fromkeys(("__next__", "next"), self._around_asking))
                 self._threads = threads
         with self.guarded("torch's DataLoader could not be watched"):
             iterator, loader = iterator_class(module), module.DataLoader
@@ -282,19 +283,24 @@ class LoaderRecorder:
                 yield reading.take(next, batches)
 
     def _around_asking(self, method: Method) -> Method:
-        def __next__(thread: Any) -> Any:
+        def asking(thread: Any, *given: Any, **options: Any) -> Any:
+            def advance(batches: Any) -> Any:
+                return method(batches, *given, **options)
+
+            if os.getpid() != self._process:  # a forked one, where a lock may stay held
+                return advance(thread)
             front = self._front_of(thread)
-            if os.getpid() != self._process or front.asker == threading.get_ident():
-                return method(thread)  # the base class's, inside that of a derived one
+            if front.asker == threading.get_ident():
+                return advance(thread)  # the base class's, or next(), inside of another one
             if front.reading is not None:
-                return front.reading.take(method, thread)
+                return front.reading.take(advance, thread)
             front.asker = threading.get_ident()
             try:
-                return self._first(front, method, thread)
+                return self._first(front, advance, thread)
             finally:
                 front.asker = 0
 
-        return __next__
+        return asking
 
     def _front_of(self, thread: threading.Thread) -> Front:
         with self._finding:
@@ -317,9 +323,12 @@ class LoaderRecorder:
                 statistics.note_batch(reading, asked_ns, self._clock(), nested=nested)
             else:
                 statistics.note_end(reading, asked_ns, nested=nested, raised=type(raised))
-        if raised is not None:
-            raise raised
-        return batch
+        try:
+            if raised is not None:
+                raise raised
+            return batch
+        finally:
+            raised = None  # its traceback has this frame: workers would stay until both are found
 
     def _is_ahead(self, reading: IterationTimer, asked_ns: int) -> bool:
         """Whether this thread takes a batch for another, which waits for it and is timed."""
@@ -419,7 +428,8 @@ class LoaderRecorder:
 
     def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)
-        group = self._groups.setdefault((place, known.kind, known.config, known.dataset), [])
+        alike = place, known.kind, known.config, known.dataset
+        group = self._groups.get(alike, [])
         dataset = getattr(loader, "dataset", None)
         for seen in group:
             if seen.is_over(dataset):
@@ -450,7 +460,7 @@ class LoaderRecorder:
             seen.follower = Follower(named.name, named.config, batches=few)
         if self._headrooms is not None:
             seen.headroom = LoopHeadroom(self._headrooms, named.config, seen.looks_at_none)
-        group.append(seen)
+        self._groups[alike] = [*group, seen]
         self._seen.append(seen)
         return seen
 

@@ -410,20 +410,31 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
 def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
     """Have every loader of a class tune itself from its first iterator on.
 
-    What is returned fills as they are met: what was tried on each, with its name.
+    What is returned fills as they are met: what was tried on each, with its name. Of loaders that
+    are alike, and can't be tuned, only the first is asked why: some scripts make one for each step.
+    So may a dataset for each sample, in a worker, where none is.
     """
     make: Any = iterator_maker(kind)
     met: dict[Any, str] = {}
+    refused = set[tuple[Any, ...]]()
 
     def get_iterator(loader: Any) -> Any:
-        if hasattr(loader, "tuning"):
+        from torch.utils.data import get_worker_info
+
+        if hasattr(loader, "tuning") or get_worker_info() is not None:
+            return make(loader)
+        name = name_of(loader)
+        alike = name, type(loader), getattr(loader, "num_workers", 0)
+        if alike in refused:
             return make(loader)
         from dlprof.tuning.loader import Tuning
 
         tuning = getattr(tune(loader), "tuning", None)
         if isinstance(tuning, Tuning):
-            met[tuning] = name_of(loader)
-            if not tuning.off:
+            met[tuning] = name
+            if tuning.off:
+                refused.add(alike)
+            else:
                 tuned: Any = iterator_maker(type(loader))
                 return tuned(loader)
         return make(loader)

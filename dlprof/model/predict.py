@@ -210,21 +210,27 @@ def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None
     With ``r = 1 / rate`` and a step ``S`` it takes ``n * r + T - (r - S)`` where main is the limit,
     which takes batches in one by one. Where loading is, ``k`` batches are loaded at once, each of
     which takes ``L`` alone: ``ceil(n / k) * k * r + T - L``, as the last round leaves workers idle.
-    A turnover that nobody has timed is taken to last no longer than loading a batch.
+    A turnover that nobody has timed is taken to last no longer than loading a batch. Where some
+    workers have one shard more, these load the last shards alone.
 
-    ``None`` where the length of an epoch is not known, or the rate has no limit.
+    ``None`` where neither an epoch's length nor that is known, or the rate has no limit.
     """
-    count, means = cell.conditions.epoch_batches, cell.work.means
-    if count is None or not 0 < rate < math.inf:
+    where, means, longer = cell.conditions, cell.work.means, 1.0
+    count, shards, loads_s = where.epoch_batches, where.shards or 0, means.cpu + means.io
+    if not 0 < rate < math.inf:
         return None
-    loaded, first_s = count, max(0.0, 1.0 / rate - cell.whole_step_s)
+    if 0 < cell.workers < shards and (last := shards % cell.workers):
+        longer += max(0.0, rate * loads_s - last) / shards
+    if count is None:
+        return rate / longer if longer > 1 else None
+    loaded, first_s = longer * count, max(0.0, 1.0 / rate - cell.whole_step_s)
     # What holds back the loading of batches has it come in rounds.
     if cell.workers and bound in {"workers", "storage", "lock", "order", "cores"}:
-        at_once = cell.workers
+        at_once, first_s = cell.workers, loads_s
         if bound == "cores":
-            each = math.floor(own_cores(cell) / cell.conditions.ranks)
+            each = math.floor(own_cores(cell) / where.ranks)
             at_once = max(1, min(cell.workers, each))
-        loaded, first_s = math.ceil(count / at_once) * at_once, means.cpu + means.io
+        loaded = max(loaded, math.ceil(count / at_once) * at_once)
     return count / (loaded / rate + max(0.0, (turnover_s or 0.0) - first_s))
 
 

@@ -54,6 +54,8 @@ class Conditions:
     fair_cores: float | None = None
     # Batches in one rank's epoch; ``None`` for an epoch without end.
     epoch_batches: int | None = None
+    # By what one rank's epoch is split between its workers; ``None`` where that isn't known.
+    shards: int | None = None
     # Nodes, each with as many ranks, that all begin each step together, as under DDP; 0 where no
     # rank waits for another.
     barrier_nodes: int = 0

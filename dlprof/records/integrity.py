@@ -69,7 +69,7 @@ VARIED_SIGN = "epochs differ in length"
 NEVER_ASKED = "The iterable dataset never asks which worker it runs in"
 """What such a trial shows, as the beginning of a sentence."""
 
-SOME_SHARED = "Workers gave some of the same samples"
+SOME_SHARED = "Some samples came from several workers"
 """What such a trial shows that saw no whole epoch, likewise."""
 
 _UNTRIED = "Workers yield the same samples with"

@@ -264,6 +264,15 @@ class Target:
             return workers
         return math.ceil(self.shards / math.ceil(self.shards / workers))
 
+    def last_shards(self, workers: int, ranks: int = 1) -> int:
+        """Of how many workers each has one shard more, and loads it when the others are done.
+
+        Two of 6 workers of 8 shards. None where nobody knows, or all have as many.
+        """
+        if self.shards is None or ranks > 1 or not 0 < workers < self.shards:
+            return 0
+        return self.shards % workers
+
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""
         if batch_size is None or batch_size == self.batch_size:

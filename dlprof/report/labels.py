@@ -90,7 +90,8 @@ def ratio_text(ratio: float | None) -> str:
     """A speed relative to another: ``0.98x``, ``12.3x``; ``-`` for a missing one."""
     if ratio is None:
         return MISSING
-    return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
+    text = f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
+    return "<0.01x" if ratio and text == "0.00x" else text
 
 
 def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> str:
@@ -316,13 +317,17 @@ def rates_chart(
     unit: str = "samples/s",
     most: int = MOST_BARS,
 ) -> Chart | None:
-    """The best rate by ``num_workers``, that of the recommended and the present one their own."""
-    shown: dict[int, Rated] = {}
+    """The best rate by ``num_workers``, that of the recommended and the present one their own.
+
+    These two have a bar each where they differ in another setting: the speed-up is their quotient.
+    """
+    shown: dict[tuple[int, bool], Rated] = {}
+    alike = pick is not None and present is not None and pick.num_workers == present.num_workers
     for each in sorted(
         rates, key=lambda r: (r.config == pick, r.config == present, r.first, r.rate.value)
     ):
-        shown[each.config.num_workers] = each
-    found = [shown[workers] for workers in sorted(shown)]
+        shown[each.config.num_workers, alike and each.config == pick != present] = each
+    found = [shown[place] for place in sorted(shown)]
     if len(found) < 2:
         return None
     best = max(range(len(found)), key=lambda i: found[i].rate.value)

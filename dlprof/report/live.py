@@ -39,10 +39,11 @@ def trial_line(trial: Trial) -> str:
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [] if trial.purpose == "measure" else [purpose_text(trial)]
-    words += ["noisy"] if trial.noisy else []
+    rate = rate_text(trial.samples_per_s)
+    words += ["noisy"] if trial.noisy and "(noisy" not in rate else []
     about = f" ({', '.join(words)})" if words else ""
     each = f", each of {len(trial.ranks)} ranks" if trial.ranks else ""
-    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{each}{about}"
+    return f"{trial.id} {settings}: {rate}{each}{about}"
 
 
 def usage_text(usage: Usage) -> str:

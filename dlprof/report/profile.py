@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlprof.advise.recommend import ConfigSummary, summarize
 from dlprof.advise.thresholds import WORTH_TRYING
+from dlprof.advise.wording import inside
 from dlprof.records import (
     USELESS,
     Diagnosis,
@@ -105,7 +106,10 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings, wait, workers=diagnosis.config.num_workers)
     else:  # that batches were not traced must not read as "nothing is wrong"
-        yield "Bottleneck", "not known: no batch could be traced through its stages"
+        own = [] if traced else [*diagnosis.notes]
+        own = [each for each in own if each not in run.header.target.notes]
+        why = own[0] if own else "no batch could be traced through its stages"
+        yield "Bottleneck", f"not known: {inside(why)}"
     if wait is not None:
         yield "Data wait", _wait(wait, step_s, period_s, traced)
     yield from what_failed(run)

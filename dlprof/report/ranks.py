@@ -158,7 +158,7 @@ def accelerators_text(found: Accelerators) -> str:
         more = f"with one more {_kept_text(found, found.next_utilization)}, {limit}"
     are = "accelerator is" if found.count.value == 1 else "accelerators are"
     each = f"{has} {'measured ' if found.measured else ''}with {settings} each"
-    return f"{whole_text(found.count)} {are} {asked} busy: {each}; {more}"
+    return f"{whole_text(found.count)} {are} at least {asked} busy: {each}; {more}"
 
 
 def _kept_text(found: Accelerators, share: float) -> str:

@@ -24,6 +24,7 @@ from dlprof.report.findings import answer, cards, listed, more_findings
 from dlprof.report.labels import about_file, certainty, gain_text, percent_text, ratio_text
 from dlprof.report.profile import stage_sections
 from dlprof.report.ranks import training_facts, training_sections
+from dlprof.report.sweep import title_of
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _HARDLY = 0.05  # below this share of its loop a loader is not worth a change
@@ -76,7 +77,7 @@ def script_report(run: Run) -> doc.Document:
     if not run.watched and script is not None:  # why none was seen
         shortfall += doc.known(doc.items(script.notes))
     return doc.Document(
-        title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
+        title=title_of(run).removeprefix(SCRIPT_SPEC),
         answer=(
             # What is wrong with the data, before anything on its speed.
             *(doc.Text(doc.Styled(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),

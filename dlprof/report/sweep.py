@@ -332,7 +332,8 @@ def gains_text(
         if wide and [t.noisy for t in trials if t.config == each.config] == [True]:
             gain = _UNCLEAR
         said.setdefault(gain, []).append(name)
-    gains = ", ".join(text.format(" and ".join(names)) for text, names in said.items())
+    each_said = [text.format(" and ".join(names)) for text, names in said.items()]
+    gains = ("; " if any(": " in text for text in each_said[:-1]) else ", ").join(each_said)
     none = all((each.ratio.low or 0) > 1 for each, _ in compared) and _UNCLEAR not in said
     return f"none: {gains}" if none else gains
 

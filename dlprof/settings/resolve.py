@@ -146,10 +146,12 @@ def _from_file(path: Path) -> _Layer:
                 f"{path}: tool.dlprof is not a table",
                 hint="Write [tool.dlprof], then one key a line.",
             )
-    for key in table:
-        if key not in by_key():
+    # As the flag is spelled, or as Python and the environment have it.
+    named = {key: key.replace("-", "_") for key in table}
+    for key, name in named.items():
+        if name not in by_key():
             raise _unknown(key, source)
-    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
+    return {named[key]: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 
 def _unknown(key: str, source: str) -> UsageError:

@@ -24,6 +24,10 @@ _STORED: Mapping[str, tuple[str, ...]] = {
 give its parts."""
 
 
+_OWN_COUNTS = ("num_graphs", "batch_size")
+"""What a batch of graphs says it has: several, or one around so many nodes, as PyG writes them."""
+
+
 _Seen = dict[int, tuple[object, Any]]
 """What was looked at of a batch, which may contain itself, by ``id``: kept, so that no other gets
 that, with what was found there."""
@@ -88,7 +92,8 @@ class SampleCounter:
         if self._place is None or self._place.read in {_one, _of_image}:
             return ""
         where = (f"[{key!r}]" if by_key else f".{key}" for by_key, key in self._place.path)
-        return f", by the length of batch{''.join(where)}"
+        length = "" if self._place.read is _stated else "the length of "
+        return f", by {length}batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
         """The samples in a batch, as far as its structure says.
@@ -96,9 +101,9 @@ class SampleCounter:
         Returns:
             The leading dimension of the first tensor, or the length of the first list of samples;
             1 for a tuple or a dictionary with a single number, text or scalar tensor in it, and for
-            a tensor of one dimension, where the loader doesn't batch; ``batch_size`` for an object
-            of the user's own that shows no length; ``None`` where there is neither (a single
-            number, text or scalar tensor).
+            a tensor of one dimension, where the loader doesn't batch; for an object of the user's
+            own that shows no length its ``num_graphs`` or ``batch_size``, or else the loader's;
+            ``None`` where there is neither (a single number, text or scalar tensor).
 
         Raises:
             RuntimeError: torch says here that a worker died, and says it once.
@@ -399,8 +404,12 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
     found = _samples(batch, {})
     known = (str, bytes, int, float, complex, list, tuple, Mapping)
     opaque = batch is not None and not isinstance(batch, known) and not _is_array(batch)
-    if found is None and batch_size is not None and opaque:  # a collate_fn's own object
-        return _Place((), lambda _batch: batch_size)
+    if found is None and opaque:  # a collate_fn's own object
+        own = (name for name in _OWN_COUNTS if type(_attribute(batch, name)) is int)
+        if (stated := next(own, None)) is not None:
+            return _Place(((False, stated),), _stated)
+        if batch_size is not None:
+            return _Place((), lambda _batch: batch_size)
     if batch_size is None and found is not None and found.read is _leading:
         alike = [part for part in _arrays(batch) if _leading(part) == found.count(batch)]
         if all(map(_is_image, alike)):
@@ -434,6 +443,10 @@ def _is_image(array: Any) -> bool:
 
 def _of_image(array: Any) -> int | None:
     return 1 if _is_image(array) else _leading(array)
+
+
+def _stated(count: int) -> int:
+    return count
 
 
 def _one(_sample: object) -> int:

@@ -288,12 +288,20 @@ def graphs() -> Any:
     )
 
 
+def graphs_prefetched() -> Any:
+    """Of a loader that has no batch size: graphs are counted."""
+    from torch_geometric.loader import PrefetchLoader
+
+    return PrefetchLoader(graphs(), device=torch.device("cpu"))
+
+
 def neighbors() -> Any:
+    from torch_geometric import typing
     from torch_geometric.loader import NeighborLoader
     from torch_geometric.sampler import BaseSampler, SamplerOutput
 
     class Sampler(BaseSampler):
-        """Of one hop: PyG's own needs pyg-lib or torch-sparse, which have to be built for torch."""
+        """Of one hop, where PyG's own lacks what has to be built for torch."""
 
         def __init__(self, graph: Any) -> None:
             order = graph.edge_index[0].argsort()
@@ -320,11 +328,12 @@ def neighbors() -> Any:
         def edge_permutation(self) -> None:
             return None
 
+    own = typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE
     graph = _graph(200)  # of a size at which torch starts no threads, which a fork does not survive
     return NeighborLoader(
         graph,
         num_neighbors=[2],
-        neighbor_sampler=Sampler(graph),
+        neighbor_sampler=None if own else Sampler(graph),
         batch_size=BATCH,
         transform=waited,
         **set_to(num_workers=1),

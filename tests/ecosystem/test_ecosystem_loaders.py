@@ -73,6 +73,7 @@ CASES = {
     "monai_cached": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
     "monai_threads": Case(package="monai", call="ThreadDataLoader(dataset, ..., {settings})"),
     "graphs": Case(package="torch_geometric", call="DataLoader(dataset, ..., {settings})"),
+    "graphs_prefetched": Case(package="torch_geometric"),
     "neighbors": Case(package="torch_geometric", call="NeighborLoader(data, ..., {settings})"),
     "timm_loader": Case(
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
@@ -237,16 +238,21 @@ TRAININGS = {
 }
 
 
+def watched(place: Path, name: str, body: str) -> Any:
+    """What ``dlprof run`` says of a script that uses the loaders."""
+    script = place / f"train_{name}.py"
+    head = f"import sys, time\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
+    script.write_text(head + body)
+    files = ("-q", "--json", f"{script}.json", "-o", f"{script}.dlprof.jsonl")
+    dlprof(place, "run", *files, str(script))
+    return json.loads(Path(f"{script}.json").read_text())
+
+
 @pytest.mark.parametrize("package", TRAININGS)
 def test_its_training_is_watched_and_set_in_its_own_framework(package: str, place: Path) -> None:
     needs(package.partition(".")[0])
     body, call = TRAININGS[package]
-    head = f"import sys\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
-    script = place / f"train_{package}.py"
-    script.write_text(f'{head}if __name__ == "__main__":\n    {body}\n')
-    files = ("-q", "--json", f"{script}.json", "-o", f"{script}.dlprof.jsonl")
-    dlprof(place, "run", *files, str(script))
-    document = json.loads(Path(f"{script}.json").read_text())
+    document = watched(place, package, f'if __name__ == "__main__":\n    {body}\n')
     (loader,) = document["loaders"]
     assert loader["batches"] >= 20
     assert loader["call"]["text"] == call
@@ -263,13 +269,8 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
 def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> None:
     """MONAI's thread is 32 ms at a batch, while the script computes for longer."""
     needs("monai")
-    script = place / "train_monai.py"
-    script.write_text(
-        f"import sys, time\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
-        "for batch in loaders.monai_threads():\n    time.sleep(0.1)\n"
-    )
-    dlprof(place, "run", "-q", "--json", f"{script}.json", "-o", f"{script}.jsonl", str(script))
-    (loader,) = json.loads(Path(f"{script}.json").read_text())["loaders"]
+    body = "for batch in loaders.monai_threads():\n    time.sleep(0.1)\n"
+    (loader,) = watched(place, "monai", body)["loaders"]
     assert (loader["batches"], loader["epochs_completed"]) == (64, 1)
     assert loader["background_s"] == 0
     assert loader["wait_fraction"] < 0.2
@@ -277,15 +278,11 @@ def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> 
 
 def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
     needs("datasets")
-    script = place / "train_unfed.py"
-    script.write_text(
-        f"import sys\nsys.path.insert(0, {str(LOADERS.parent)!r})\nimport loaders\n\n"
-        "for batch in loaders.hf_unfed():\n    batch['x'].sum()\n"
-    )
-    dlprof(place, "run", "-q", "--json", f"{script}.json", "-o", f"{script}.jsonl", str(script))
+    body = "for batch in loaders.hf_unfed():\n    batch['x'].sum()\n"
+    ran = watched(place, "unfed", body)
     options = ("--budget", "40s", "--json", "-q", "-o", "unfed.jsonl")
     profiled = dlprof(place, "profile", f"{LOADERS}:hf_unfed", *options)
-    for document in (json.loads(Path(f"{script}.json").read_text()), profiled):
+    for document in (ran, profiled):
         first = document["findings"][0]
         assert first["title"] == "2 of 4 workers get no data"
         assert "2 shards for 4 workers" in first["explanation"]

@@ -69,6 +69,9 @@ def test_a_page_opens(
 ) -> None:
     page.open(pages[name], width, dark=dark)
     assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value(  # what is there to paste is read without scrolling
+        "[...document.querySelectorAll('pre')].every(e => e.scrollWidth <= e.clientWidth + 1)"
+    )
     paper = page.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, paper.strip("rgb()").split(","))) < 384) == dark
     assert len(page.value("document.body.innerText")) > 200

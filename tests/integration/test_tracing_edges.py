@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
 
 from dlprof.integrations import copies, first_batches
 from dlprof.records import Config
@@ -155,6 +156,26 @@ def test_without_workers_the_very_first_batch_is_of_a_start() -> None:
     assert found is not None
     assert batches > first_batches.LEAST_BATCHES
     assert found[0].batches == len(found[0].costs.cpu_s) == batches - 1
+
+
+def test_a_fork_of_another_thread_disturbs_no_iterator_that_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before each the looking rests: a thread that wasn't started yet can't be waited for."""
+    loader = DataLoader(Numbers(), 2, num_workers=1)
+    follower = first_batches.Follower("train.py:3", Config(batch_size=2, num_workers=1).canonical())
+    start = threading.Thread.start
+
+    def forking(thread: threading.Thread) -> None:
+        if thread.name == "dlprof":
+            follower.rest()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", forking)
+    iterator: Any = object.__new__(dataloader._MultiProcessingDataLoaderIter)
+    follower.make(loader, iterator, lambda: iterator.__init__(loader))
+    assert len(list(iterator)) == len(loader)
+    follower.rest()
 
 
 class TellsHooks(Dataset[Any]):

@@ -239,6 +239,29 @@ def test_a_loader_of_a_script_makes_each_of_its_own_iterators_once(
     assert name == "train.py:3"
 
 
+class Nested(Numbers):
+    """Has a loader for each sample: how many of them had a tuning."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        inner = DataLoader(Numbers(2))
+        list(inner)
+        return torch.tensor([float(hasattr(inner, "tuning"))])
+
+
+def test_loaders_that_a_script_makes_for_each_step_are_refused_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And none is tuned in a worker, which has no workers of its own."""
+    monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
+    met = running.tune_all(DataLoader, lambda loader: f"train.py:{loader.batch_size}")
+    for _ in range(3):
+        assert len(numbers(DataLoader(Numbers(), batch_size=4))) == LENGTH // 4
+    numbers(DataLoader(Numbers(), batch_size=8))
+    assert [*met.values()] == ["train.py:4", "train.py:8"]
+    assert [each.name for each in caplog.records] == ["dlprof.tune"] * 2
+    assert numbers(DataLoader(Nested(3), batch_size=3, num_workers=1)) == [[0.0] * 3]
+
+
 class Final(DataLoader[Any]):
     def __init_subclass__(cls) -> None:
         raise RuntimeError("no subclasses")

@@ -237,6 +237,15 @@ def test_workers_that_share_a_limit_are_tried_as_few_as_reach_it() -> None:
     assert first.title.endswith(", at a limit of all workers")
     assert "num_workers=16 is 1.40x as fast, not 8.0x" in first.explanation
     assert "threads" not in first.fix.text
+    # Nor does one of whole epochs show a limit: in each its workers start.
+    whole = (
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, whole_epochs=True))
+        if each.trial.config != present
+        else each
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=tuple(whole)))[0]
+    assert "limit of all" not in first.title
     # Where nobody can count samples what was tried has no rate, and says nothing of a limit.
     uncounted = (
         dataclasses.replace(each, trial=dataclasses.replace(each.trial, samples_per_s=None))

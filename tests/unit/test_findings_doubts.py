@@ -228,6 +228,19 @@ def test_a_few_samples_that_wait_far_longer_are_named_before_others_who_take_cor
         assert not any("few samples" in each.title for each in found)
 
 
+def test_reading_that_costs_nothing_comes_after_others_who_take_the_cores() -> None:
+    """As of batches of 300 tensors: without storage they come no faster, as the cores are busy."""
+    loader = Loader(
+        fetch_cpu=0.002, fetch_io=0.068, starved=0.034, put_cpu=0.037, receive=0.026, rate=9.0
+    )
+    crowd = Usage(
+        own_cpu_cores=0.6, available_cpu_cores=0.6, other_cpu_cores=1.4, other_runnable=13.0
+    )
+    found = find(evidence(loader, usage=crowd, noisy=True))
+    assert codes(found)[0] == "cpu.neighbours"
+    assert all(each.cost < 0.05 for each in found if each.code == "fetch.io")
+
+
 def test_queues_that_others_empty_are_not_too_shallow() -> None:
     loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.01, busy=0.5, rate=90)
     tried = {config(2, prefetch_factor=8): 1.4}

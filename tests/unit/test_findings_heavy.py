@@ -74,6 +74,14 @@ def test_a_heavy_dataset_comes_before_the_slow_start_that_it_makes() -> None:
     assert first.predicted_gain.value > 1.5
 
 
+def test_a_memory_map_that_is_sent_whole_is_mapped_in_each_worker() -> None:
+    (held,) = _weight().attributes
+    tokens = dataclasses.replace(held, name="tokens", type="memmap of 536,870,912 uint16")
+    fix = _finding(_heavy("spawn", _weight(attributes=(tokens,))), "dataset.heavy").fix
+    assert fix is not None
+    assert fix.text.startswith("Map the file of tokens in each worker, at its first sample")
+
+
 def test_forked_workers_are_warned_of_the_next_python() -> None:
     found = _finding(_heavy("fork"), "dataset.heavy")
     assert found.severity == "info"

@@ -154,7 +154,7 @@ def test_epochs_too_short_for_their_workers_are_told() -> None:
     assert cause.evidence["batches_per_epoch"] == BATCHES / 15
     assert cause.fix is not None
     assert cause.fix.dataloader_kwargs["persistent_workers"] is True
-    assert not any("make it once" in note for note in found.notes)
+    assert "made" not in cause.fix.text
 
 
 def test_a_step_that_waits_before_each_epoch_alone_is_not_the_limit() -> None:
@@ -202,18 +202,34 @@ def test_workers_do_not_outlive_an_epoch_where_the_dataset_changes_with_it() -> 
     assert "persistent_workers=True is not advised, as Mixed has set_epoch" in cause.fix.text
 
 
-def test_persistent_workers_want_a_loader_that_is_made_once() -> None:
-    found = diagnosed(dataclasses.replace(EPOCHS, made=15), wall_s=20.0)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_that_each_epoch_makes_again_is_made_once(persistent: bool) -> None:
+    """Its workers end with it, so that a setting alone would change nothing."""
+    config = dataclasses.replace(CONFIG, persistent_workers=persistent)
+    again = dataclasses.replace(EPOCHS, made=15, config=config)
+    found = diagnosed(again, dataclasses.replace(TRACED, config=config), wall_s=20.0)
+    kept = diagnosed(EPOCHS, wall_s=20.0)
     assert found is not None
-    assert any("was made 15 times: make it once" in note for note in found.notes)
+    assert kept is not None
+    cause, same = found.findings[0], kept.findings[0]
+    assert cause.code == same.code == "startup"
+    assert cause.fix is not None
+    assert not cause.fix.dataloader_kwargs
+    assert cause.fix.text.startswith("Make the loader once, before the first epoch")
+    assert "it was made 15 times" in cause.fix.text
+    assert "takes 800 ms at every epoch" in cause.explanation
+    assert cause.predicted_gain is not None
+    assert cause.predicted_gain.value > 1.5
 
 
 def test_a_loader_of_several_epochs_that_was_made_anew_may_keep_its_workers() -> None:
     folds = dataclasses.replace(EPOCHS, made=5)  # as in a cross-validation
     found = diagnosed(folds, wall_s=20.0)
     assert found is not None
-    assert found.findings[0].code == "startup"
-    assert not any("make it once" in note for note in found.notes)
+    cause = found.findings[0]
+    assert cause.code == "startup"
+    assert cause.fix is not None
+    assert cause.fix.dataloader_kwargs["persistent_workers"] is True
 
 
 def test_an_epoch_that_is_broken_off_beside_a_whole_one_makes_none_shorter() -> None:

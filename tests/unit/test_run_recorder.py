@@ -230,6 +230,7 @@ def test_so_do_a_thousand_places(torch_like: Any, recorder: LoaderRecorder) -> N
     assert len(records) == 65
     assert records[-1].name == "other loaders"
     assert sum(each.batches for each in records) == 400
+    assert len(recorder._groups) == 64
 
 
 def test_a_persistent_iterator_that_is_reset_begins_an_epoch(

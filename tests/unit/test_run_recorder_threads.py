@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import queue
 import threading
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,11 +93,14 @@ def _ahead(threads: type[threading.Thread], source: Any) -> Any:
         def __iter__(self) -> Any:
             return self
 
-        def __next__(self) -> Any:
-            found = self.queue.get(timeout=5)
+        def next(self, timeout: float = 5) -> Any:
+            found = self.queue.get(timeout=timeout)
             if found is None:
                 raise StopIteration
             return found
+
+        def __next__(self) -> Any:
+            return self.next()
 
     return Ahead(source)
 
@@ -205,6 +211,27 @@ def test_a_loader_that_fails_at_once_is_counted_as_failing() -> None:
     assert (seen.batches, seen.failures) == (0, 1)
 
 
+def test_a_first_batch_that_fails_keeps_no_iterator() -> None:
+    """Whose workers a script waits for that tries again, as without dlprof."""
+    _, module, _ = _watched()
+    base: Any = module.DataLoader
+    kept = list[weakref.ref[Any]]()
+
+    class Own(base):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Any]:
+            batches = super().__iter__()
+            kept.append(weakref.ref(batches))
+            yield 1 / len(list(batches))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ZeroDivisionError):
+            next(iter(Own([])))
+        assert kept[0]() is None
+    finally:
+        gc.enable()
+
+
 def test_a_thread_that_takes_batches_for_the_script_is_asked_where_the_script_asks() -> None:
     recorder, module, threads = _watched()
     batches = _ahead(threads, module.DataLoader([1, 2, 3]))
@@ -213,6 +240,32 @@ def test_a_thread_that_takes_batches_for_the_script_is_asked_where_the_script_as
     assert (seen.batches, seen.epochs_completed, seen.consumers) == (3, 1, 1)
     assert seen.wait is not None
     assert seen.wait.count == 2
+
+
+def test_a_thread_may_be_asked_by_a_method_that_is_called_next() -> None:
+    """As prefetch_generator's has one: its loader was said to give no batch."""
+    recorder, module, threads = _watched()
+    batches = _ahead(threads, module.DataLoader([1, 2]))
+    assert [batches.next(), batches.next(timeout=9)] == [1, 2]
+    with pytest.raises(StopIteration):
+        batches.next()
+    (seen,) = recorder.records()
+    assert (seen.batches, seen.epochs_completed, seen.failures) == (2, 1, 0)
+
+
+def test_a_forked_process_waits_for_no_lock_that_another_thread_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder, _, threads = _watched()
+    batches, had = _ahead(threads, [1]), threading.Thread(target=recorder._finding.acquire)
+    had.start()
+    had.join()
+    monkeypatch.setattr(recorder, "_process", 0)  # as it is seen in another one
+    came = list[int]()
+    asking = threading.Thread(target=lambda: came.extend(batches), daemon=True)
+    asking.start()
+    asking.join(5)
+    assert came == [1]
 
 
 def test_what_takes_a_loader_in_a_thread_of_its_own_is_in_the_background() -> None:

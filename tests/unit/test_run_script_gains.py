@@ -655,5 +655,6 @@ def test_a_buffer_fills_no_longer_with_more_workers_and_no_sooner_with_those_tha
     (cause,) = (each for each in found.findings if each.code == "startup")
     assert cause.title == "Epochs begin with a wait for the dataset"
     assert cause.predicted_gain is not None
-    assert not any("can't persist" in note for note in found.notes)
-    assert any("can't persist" in note for note in started.notes)
+    assert cause.fix is not None
+    assert "made 3 times" not in cause.fix.text
+    assert any("made 3 times" in each.fix.text for each in started.findings if each.fix)

@@ -87,6 +87,14 @@ def test_flags_win_over_environment_over_config_over_pyproject(tmp_path: Path) -
     assert origins["repeats"] == f"repeats in {tmp_path / 'pyproject.toml'} [tool.dlprof]"
 
 
+@pytest.mark.parametrize("key", ["step_time", "step-time"])
+def test_a_key_is_spelled_as_the_flag_or_as_the_variable(tmp_path: Path, key: str) -> None:
+    config = written(tmp_path, f'{key} = "12ms"\n')
+    settings, origins = resolve_settings({}, environ={}, config_file=config, cwd=tmp_path)
+    assert settings.step_s == 0.012
+    assert origins["step_time"] == f"{key} in {config}"
+
+
 def test_the_nearest_pyproject_counts(tmp_path: Path) -> None:
     inner = tmp_path / "inner" / "package"
     inner.mkdir(parents=True)
@@ -293,7 +301,7 @@ def test_a_bad_value_in_a_file_shows_even_under_a_flag(tmp_path: Path) -> None:
         resolve({"seed": "1"}, config=config)
 
 
-@pytest.mark.parametrize(("key", "close"), [("num_worker", "num_workers"), ("max-ram", "max_ram")])
+@pytest.mark.parametrize(("key", "close"), [("num_worker", "num_workers"), ("max-rams", "max_ram")])
 def test_an_unknown_key_is_refused_with_a_close_one(tmp_path: Path, key: str, close: str) -> None:
     config = written(tmp_path, f"{key} = 1\n")
     with pytest.raises(UsageError, match="is not an option") as caught:

@@ -257,9 +257,11 @@ def at_shared_limit(view: Evidence) -> tuple[Config, Gain, float] | None:
     """The most workers that were tried, what they brought, and what so many bring without a limit.
 
     ``None`` but where batches mostly wait, and these workers surely brought less than that: as
-    of a server that serves 400 samples a second, of which two workers ask for 270.
+    of a server that serves 400 samples a second, of which two workers ask for 270. Trials of whole
+    epochs show none: in these, workers start, and the last ones wait for each other.
     """
-    tried = [t.config for t in view.plain("variant") if t.config.num_workers > view.workers]
+    variants = (t for t in view.plain("variant") if not t.whole_epochs)
+    tried = [t.config for t in variants if t.config.num_workers > view.workers]
     if not tried or not mostly_waits(view):
         return None
     most = max(tried, key=lambda each: each.num_workers)

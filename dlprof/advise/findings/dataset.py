@@ -138,6 +138,11 @@ def _remedy(first: AttributeWeight) -> tuple[str, str]:
     if first.failure or (first.pickle_s > 1.0 and size < (1 << 20)):
         text = f"Make {first.name} in the worker, at its first sample, instead of sending it."
         return text, _IN_WORKER
+    if first.type.startswith("memmap"):
+        return (
+            f"Map the file of {first.name} in each worker, at its first sample: a memmap that is "
+            "pickled is sent as all of its bytes."
+        ), _MAPPED
     if first.type.startswith(_ARRAYS):
         return (
             f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "

@@ -444,6 +444,12 @@ class Evidence:
         return dataclasses.replace(one, observations=both, predict=predict, has_step=True)
 
     @property
+    def remade(self) -> bool:
+        """Whether each epoch has a loader of its own, with which its workers end."""
+        loader = None if self.script is None else self.script.loader
+        return loader is not None and loader.made >= max(2, loader.epochs)
+
+    @property
     def calibration(self) -> Calibration | None:
         """What the model was fitted to; ``None`` without one."""
         return None if self.predict is None else self.predict.calibration

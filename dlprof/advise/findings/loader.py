@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
@@ -185,6 +185,9 @@ def _shared(view: Evidence) -> Claim | None:
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
     making, waits, all_ = costs.making, view.worker_waits, view.target.kind == "iterable"
+    blocks = _block(view, costs)
+    blocks = None if blocks is None or blocks.scattered else blocks
+    all_read = functools.partial(_all_read, view, in_blocks=blocks is not None)
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
@@ -194,23 +197,29 @@ def _shared(view: Evidence) -> Claim | None:
         given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
-    elif alone is not None and (_grows(view, costs, alone) or _all_read(view, costs, alone)):
+    elif alone is not None and (_grows(view, costs, alone) or all_read(costs, alone)):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
         waits_s = alone.making.io_s
         given = {"waiting_with_one_worker_s": waits_s}
         text = f"With {view.workers} workers each batch "
-        if _all_read(view, costs, alone):
+        if all_read(costs, alone):
             share = 1 - alone.making.cpu_s / making.cpu_s
             text += f"takes {format_duration(making.cpu_s)} of CPU time, with one worker "
-            text += f"{format_duration(alone.making.cpu_s)}: each of them reads all samples."
+            text += f"{format_duration(alone.making.cpu_s)}: each of them reads all samples"
         else:
             share = (making.io_s - waits_s) / max(1e-12, making.wall_s)
             text += f"is blocked for {format_duration(making.io_s)}, with one worker for "
-            text += f"{format_duration(waits_s)}, and little is read from storage. "
-            text += "Each of them reads all samples, or they " if all_ else "The workers "
-            text += "share something that only one can use at a time."
+            text += f"{format_duration(waits_s)}, and little is read from storage"
+            if blocks is None:
+                text += ". Each of them reads all samples, or they " if all_ else ". The workers "
+                text += "share something that only one can use at a time"
+        text += "."
+        if blocks is not None:
+            given |= {"far_sample_s": blocks.far_s, "next_sample_s": blocks.next_s}
+            text += f" {blocks.read} Batches of a block come to several workers, and each of them "
+            text += "reads it."
     else:
         return None
     traced = {each.config.num_workers: each for each in view.explanations() if each.window_s}
@@ -228,7 +237,14 @@ def _shared(view: Evidence) -> Claim | None:
     fix += "no lock around slow work"
     title, code = "Workers wait for each other", _OWN_HANDLE
     argument: tuple[str, str] | None = ("worker_init_fn", "open_own")
-    if all_ and "locked_fraction" not in given:
+    if blocks is not None and "locked_fraction" not in given:
+        fix = (
+            "Have all batches of a block come to one worker, by a sampler. InBlocks also shuffles "
+        )
+        fix += "the blocks, and the samples within each: put torch.arange in place of both "
+        fix += "torch.randperm where they are to come as they are stored"
+        title, code, argument = "Each worker reads the same blocks", *_in_blocks(view)
+    elif all_ and "locked_fraction" not in given:
         fix = "Let each worker read its part only, as of files or ranges, rather than read all and "
         fix += "leave out the rest"
         title, code, argument = "Each worker may read all samples", STRIDED, None
@@ -254,13 +270,14 @@ _OWN_HANDLE = """def open_own(worker_id):
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker"""
 
 
-def _all_read(view: Evidence, costs: Costs, alone: Costs) -> bool:
-    """Whether a batch of an iterable takes CPU time for the samples of all workers.
+def _all_read(view: Evidence, costs: Costs, alone: Costs, *, in_blocks: bool) -> bool:
+    """Whether a batch takes CPU time for the samples of all workers: of an iterable, or in blocks.
 
     Of two workers that may be what cores that compute at once take from each other.
     """
     now, one, times = costs.making, alone.making, 0.75 * view.workers
-    return view.target.kind == "iterable" and view.workers > 2 and now.cpu_s > times * one.own_s
+    may = in_blocks or view.target.kind == "iterable"
+    return may and view.workers > 2 and now.cpu_s > times * one.own_s
 
 
 def _grows(view: Evidence, costs: Costs, alone: Costs) -> bool:
@@ -316,6 +333,7 @@ def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
     return fix, more, gain
 
 
+_MADE_ONCE = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
 _SHARED_CACHE = "Keep samples where all workers find them, as in files or in shared memory."
 
 
@@ -379,7 +397,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         config = kept
         fix = "Set persistent_workers=True: each worker then keeps its cache, in memory of its own."
         # It is worth more than its starts, which alone are computed of settings.
-        code = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
+        code = _MADE_ONCE
     return Claim(
         "Workers lose the samples that they keep",
         f"{' and '.join(caches[:3])} of the dataset {'grow' if caches[1:] else 'grows'} with each "
@@ -413,8 +431,13 @@ def startup(view: Evidence) -> Claim | None:
     as_now = kept == view.config  # no setting makes it sooner
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
+    how_often = "once" if persist and not view.remade else "at every epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
-    if as_now and view.start_method == "fork":
+    remade = view.remade and kept.persistent_workers
+    if script is not None and remade:
+        advice = "Make the loader once, before the first epoch, with persistent_workers=True: its "
+        advice += f"workers end with it, and it was made {script.loader.made} times."
+    elif as_now and view.start_method == "fork":
         advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
     elif kept.persistent_workers == persist:
         by_fork = "" if as_now else "by fork, or "
@@ -433,14 +456,15 @@ def startup(view: Evidence) -> Claim | None:
     return Claim(
         "Starting workers takes much of the time",
         f"Starting {counted(view.workers, 'worker')} takes {format_duration(turn_s)} "
-        f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
+        f"{how_often}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",
         share,
         "epoch_turnover_s share_of_epoch batches_per_epoch start_method",
         {"epoch_turnover_s": turn_s, "share_of_epoch": share},
         advice,
-        config=kept,
-        gain=None if as_now else _gain(view, kept, share, turn_s),
+        _MADE_ONCE if remade else "",
+        config=None if remade else kept,  # of a loader that is made again they change nothing
+        gain=None if as_now and not remade else _gain(view, kept, share, turn_s),
         place=Place.FAULT if leads and not sending_leads(view) else Place.BEHIND,
     )
 
@@ -455,7 +479,8 @@ def turn(view: Evidence) -> tuple[float, float]:
     if not view.epoch_batches or not view.rate:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
-    if view.config.persistent_workers and not is_filling(view, turn_s or 0.0):
+    persists = view.config.persistent_workers and not view.remade
+    if persists and not is_filling(view, turn_s or 0.0):
         turn_s = typical(trial.startup_s for trial in trials)
         turn_s = turn_s if (turn_s or 0.0) >= 2.0 else None  # a slow one is worth a word even so
         epoch_s *= 1.0 if script is None else script.epochs_per_start
@@ -550,7 +575,8 @@ def kept_workers(view: Evidence) -> Config | None:
     """
     if not view.workers or turn(view)[1] < 0.15:
         return None
-    if not view.config.persistent_workers and view.target.against_persisting is None:
+    persists = view.config.persistent_workers and not view.remade
+    if not persists and view.target.against_persisting is None:
         return view.having(persistent_workers=True)
     forks = view.start_method != "fork" and view.target.fork_safe
     return view.having(start_method="fork") if forks else view.config
@@ -569,6 +595,7 @@ def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
     if tried is not None:
         return tried
     forked, script = view.config.persistent_workers == kept.persistent_workers, view.script
+    forked = forked and not view.remade
     left = share * min(1.0, _left_s(view, kept) / max(1e-12, turn_s))
     if script is not None and not forked:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
@@ -752,44 +779,63 @@ _BLOCKS = """class InBlocks(torch.utils.data.Sampler):
             yield from each[whole:]"""
 
 
-def _scattered(view: Evidence, costs: Costs) -> Claim | None:
-    """Samples are read in blocks, of which a random order uses one sample each.
+class _Block(NamedTuple):
+    """Samples are read in blocks: one that follows another is several times cheaper."""
 
-    They cost in trials what one does that is far from the one before, and one that follows it is
-    several times cheaper.
-    """
+    far_s: float  # a sample far from the one before
+    next_s: float  # one that follows it
+    scattered: bool  # whether samples cost in trials what one does that is far
+    read: str  # the same in words
+
+
+def _block(view: Evidence, costs: Costs) -> _Block | None:
     samples, weight = None if view.explained is None else view.explained.samples, view.weight
     far_s, next_s = (weight.far_sample_s, weight.next_sample_s) if weight else (None, None)
     if samples is None or not far_s or next_s is None:
         return None
-    own_s, part = samples.mean_s * (1 - costs.fetch.starved), next_s / far_s
-    if part > 0.25 or own_s < 0.5 * far_s:
+    if next_s / far_s > 0.25:
         return None
+    read = f"A sample takes {format_duration(far_s)}, and {format_duration(next_s)} where it "
+    read += f"follows the one before: {view.fetched_by} reads or decodes a block of samples at "
+    read += "once, as a row group or a chunk."
+    own_s = samples.mean_s * (1 - costs.fetch.starved)
+    return _Block(far_s, next_s, own_s >= 0.5 * far_s, read)
+
+
+def _in_blocks(view: Evidence) -> tuple[str, tuple[str, str] | None]:
+    """A sampler by which a worker has whole blocks, and the argument that it is for DataLoader."""
+    if view.ranks > 1:  # each of several has its share of the samples by a sampler
+        return "", None
+    batch = view.config.batch_size or view.target.batch_size or "batch_size"
+    given = f"len(dataset), size, {batch}, {max(1, view.workers)}"
+    return _BLOCKS, ("sampler", f"InBlocks({given})")
+
+
+def _scattered(view: Evidence, costs: Costs) -> Claim | None:
+    """Samples are read in blocks, of which a random order uses one sample each."""
+    block = _block(view, costs)
+    if block is None or not block.scattered:
+        return None
+    part = block.next_s / block.far_s
     fetch = StageTime(part * costs.fetch.cpu_s, part * costs.fetch.io_s)
     gain = predicted_gain(view, costs=dataclasses.replace(costs, fetch=fetch))
     if gain is None or not gain.pays:
         return None
-    alone = view.ranks == 1  # each of several has its share of the samples by a sampler
-    batch = view.config.batch_size or view.target.batch_size or "batch_size"
-    given = f"len(dataset), size, {batch}, {max(1, view.workers)}"
     apart = once = ""
     if view.workers > 1:  # each has its own copy of what it reads
         apart = ", so that all batches of a block come to one worker"
         once = ", and by one worker: a block that several share is read by each of them"
     return Claim(
         "Random order reads a block for each sample",
-        f"A sample takes {format_duration(far_s)}, and {format_duration(next_s)} where it follows "
-        f"the one before: {view.fetched_by} reads or decodes a block of samples at once, as a row "
-        "group or a chunk, and the next index is of another block.",
+        f"{block.read} In random order the next index is of another block.",
         gain.saved,
         "fetch_cpu_s fetch_waiting_s",
-        {"far_sample_s": far_s, "next_sample_s": next_s},
+        {"far_sample_s": block.far_s, "next_sample_s": block.next_s},
         "Shuffle in blocks, by a sampler instead of shuffle=True: the blocks in random order, and "
         f"the samples within each{apart}. Or store the samples so that each can be read by itself, "
         "or in smaller blocks. The gain assumes that all samples of a block are used once it is "
         f"read{once}.",
-        _BLOCKS if alone else "",
-        ("sampler", f"InBlocks({given})") if alone else None,
+        *_in_blocks(view),
         gain=gain,
         place=Place.FAULT,
     )
@@ -919,16 +965,20 @@ def fetch_io(view: Evidence) -> Claim | None:
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
+    # Where something else, as the cores, keeps it from being faster, all of it costs nothing.
+    without = None if more else predicted_gain(view, costs=costs.without(costs.fetch.io_s))
+    most = 1.0 if without is None else 1 - 1 / max(1.0, without.value)
     return Claim(
         f"Blocking I/O in {view.fetched_by}" + ", at a limit of all workers" * bool(limited),
         blocked,
-        _cost(view, costs, share),
+        min(most, _cost(view, costs, share)),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share, "threads_gain": {str(count): gain.value for count, gain in gains.items()}},
         fix,
         code="" if threads is None or more is not None else _THREADED.format(threads=threads),
         config=more,
         gain=gain,
+        place=Place.BEHIND if without is not None and without.value < at.PAYS else None,
     )
 
 

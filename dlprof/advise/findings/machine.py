@@ -218,6 +218,8 @@ def neighbours(view: Evidence) -> Claim | None:
     gain = None if costs is not None and not followed else _alone(view)
     # What brings nothing to speak of is behind all that does.
     crowded = crowded and (gain is None or gain.value >= at.PAYS)
+    if (most := _over_shown(view)) is not None:
+        lost = min(lost, 1 - 1 / most)  # a traced trial may have met more of them
     return Claim(
         "Other processes take the cores",
         f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy, and {waited}.",
@@ -279,12 +281,19 @@ def _alone(view: Evidence) -> Gain | None:
     if gain is None:
         return gain
     gain = dataclasses.replace(gain, is_alone=True)
-    if costs is not None and view.shown_rate:  # over what is shown it is no more than cores allow
-        gain = gain.at_most(max(1.0, costs.rate(view.config, view.cores) / view.shown_rate))
+    if (shown := _over_shown(view)) is not None:
+        gain = gain.at_most(shown)
     if not own or queued is None:
         return gain
     most = 1 / max(0.02, 1 - queued * view.runnable)  # of which so many wait, on average
     return gain.at_most(most)
+
+
+def _over_shown(view: Evidence) -> float | None:
+    """What all cores would bring over what is shown, at most; ``None`` if unknown."""
+    if view.costs is None or not view.shown_rate:
+        return None
+    return max(1.0, view.costs.rate(view.config, view.cores) / view.shown_rate)
 
 
 def oversubscribed(view: Evidence) -> Claim | None:

@@ -218,7 +218,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
             raise UsageError(
                 f"The commit at which this branch left {branch} can't be found", hint=_FETCH
             )
-        return _or_before(git, Compared(name=f"merge base with {needed}", commit=base))
+        return _or_before(git, Compared(name=needed, commit=base, note="merge base"))
     named = _named(environ)
     if named:
         raise UsageError(

@@ -11,7 +11,14 @@ import pytest
 from builders import WAITING, around, blocks, config, failed, machine, run, target, trial
 from predicted_runs import calibrated, calibration
 
-from dlprof.advise.choice import Candidate, Speeds, candidates_of, perhaps_faster
+from dlprof.advise.choice import (
+    Candidate,
+    Speeds,
+    candidates_of,
+    perhaps_faster,
+    predictions,
+    speeds_of,
+)
 from dlprof.advise.forecast import forecast
 from dlprof.advise.recommend import recommend, summarize
 from dlprof.advise.situation import Situation
@@ -144,6 +151,28 @@ def test_of_an_iterable_more_workers_than_gave_batches_are_not_recommended_but_n
     asked = [NONE, TWO, config(8)]
     there = forecast(Situation.of(led_by[0]), asked, named=["num_workers"])
     assert there.pick == config(8)
+
+
+@pytest.mark.parametrize(("usage", "six"), [(WAITING, 400.0), (COMPUTING, 600.0)])
+def test_workers_that_load_the_last_shards_alone_make_an_epoch_longer(
+    usage: Usage, six: float
+) -> None:
+    """568 samples/s were promised of 6 workers of 8 shards, in epochs that had 400.
+
+    Unless cores are short, of which the last two workers then have more.
+    """
+    usage = dataclasses.replace(usage, own_cpu_cores=min(2.0, usage.own_cpu_cores or 0.0))
+    usage = dataclasses.replace(usage, available_cpu_cores=2.0)
+    stream = target(kind="iterable", length=None, batches_per_epoch=None, shards=8)
+    seen = run(blocks({FOUR: [400.0] * 3, config(6): [600.0] * 3}, usage=usage), target=stream)
+    speeds = speeds_of(Situation.of(seen))
+    rates = [speeds.rate(each.key).value for each in (FOUR, config(6))]
+    assert rates == pytest.approx([400.0, six], rel=0.02)
+    found = calibrated(calibration(cpu=0.0005, io=0.17), [], target=stream)
+    models = predictions(Situation.of(found, Constraints(cores=2.0)), {FOUR, config(6)})
+    four, more = models[FOUR], models[config(6)]
+    assert more.epoch_batches_per_s == pytest.approx(four.batches_per_s.value, rel=0.02)
+    assert more.batches_per_s.value == pytest.approx(1.5 * four.batches_per_s.value, rel=0.05)
 
 
 def test_one_worker_is_not_called_workers() -> None:

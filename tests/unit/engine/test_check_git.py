@@ -208,7 +208,7 @@ def test_the_default_is_the_merge_base_with_the_upstream_branch(repository: Path
     run_git(repository, "update-ref", "refs/remotes/origin/trunk", tip)
     run_git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
     found = default_ref(git, {})
-    assert (found.commit, found.name) == (base, "merge base with origin/trunk")
+    assert (found.commit, found.name, found.note) == (base, "origin/trunk", "merge base")
 
 
 @pytest.mark.parametrize("variable", ["GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME"])
@@ -272,7 +272,7 @@ def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Pa
     assert (found.commit, found.name) == (first, "the commit before")
 
     (repository / "data.py").write_text("changed")
-    assert default_ref(Git(repository), {}).name == "merge base with origin/main"
+    assert default_ref(Git(repository), {}).name == "origin/main"
 
 
 def test_the_sides_of_a_ref(repository: Path) -> None:

@@ -144,6 +144,21 @@ def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
     assert summarize(run([])) == ()
 
 
+def test_yours_has_a_bar_beside_what_is_recommended_with_as_many_workers() -> None:
+    """The speed-up is the quotient of their rates."""
+    kept = dataclasses.replace(config(2), persistent_workers=True)
+    rates = {config(0): 80.0, config(2): 64.0, kept: 98.0, config(4): 95.0}
+    rated = [Rated(each, Estimate(value=rate), "") for each, rate in rates.items()]
+    shown = rates_chart(rated, kept, config(2))
+    assert shown is not None
+    assert [(bar.label, bar.figure) for bar in shown.bars] == [
+        ("0 default", "80.0"),
+        ("2 yours", "64.0"),
+        ("2 ◀", "98.0"),
+        ("4 not persistent", "95.0"),
+    ]
+
+
 def test_a_chart_leaves_out_what_was_only_predicted_first() -> None:
     def bars(measured: set[int]) -> dict[str, int]:
         rates = [

@@ -338,6 +338,16 @@ def test_one_disturbed_trial_bounds_a_gain_where_its_own_rate_is_known(high: flo
     )
 
 
+def test_what_is_not_known_over_one_and_over_another_are_two_clauses() -> None:
+    wide = Estimate(value=100.0, low=20.0, high=500.0)
+    ratio = Estimate(value=0.5, low=0.1, high=2.5)
+    own, default = (
+        ConfigRate(config=config(n), samples_per_s=wide, ratio=ratio, measured=True) for n in (2, 0)
+    )
+    text = gains_text([(own, "yours"), (default, "default")], None, [trial(config(2), noisy=True)])
+    assert text.startswith("not known over yours: measured once, and disturbed; not known over")
+
+
 def test_a_ratio_that_is_too_noisy_reads_alike_on_the_screen_and_in_the_reasons() -> None:
     run = with_recommendation(read_run(EARLIER / "single-box.dlprof.jsonl"))
     found = run.recommendation

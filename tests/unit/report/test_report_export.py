@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
-from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
+from dlprof.records import Estimate, Run, Usage, UsageSample, WatchedLoader, WatchedScript
 from dlprof.records.codec import from_json
 from dlprof.records.trial import NumaMode
 from dlprof.report.document import Column, Document, Table
@@ -258,6 +258,14 @@ def test_trials_of_bound_and_of_unbound_ranks_are_marked_in_the_table_of_trials(
     assert page.count(">unbound ranks<") == page.count(">--numa-binding=node<") == 1
     assert trial_line(tried[0]).endswith("(unbound ranks)")
     assert trial_line(tried[1]).endswith("(--numa-binding=node)")
+
+
+def test_a_trial_of_a_rate_that_is_too_noisy_says_so_once() -> None:
+    one = dataclasses.replace(example_run().trials[0], noisy=True)
+    wide = Estimate(value=53.8, low=23.9, high=215.0)
+    assert trial_line(one).endswith("(noisy)")
+    line = trial_line(dataclasses.replace(one, samples_per_s=wide))
+    assert line.endswith("about 53.8 samples/s (noisy: 95% CI 23.9-215)")
 
 
 def test_rates_of_tracing_passes_are_marked_in_the_table_of_trials() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dlprof.advise.recommend import summarize
 from dlprof.records import Estimate, PredictedCell, SweepPrediction, Usage
-from dlprof.report.labels import rate_text
+from dlprof.report.labels import rate_text, ratio_text
 from dlprof.report.live import (
     LiveListener,
     PlainListener,
@@ -286,6 +286,10 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     play(QuietListener())
     captured: Iterable[str] = capsys.readouterr()
     assert list(captured) == ["", ""]
+
+
+def test_a_small_ratio_is_no_0() -> None:
+    assert [*map(ratio_text, (None, 0.0, 0.004, 0.5))] == ["-", "0.00x", "<0.01x", "0.50x"]
 
 
 def test_an_interval_whose_ends_are_far_apart_is_unknown() -> None:

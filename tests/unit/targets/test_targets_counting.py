@@ -302,6 +302,19 @@ def test_what_an_object_of_the_user_s_own_holds_has_bytes() -> None:
     assert count_samples(Graphs(), batch_size=4) == 4
 
 
+@pytest.mark.parametrize("name", ["num_graphs", "batch_size"])
+def test_graphs_are_counted_by_their_own_word_where_no_loader_has_a_batch_size(name: str) -> None:
+    """Of PyG's CachedLoader and PrefetchLoader no sample could be counted."""
+    count = SampleCounter()
+    for number in (4, 3):
+        batch = Graphs()
+        setattr(batch, name, number)
+        assert count(batch) == number
+    assert count.wording == f", by batch.{name}"
+    setattr(batch, name, torch.tensor(3))
+    assert SampleCounter()(batch) is None
+
+
 class Named(dict[str, object]):
     """Keys that are attributes, too; as in addict, EasyDict and their like any name makes one."""
 
