@@ -376,14 +376,15 @@ def _verdict(
         return f"{text} Most of it is not explained by what the runs hold: {more}."
     share = biggest.log_ratio.value / total
     most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
-    factor = f"{biggest.factor.value:.2f}x"
+    factor = "unclear" if biggest.factor.is_wide else f"{biggest.factor.value:.2f}x"
     rest = {f"{part.factor.value:.2f}" for part in parts if part is not biggest}
     if factor == f"{ratio.value:.2f}x" and rest <= {"1.00"}:  # which was said
         return f"{text} All of it is {biggest.title}. {biggest.explanation}"
     named = f"{biggest.title} ({factor})"
     for part in others[:1]:
         if 2 * part.log_ratio.value / biggest.log_ratio.value >= 1 and part.code != "remainder":
-            named += f", then {part.title} ({part.factor.value:.2f}x)"
+            worth = "unclear" if part.factor.is_wide else f"{part.factor.value:.2f}x"
+            named += f", then {part.title} ({worth})"
     return f"{text} {most} {named}. {biggest.explanation}"
 
 
@@ -417,7 +418,7 @@ def _whole_scripts(a: Chosen, b: Chosen) -> str:
         return ""
     one, two = (own_s(s.wall_s, c.run.watched) for s, c in zip(scripts, (a, b), strict=True) if s)
     times = f"{format_duration(two)} in B, {format_duration(one)} in A"
-    return f"The whole script takes {times} ({one / two:.2f}x as fast)."
+    return f"The whole script takes {times} ({one / two:.2f}x as fast, each measured once)."
 
 
 def _findings(

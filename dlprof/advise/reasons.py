@@ -88,6 +88,7 @@ def explain(
     if measured:
         yield from _levers(run, pick.config)
         yield from _as_predicted(run, choice)
+        yield from _uncalibrated(run)
     else:
         yield from _unordered(choice)
         yield from _assumed(choice, cases)
@@ -185,6 +186,12 @@ def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     yield Reason(claim=claim, evidence={"cells": cells})
 
 
+def _uncalibrated(run: Run) -> Iterator[Reason]:
+    """That nothing but trials answers, where no batch was traced to predict the rest from."""
+    if run.calibration is None:
+        yield Reason(claim="From its trials alone: the run has no calibration to predict more from")
+
+
 def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     """What a predicted answer takes for granted, and what background load and ranks make of it."""
     situation, pick = choice.situation, choice.pick
@@ -215,10 +222,11 @@ def _unordered(choice: Choice) -> Iterator[Reason]:
     if config.num_workers < 2 or not config.in_order:
         return
     other = dataclasses.replace(config, in_order=False)
-    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key).value
-    if gain >= at.PAYS:
-        claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
-        yield Reason(claim=claim, evidence={"gain": gain})
+    gain = candidates_of(choice.situation, [config, other])[1].ratio(other.key, config.key)
+    if gain.value >= at.PAYS and not (gain.is_wide and gain.ends[0] <= 1):
+        claim = f"in_order=False would be {as_fast(gain)}{between(gain)}, {CAVEATS['in_order']}"
+        evidence = {"gain": gain.value, "ratio": dataclasses.asdict(gain)}
+        yield Reason(claim=claim, evidence=evidence)
 
 
 def _counterpart(choice: Choice, setting: str) -> Candidate | None:
@@ -561,10 +569,10 @@ def certify(choice: Choice, among: Collection[Config] | None = None) -> Certific
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
-    return _nearness(choice, unmeasured(situation, among))
+    return nearness(choice, unmeasured(situation, among))
 
 
-def _nearness(choice: Choice, more: Collection[Config]) -> Certificate | None:
+def nearness(choice: Choice, more: Collection[Config] = ()) -> Certificate | None:
     """How far from the best a choice may be as far as is believed; ``more`` were only predicted."""
     pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
@@ -740,11 +748,14 @@ def _shows_none(choice: Choice, most: int) -> bool:
 
 
 def _by_model(choice: Choice, certificate: Certificate | None, which: str) -> str:
-    """How near the best a choice is that was only predicted; empty for one that was measured."""
-    near = None if choice.pick.measured else certificate or _nearness(choice, ())
+    """How near the best a choice is that was only predicted; empty for one that was measured.
+
+    Of all, or of those that were measured where the others are too uncertain.
+    """
+    near = None if choice.pick.measured else certificate or nearness(choice)
     if near is None:
         return ""
-    if near.epsilon > USELESS:
+    if near.loss is None:
         return "; how near the best it is, the model can't say"
     return f"; by the model {near.text_of(which)}"
 

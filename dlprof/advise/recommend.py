@@ -25,7 +25,7 @@ from dlprof.advise.choice import (
     product,
     speeds_of,
 )
-from dlprof.advise.reasons import certify, explain, judge, slow_to_begin
+from dlprof.advise.reasons import certify, explain, judge, nearness, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
@@ -249,7 +249,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
     made = load.get("cores") if situation.as_measured and isinstance(load, dict) else None
     shared = float(made or 0.0) or situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
-    cases, speeds = [], dict[str, dict[Config, float]]()
+    cases, speeds, choices = [], dict[str, dict[Config, float]](), dict[str, Choice]()
     for name, others in states.items():
         found, mine = choice, choice.pick
         if others != shared:
@@ -261,7 +261,7 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
         bound = ""
         if mine.prediction is not None:
             bound = describe(mine.prediction.bound, situation.main_work)
-        best = found.speeds.log_speed(found.best.key)
+        choices[name], best = found, found.speeds.log_speed(found.best.key)
         speeds[name] = {
             each.config: math.exp(found.speeds.log_speed(each.key) - best) for each in found.allowed
         }
@@ -286,7 +286,13 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
     pick = choice.pick.config  # no other is worth a word where this loses about as little
     config = pick if pick in near else min(near, key=lambda each: each.cost_key)
     kept = {name: min(1.0, each[config]) for name, each in speeds.items()}
-    return tuple(cases), LeastLoss(config=config, speeds=kept)
+    at_least = dict[str, float]()
+    for name, found in choices.items():
+        own = next(each for each in found.allowed if each.config == config)
+        certificate = nearness(dataclasses.replace(found, pick=own))
+        lost = 0.0 if certificate is None else certificate.epsilon
+        at_least[name] = min(kept[name], 1 - lost)
+    return tuple(cases), LeastLoss(config=config, speeds=kept, at_least=at_least)
 
 
 def _checks(choice: Choice) -> Iterator[ToMeasure]:

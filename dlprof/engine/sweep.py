@@ -95,7 +95,7 @@ class Sweep(Measuring):
         """Measure, recommend, and write down both."""
         try:
             if self.so_far.prediction is not None:  # of the sweep that goes on
-                self.listener.predicted(self.so_far.prediction)
+                self.listener.predicted(self.so_far.prediction, self.so_far.calibration)
             self.reopened = self._all_raises
             reason: EndReason = self._measure()
             self._try_scaling()
@@ -153,7 +153,7 @@ class Sweep(Measuring):
                 self.so_far = dataclasses.replace(self.so_far, prediction=found)
                 if found is not None:
                     self.writer.append(found)
-                    self.listener.predicted(found)
+                    self.listener.predicted(found, self.so_far.calibration)
             prediction = self.so_far.prediction
             if prediction is None:
                 if not self._is_hopeless:

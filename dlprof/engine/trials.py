@@ -92,7 +92,7 @@ class SweepListener(ProgressListener, Protocol):
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """What will be measured is known."""
 
-    def predicted(self, prediction: SweepPrediction) -> None:
+    def predicted(self, prediction: SweepPrediction, calibration: Calibration | None) -> None:
         """What a model says of all configurations is known, and which few will be measured."""
 
     def trial_started(

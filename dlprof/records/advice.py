@@ -144,6 +144,14 @@ class LeastLoss:
     config: Config
     # Its rate over that of the best, by the name of the ``PredictedCase``.
     speeds: Mapping[str, float]
+    # What that is at least (95%), likewise; empty in files of earlier versions.
+    at_least: Mapping[str, float] = empty()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what it loses is known to within a factor of two in each case."""
+        least = self.at_least
+        return all(least.get(name, 0.0) >= USELESS * kept for name, kept in self.speeds.items())
 
 
 @record(frozen=True, slots=True, kw_only=True)

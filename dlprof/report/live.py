@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dlprof.advise.recommend import ConfigSummary, summarize
-from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
+from dlprof.records import Calibration, Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, purpose_text, rate_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_bytes, format_duration
@@ -106,6 +106,7 @@ class QuietListener:
     goal: str = ""  # what it sets out to measure, in words; of a check, how far it is
     trials: list[Trial] = dataclasses.field(default_factory=list)
     prediction: SweepPrediction | None = None
+    calibration: Calibration | None = None  # what that rests on
     current: Config | None = None
     repetition: int = 0
     elapsed_s: float = 0.0  # time since the sweep's start, at ``heard_at``
@@ -181,7 +182,13 @@ class QuietListener:
         done = f"{counted(len(self.trials), 'trial')} done"
         yield "run", f"{clean(header.target.spec)}: {self.goal}, {done}"
         if self.best[0] != len(self.trials):
-            run = Run(path="", header=header, trials=tuple(self.trials), prediction=self.prediction)
+            run = Run(
+                path="",
+                header=header,
+                trials=tuple(self.trials),
+                prediction=self.prediction,
+                calibration=self.calibration,
+            )
             self.best = len(self.trials), next(iter(summarize(run)), None)
         if (best := self.best[1]) is not None and best.rate is not None:
             yield "best", rate_text(best.rate)
@@ -209,13 +216,15 @@ class QuietListener:
             self.goal = f"up to {counted(len(plan.cells), 'configuration')} to predict"
         self._show(f"{clean(header.target.spec)}: {self.goal}")
 
-    def predicted(self, prediction: SweepPrediction) -> None:
+    def predicted(
+        self, prediction: SweepPrediction, calibration: Calibration | None = None
+    ) -> None:
         """A model has predicted what could gain, starts soon enough and fits."""
         plan = None if self.header is None else self.header.plan
         planned, predicted = len(plan.cells) if plan else 0, len(prediction.cells)
         left = planned - predicted
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
-        self.prediction = prediction
+        self.prediction, self.calibration = prediction, calibration
         self.goal = f"{text} predicted, {len(prediction.race)} to measure"
         why = f"; the other {left} have more workers than help, or than machine and budget allow"
         self._show(self.goal + (why if left > 0 else ""))

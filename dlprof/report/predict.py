@@ -116,7 +116,8 @@ def _answer(forecast: Forecast) -> Iterator[doc.Row]:
         else:
             yield label, (doc.Styled(name, "strong"), doc.Styled(among, "soft"))
         for row in (row for row in forecast.rows if row.config == forecast.faster):
-            ratio = None if row.ratio is None else row.ratio.value
+            ratio = row.ratio.value if row.ratio and not row.ratio.is_wide else None
+            ratio = None if _rate(row).is_wide else ratio
             yield sweep.perhaps_faster(row.config, _rate(row), ratio, row.gain_if, unit)
         each = " for each rank" if forecast.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), unit) + each

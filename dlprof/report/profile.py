@@ -177,12 +177,13 @@ def _details(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator
 
 def _without(found: Sequence[WithoutPart], rate: Estimate, unit: str) -> Iterator[doc.Block]:
     rates = [each.gain.times(rate.value) for each in found]
+    gains = ["unclear" if e.gain.is_wide else ratio_text(e.gain.value) for e in found]
     yield doc.Table(
         (
             doc.Column("without", [limit_text(each.part) for each in found], left=True),
             doc.Column(unit, [value_text(each) for each in rates]),
             doc.Column("95% CI", [interval_text(each) for each in rates]),
-            doc.Column("gain", [ratio_text(each.gain.value) for each in found], note=_IF_FREE),
+            doc.Column("gain", gains, note=_IF_FREE),
         )
     )
     if all(each.gain.value < WORTH_TRYING for each in found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -19,6 +20,7 @@ from dlprof.records import (
     DATA_FAULTS,
     SPREAD_SIGN,
     STORED_SIGN,
+    Alternative,
     Certificate,
     Config,
     ConfigRate,
@@ -158,7 +160,12 @@ def _answer(
     present, pick = run.present, advice.config
     yours: str | doc.Styled = ""
     faster = [
-        perhaps_faster(each.config, each.expected.samples_per_s, each.speed, each.expected.gain_if)
+        perhaps_faster(
+            each.config,
+            each.expected.samples_per_s,
+            _shown_speed(advice, each),
+            each.expected.gain_if,
+        )
         for each in advice.alternatives
         if each.relation == "predicted"
     ]
@@ -226,7 +233,7 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
         elif each.code == "memory.faults" and each.predicted_gain and run.diagnosis is None:
             # What a profile found is over its own settings, and said there.
             share = percent_text(each.evidence.get("page_fault_fraction"))
-            gain = f"{ratio_text(each.predicted_gain.value)}, only predicted"
+            gain = f"{gain_text(each.predicted_gain)}, only predicted"
             why = f"page faults take {share} of its CPU time"
             yield "Faster?", f"num_workers=0 with {KEEPING} in the environment: {gain} ({why})"
 
@@ -234,10 +241,14 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
 def perhaps_faster(
     config: Config, rate: Estimate, ratio: float | None, gain_if: str, unit: str = "samples/s"
 ) -> tuple[str, str]:
-    """What seems faster than what is recommended, by so much, and how that is found out."""
+    """What seems faster than what is recommended, by so much, and how that is found out.
+
+    ``ratio`` is ``None`` where it is too uncertain to say.
+    """
     needs = f", if {gain_if}" if gain_if else ""
     predicted = f"only predicted{needs} (dlprof sweep measures it)"
-    return "Faster?", f"{config.text}: {ratio_text(ratio)}, {rate_text(rate, unit)}, {predicted}"
+    by = "" if ratio is None else f"{ratio_text(ratio)}, "
+    return "Faster?", f"{config.text}: {by}{rate_text(rate, unit)}, {predicted}"
 
 
 def _speed_up(run: Run, advice: Recommendation) -> str:
@@ -599,16 +610,19 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 
 
 def _least_loss(advice: Recommendation) -> LeastLoss | None:
-    """What loses least; whether its workers persist alone is no other advice for a load."""
+    """What loses least, where that is known; that its workers persist is no advice for a load."""
     found = advice.least_loss
-    other = None if found is None else found.config.differing(advice.config)
+    if found is None or not found.is_known:
+        return None
+    other = found.config.differing(advice.config)
     return None if other == ["persistent_workers"] else found
 
 
 def _kept_of(least: LeastLoss) -> str:
-    cases = ((percent_text(kept), _case_text(name)) for name, kept in least.speeds.items())
-    first, *rest = cases
-    return ", ".join((f"{first[0]} of the best {first[1]}", *map(" ".join, rest)))
+    cases = ((math.floor(100 * kept), _case_text(name)) for name, kept in least.at_least.items())
+    (kept, where), *rest = cases
+    more = (f"{percent}% {other}" for percent, other in rest)
+    return ", ".join((f"at least {kept}% of the best {where} (95%)", *more))
 
 
 def _case_text(name: str) -> str:
@@ -637,6 +651,12 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
     """A speed over the recommended configuration's, where it is not too noisy to say."""
     unclear = any(each.config == config and each.ratio.is_wide for each in advice.rates)
     return "" if unclear else f", {ratio_text(ratio)}"
+
+
+def _shown_speed(advice: Recommendation, each: Alternative) -> float | None:
+    """A speed likewise, of what need not be among the rates; ``None`` where it is no figure."""
+    unclear = each.expected.samples_per_s.is_wide or not _speed(advice, each.config, each.speed)
+    return None if unclear else each.speed
 
 
 def _failures(trials: Sequence[Trial]) -> Iterator[str]:

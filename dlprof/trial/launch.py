@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import os
+import re
 import socket
 import sys
 import threading
@@ -141,6 +142,9 @@ class Launcher:
         self.kill()
 
 
+_OF_STACK = re.compile(r'.*\(most recent call first\):$|  File ".*runpy')
+
+
 def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout") -> Built:
     """What a process answers to the order to build; ``limit`` is the option that gives it longer.
 
@@ -160,8 +164,17 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
     log = cast(TrialLog, process.log)
     if answer is None:
         stacks = itertools.chain(*hangs.collect([process.pid], log).values())
-        frames = [frame for stack in stacks for frame in stack if not frame.file.startswith(OWN)]
+        frames = [
+            frame
+            for stack in stacks
+            for frame in stack
+            if not frame.file.startswith(OWN) and "runpy" not in frame.file
+        ]
+        shown = without_own_lines(log.text())
         hint = f"Raise {limit} if it takes that long; the stack shows what it waits for."
+        if not frames:  # it is within dlprof, and what is left of its stack is how that began
+            hint = f"Raise {limit} if it takes that long."
+            shown = "\n".join(line for line in shown.split("\n") if not _OF_STACK.match(line))
         loads = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/")
         if any(
             any(name in each.file for name in (*loads, "/torch/optim/optimizer.py"))
@@ -169,14 +182,13 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
             for each in frames
         ):
             # A script's main function does, or the script itself as it is imported.
-            outer = next((each for each in reversed(frames) if "runpy" not in each.file), None)
-            imports = outer is not None and "importlib" in outer.file
+            imports = "importlib" in frames[-1].file
             fix = f"{GUARD}, or profile it: dlprof run SCRIPT." if imports else NOT_A_SCRIPT
             hint = f"It loads batches or trains. {fix} Otherwise raise {limit}."
         raise TargetError(
             f"Building the target did not end within {format_duration(patience_s)}.",
             hint=hint,
-            traceback=last_lines(without_own_lines(log.text())),
+            traceback=last_lines(shown),
         )
     if answer.message is None:
         raise BuilderDiedError(process.status(_QUIT_S), log)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import html
+import importlib
+import io
 import json
 import re
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -24,12 +28,18 @@ from dlprof.engine.sweep import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
 from dlprof.records import Config, Constraints, Estimate, Failure, Run
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
-from dlprof.report.export.formats import render_html
+from dlprof.report.export.formats import render_as, render_html, run_report
+from dlprof.report.export.rows import render_csv, render_parquet
+from dlprof.report.index import index_row
+from dlprof.report.labels import count_text, interval_text, rate_text, ratio_text, value_text
+from dlprof.report.live import QuietListener, trial_line
+from dlprof.report.notebook import notebook_html
 from dlprof.report.predict import feed_report, feed_text, forecast_report, predict_document
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.store import read_run
-from dlprof.units import format_rate
+from dlprof.units import format_bytes, format_rate
 
 RATES = {
     config(0): [240, 251, 236],
@@ -159,6 +169,7 @@ def test_no_screen_shows_a_second_opinion(run: Run) -> None:
 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dlprof.jsonl"))
+RECORDED = [*EXAMPLES, *sorted((Path(__file__).parents[1] / "data" / "runs").glob("*.jsonl"))]
 SWEPT = [path for path in EXAMPLES if read_run(path).trials and "why" not in path.name]
 
 
@@ -192,6 +203,148 @@ def test_every_view_has_the_rate_and_the_needs_of_each_configuration(any_run: Ru
     pick = format_rate(kept.expected.samples_per_s.value)
     assert pick in drawn(sweep_report(any_run), 200)
     assert pick in render_html(any_run)
+
+
+SAID = re.compile(
+    r"(\d[\d,.]*) samples/s(?! a rank| by the model|, by )"
+    r"(?: \((?:noisy: )?95% CI ([\d,.]+-[\d,.]+)\))?"
+)
+
+
+def blocks_of(document: doc.Document) -> Iterator[doc.Block]:
+    yield from document.answer
+    for section in (*document.details(), *document.pictures, *document.appendix):
+        yield from section.blocks
+
+
+def columns_of(document: doc.Document) -> dict[str, list[str]]:
+    """The cells of the tables of configurations, by their titles."""
+    tables = [b for b in blocks_of(document) if isinstance(b, doc.Table)]
+    columns = (each for table in tables for each in table.columns)
+    return {each.title: [*each.cells] for each in columns if each.title}
+
+
+def readable(page: str) -> str:
+    """A page's text: an HTML page without its markup, lines not broken."""
+    plain = re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", html.unescape(page), flags=re.DOTALL)
+    return " ".join(re.sub(r"[*|\\]", " ", plain).replace(" _", "_").split())
+
+
+def views_of(run: Run) -> dict[str, str]:
+    """What each view prints of a sweep, as one line."""
+    advice = run.recommendation
+    assert advice is not None
+    screens = {
+        "sweep": sweep_report(run),
+        "recommend": recommendation_report(run, advice),
+        **({"predict": forecast_report(api.predict(run))} if run.calibration else {}),
+    }
+    shown = {name: drawn(each, 200) for name, each in screens.items()}
+    shown |= {f"{name} -v": drawn(each, 200, verbose=True) for name, each in screens.items()}
+    shown |= {name: render_as(run, name).decode() for name in ("text", "markdown", "html")}
+    shown["notebook, run"] = html.unescape(notebook_html(run))
+    shown["notebook, recommendation"] = html.unescape(notebook_html(advice))
+    return {name: readable(text) for name, text in shown.items()}
+
+
+def test_each_view_prints_the_same_rates_ratios_memory_and_files(any_run: Run) -> None:
+    kept = any_run.recommendation
+    assert kept is not None
+    rows = [row for row in summarize(any_run) if row.rate is not None]
+    known = [*(each.samples_per_s for each in kept.rates), *(row.rate for row in rows if row.rate)]
+    known += [each.expected.samples_per_s for each in kept.alternatives]
+    rates_said = {(format_rate(each.value), interval_text(each)) for each in known}
+    pick = kept.expected.samples_per_s
+    pss, shm = (format_bytes(size) for size in (kept.expected.pss_bytes, kept.expected.shm_bytes))
+    speed_ups = set[str]()
+    for name, text in views_of(any_run).items():
+        for rate, interval in SAID.findall(text):
+            beside = {i for r, i in rates_said if r == rate}
+            assert interval in beside if interval else beside, (name, rate, interval)
+        assert format_rate(pick.value) in text, name
+        if "-v" in name or name in {"text", "markdown", "html"} or "notebook" in name:
+            assert interval_text(pick) in text, name
+            assert pss in text, name
+            assert shm in text, name
+        said = re.search(r"Speed-up(?: :)? (.*?) (?:- )?(?:Bottleneck|Data wait|Certainty)\b", text)
+        speed_ups |= {said[1]} if said else set()
+    assert len(speed_ups) == 1, speed_ups
+
+    name, shown, interval = index_row(any_run)[1:4]
+    assert (name, shown, interval) == (
+        kept.config.text,
+        format_rate(pick.value),
+        interval_text(pick),
+    )
+    table = columns_of(sweep_report(any_run))
+    assert table["samples/s"] == [value_text(row.rate) for row in rows]
+    assert table["95% CI"] == [interval_text(row.rate) for row in rows]
+    ratios = [(cell, row.relative) for cell, row in zip(table["relative"], rows, strict=True)]
+    assert all(cell == ratio_text(r.value) for cell, r in ratios if r and not r.is_wide)
+    assert not any(cell.endswith("x") for cell, ratio in ratios if ratio and ratio.is_wide)
+    assert table["memory"] == [format_bytes(row.seen.pss_bytes) for row in rows]
+    assert table["shm"] == [format_bytes(row.seen.shm_bytes) for row in rows]
+
+
+def test_what_is_predicted_prints_the_needs_that_all_else_has(any_run: Run) -> None:
+    if any_run.calibration is None:
+        pytest.skip("the run holds no calibration")
+    answer = api.predict(any_run)
+    assert isinstance(answer, Forecast)
+    table = columns_of(forecast_report(answer))
+    shown = {row.config: row for row in answer.rows}
+    rows = {row.config: row.seen for row in summarize(any_run) if row.rate is not None}
+    tensors = any_run.calibration.batch_tensors or any_run.header.target.batch_tensors
+    for key in rows.keys() & shown.keys():
+        found = shown[key].prediction
+        assert (found.pss_bytes, found.shm_bytes) == (rows[key].pss_bytes, rows[key].shm_bytes)
+        if tensors is not None:
+            assert found.open_files == key.open_files(tensors)
+    for title, field in ("memory", "pss_bytes"), ("shm", "shm_bytes"):
+        printed = {format_bytes(getattr(row.prediction, field)) for row in answer.rows}
+        assert {*table[title]} <= printed
+    assert {*table["files"]} <= {count_text(row.prediction.open_files) for row in answer.rows}
+
+
+def test_while_it_runs_and_as_a_table_a_sweep_has_the_figures_that_it_ends_with(
+    any_run: Run,
+) -> None:
+    fresh = dataclasses.replace(any_run, recommendation=None)
+    best = summarize(fresh)[0]
+    live = QuietListener(header=fresh.header, trials=[*fresh.trials])
+    if fresh.prediction is not None:
+        live.predicted(fresh.prediction, fresh.calibration)
+    assert f"best    {rate_text(best.rate)}\n        {best.config.text}\n" in drawn(live, 200)
+    listed = list(csv.DictReader(io.StringIO(render_csv(any_run))))
+    parquet = importlib.import_module("pyarrow.parquet").read_table(
+        io.BytesIO(render_parquet(any_run))
+    )
+    columns = parquet.to_pydict()
+    for number, (trial, row) in enumerate(zip(any_run.trials, listed, strict=True)):
+        rate = trial.samples_per_s
+        if rate is not None:
+            ends = [row[f"samples_per_s{end}"] for end in ("", "_low", "_high")]
+            assert [float(each) if each else None for each in ends] == [*dataclasses.astuple(rate)]
+            assert columns["samples_per_s"][number] == rate.value
+            assert rate_text(rate) in trial_line(trial)
+        peak = row["usage_pss_peak_bytes"]
+        assert (int(peak) if peak else None) == trial.usage.pss_peak_bytes
+        assert columns["usage_pss_peak_bytes"][number] == trial.usage.pss_peak_bytes
+
+
+@pytest.mark.parametrize("name", ["why", "crowded-profile"])
+def test_a_profile_has_one_rate_on_its_screen_its_page_and_in_an_index(name: str) -> None:
+    (path,) = (each for each in RECORDED if each.name == f"{name}.dlprof.jsonl")
+    run = read_run(path)
+    assert run.diagnosis is not None
+    (rate,) = (row.rate for row in summarize(run) if row.config == run.diagnosis.config)
+    said = f"{run.diagnosis.config.text}: {rate_text(rate)}"
+    assert index_row(run)[2:4] == (value_text(rate), interval_text(rate))
+    shown = [drawn(run_report(run), 200), drawn(run_report(run), 200, verbose=True)]
+    shown += [render_as(run, each).decode() for each in ("text", "markdown", "html")]
+    shown.append(html.unescape(notebook_html(run)))
+    for text in shown:
+        assert said in readable(text)
 
 
 def test_epochs_of_what_was_only_predicted_end_as_those_that_were_timed() -> None:
@@ -519,7 +672,6 @@ def test_what_was_predicted_before_epochs_were_seen_is_reported_over_them_too() 
     assert all(epochs[cell.key].value < -0.01 for cell in cells)
 
 
-RECORDED = [*EXAMPLES, *sorted((Path(__file__).parents[1] / "data" / "runs").glob("*.jsonl"))]
 QUESTIONS: dict[str, dict[str, Any]] = {
     "as it was": {},
     "ranks": {"ranks": 2},

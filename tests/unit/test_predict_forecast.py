@@ -17,13 +17,22 @@ from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.candidates import wanted_configs
-from dlprof.advise.choice import predictions, speeds_of
+from dlprof.advise.choice import decide, predictions, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, forecast
+from dlprof.advise.reasons import judge
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.model.predict import cells_of
-from dlprof.records import Calibration, Config, Constraints, Run, SweepPrediction, Usage
+from dlprof.records import (
+    Calibration,
+    Certificate,
+    Config,
+    Constraints,
+    Run,
+    SweepPrediction,
+    Usage,
+)
 from dlprof.report.predict import forecast_report, predict_document
 from dlprof.stats.belief import NEAR
 
@@ -341,6 +350,17 @@ def test_how_near_the_best_it_is_by_the_model_is_said_beside_the_doubt(
     assert near is not None
     assert int(near[2]) <= len(found.rows)
     assert 1 <= int(near[1]) <= 50
+
+
+def test_where_the_others_are_too_uncertain_the_model_says_it_of_those_that_were_measured() -> None:
+    """It said that it can't say, of a choice that was within 9% of the best that was measured."""
+    near = Certificate(
+        epsilon=0.87, epsilon_measured=0.085, probability=0.95, configurations=127, measured=3
+    )
+    choice, _ = decide(asked(calibrated(), ranks=2))
+    _, said = judge(choice, near)
+    wanted = "; by the model within 9% of the best of the 3 measured settings (95%); "
+    assert said.endswith(f"{wanted}the others are too uncertain")
 
 
 def test_where_all_are_too_uncertain_the_model_does_not_say_how_near_the_best_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -49,6 +50,14 @@ def test_what_was_measured_is_answered_from_what_was_measured() -> None:
     assert (with_it.config, with_it.basis) == (without.config, "measured")
     rates = [each.expected.samples_per_s.value for each in (with_it, without)]
     assert rates[0] == pytest.approx(rates[1], rel=0.03)
+
+
+def test_a_run_without_a_calibration_says_so_in_its_details() -> None:
+    said = "From its trials alone: the run has no calibration to predict more from"
+    for made, wanted in (measured(), False), (run(blocks(RATES)), True):
+        report = recommendation_report(made, recommend(made))
+        text = " ".join(drawn(report, 80, verbose=True).split())
+        assert (said in text) == wanted
 
 
 def test_without_a_calibration_all_is_as_before() -> None:
@@ -365,6 +374,8 @@ def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> 
     even = recommend(calibrated(), Constraints(ranks=2, max_workers=4))
     shown = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
     assert shown == [True, False]
+    (claim,) = [r.claim for r in uneven.reasons if "in_order=False" in r.claim]
+    assert re.search(r"would be \d\.\d\dx as fast \(95% CI [\d.]+-[\d.]+\), but batches", claim)
 
 
 @pytest.mark.slow

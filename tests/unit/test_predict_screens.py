@@ -266,3 +266,19 @@ def test_the_bottleneck_is_what_the_step_waits_for() -> None:
     assert "the main process loads each batch itself" in alone
     fed = screen(calibrated(calibration(cpu=0.001)), 80, step_s=0.03, workers="4")
     assert "  Bottleneck   the training step: the workers keep up\n" in fed
+
+
+def test_what_may_be_faster_by_nobody_knows_how_much_has_no_figure() -> None:
+    rate = Estimate(value=100.0, low=20.0, high=500.0)
+    run = calibrated(calibration(cpu=0.001, io=0.05), [trial(config(2), 300.0)])
+    advice = recommend(run)
+    wide = tuple(
+        dataclasses.replace(
+            each, expected=dataclasses.replace(each.expected, samples_per_s=rate), speed=7.77
+        )
+        for each in advice.alternatives
+    )
+    told = dataclasses.replace(advice, alternatives=wide)
+    text = drawn(recommendation_report(run, told), 80)
+    assert "Faster?" in text
+    assert "7.77x" not in text

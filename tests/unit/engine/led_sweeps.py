@@ -55,7 +55,7 @@ class Quiet:
     def message(self, text: str) -> None:
         self.messages.append(text)
 
-    def predicted(self, prediction: SweepPrediction) -> None:
+    def predicted(self, prediction: SweepPrediction, _calibration: object) -> None:
         self.predictions.append(prediction)
 
     def __getattr__(self, _name: str) -> Callable[..., None]:

@@ -127,7 +127,8 @@ def test_two_training_scripts_are_compared_by_their_loops() -> None:
     own = "measured; the slower run's own report predicts num_workers=6"
     assert f"Set what the faster run has: num_workers=8 ({own}). A training-before" in words
     whole = [each.script.wall_s for each in (before, after) if each.script]
-    assert f"5.8 s in B, 9.8 s in A ({whole[0] / whole[1]:.2f}x as fast). In the loop, B" in words
+    said = f"({whole[0] / whole[1]:.2f}x as fast, each measured once). In the loop, B"
+    assert f"5.8 s in B, 9.8 s in A {said}" in words
     assert "Most of it is waiting for data (2.45x). The loop waits 1.6 ms" in words
     assert "Certainty low: Each script ran once" in words
     shorter = dataclasses.replace(after.watched[0], batches=after.watched[0].batches - 1)

@@ -344,30 +344,49 @@ def test_a_builder_that_is_stopped_is_ended_and_counts_as_dead(
 def test_a_builder_that_trains_is_shown_dlprof_run_and_no_frame_of_dlprof(
     file: str, caller: str, advised: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Trains:
-        pid, source = 99_999_999, "launcher"
-
-        def answer(self, _patience_s: float) -> None: ...
-
     own = launch_module.__file__
     stack = f'Thread 0x01 (most recent call first):\n  File "{file}", line 725 in wait\n'
     stack += '  File "<frozen importlib._bootstrap>", line 9 in _load\n'  # as torch imports late
     stack += f'  File "/train.py", line 25 in main\n  File "{caller}", line 9 in exec\n'
     stack += f'  File "{own}", line 9 in _call\n  File "<frozen runpy>", line 8 in run\n'
+    error = _not_built(stack, monkeypatch, tmp_path)
+    assert ("dlprof run" in error.hint) == bool(advised)
+    assert advised in error.hint
+    assert "--budget" in error.hint
+    assert "/train.py" in error.traceback
+    assert own not in error.traceback
+
+
+def _not_built(stack: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TargetError:
+    """What is said of a builder that does not answer, whose log holds this."""
+
+    class Waits:
+        pid, source = 99_999_999, "launcher"
+
+        def answer(self, _patience_s: float) -> None: ...
+
     found = parse_stacks(stack)
     monkeypatch.setattr("dlprof.trial.hangs.collect", lambda pids, _log: {pids[0]: found})
     with open_log(tmp_path / "log") as log:
         log.write(stack.encode())
         log.flush()
-        process = Trains()
+        process = Waits()
         process.log = TrialLog(log)  # type: ignore[attr-defined] # as a process has one
         with pytest.raises(TargetError, match="did not end within") as caught:
             launch_module.built_by(process, 0.1, "--budget")  # type: ignore[arg-type] # as above
-    assert ("dlprof run" in caught.value.hint) == bool(advised)
-    assert advised in caught.value.hint
-    assert "--budget" in caught.value.hint
-    assert "/train.py" in caught.value.traceback
-    assert own not in caught.value.traceback
+    return caught.value
+
+
+def test_a_stack_that_holds_nothing_of_the_user_s_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stack = "loading the index\nCurrent thread 0x00007f (most recent call first):\n"
+    stack += f'  File "{launch_module.__file__}", line 9 in _call\n'
+    stack += '  File "<frozen runpy>", line 88 in _run_code\n'
+    stack += '  File "<frozen runpy>", line 198 in _run_module_as_main\n'
+    error = _not_built(stack, monkeypatch, tmp_path)
+    assert error.traceback.strip() == "loading the index"
+    assert error.hint == "Raise --budget if it takes that long."
 
 
 def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:
