@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import EVEN_SHARDS, NO_LIMIT, TEN_EPOCHS, failed_or_skipped
+from dlprof.advise.wording import NO_LIMIT, TEN_EPOCHS, even_shards, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -364,7 +364,7 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
     expected = None
     if situation.as_measured:
         stored, epoch = run.prediction, situation.target.batches_per_epoch
-        late = stored and epoch and not any(cell.epoch_samples_per_s for cell in stored.cells)
+        late = stored and epoch and not all(cell.epoch_samples_per_s for cell in stored.cells)
         if stored is not None and late and situation.is_calibrated:
             # Only later trials saw how long an epoch is: predicted once more.
             with contextlib.suppress(UsageError):  # its batches cost nothing
@@ -531,7 +531,7 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     idle, factor = 0.0, 1.0  # beside an epoch's batches, as many that idle workers could load
     if not trial.whole_epochs:
         if last := target.last_shards(at_once, situation.constraints.ranks):
-            idle = max(0.0, _equally_fed(trial) - last) / (target.shards or 1)
+            idle = max(0.0, _equally_fed(trial, situation) - last) / (target.shards or 1)
             factor = 1 / (1 + idle * waiting)
         elif count is not None:
             idle = math.ceil(count / at_once) * at_once / count - 1
@@ -548,13 +548,23 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
 
 
-def _equally_fed(trial: Trial) -> float:
-    """How many workers alone would load as fast as all of a trial: fewer where cores are short."""
-    usage, workers = trial.usage, trial.config.num_workers
+def _equally_fed(trial: Trial, situation: Situation) -> float:
+    """How many workers alone would load as fast as all of a trial.
+
+    Fewer where cores are short, and, by Little's law and what a batch was calibrated to take, where
+    workers share another limit or main is one.
+    """
+    usage, config, known = trial.usage, trial.config, situation.run.calibration
     own, available = usage.own_cpu_cores, usage.available_cpu_cores
-    if own is None or available is None or own < max(0.5, at.USED_UP * available):
-        return workers
-    return min(workers, own)
+    fed: float = config.num_workers
+    if own is not None and available is not None and own >= max(0.5, at.USED_UP * available):
+        fed = min(fed, own)
+    making = None if known is None else known.in_workers
+    alike = known is not None and config.batch_size in {None, known.batch_size}
+    if alike and making is not None and making.cpu_s and trial.batches_per_s is not None:
+        loads_s = (math.fsum(making.cpu_s) + math.fsum(making.io_s)) / len(making.cpu_s)
+        fed = min(fed, trial.batches_per_s.value * loads_s)
+    return fed
 
 
 def _observed(trial: Trial, own: Rates, usable_cores: float) -> ObservedRate | None:
@@ -1317,7 +1327,6 @@ def gain_if(run: Run, config: Config) -> str:
     if run.header.target.keeps_samples:
         return TEN_EPOCHS
     if shared and not whole:
-        target, ranks = run.header.target, len(own[0].ranks) if own else 1
-        uneven = target.last_shards(config.num_workers, ranks)  # which its rate counts
-        return f"its {target.shards} shards are alike" if uneven else EVEN_SHARDS
+        ranks = len(own[0].ranks) if own else 1
+        return even_shards(run.header.target, config, ranks, counted=True)
     return NO_LIMIT if 0 < 2 * tried < config.num_workers and mostly_waits(run) else ""

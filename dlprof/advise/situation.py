@@ -218,6 +218,7 @@ class Situation:
 
         calibration = self.run.calibration
         size = None if calibration is None else calibration.batch_size
+        alone = self.constraints.ranks == 1 and not self.target.repeats_shards
         try:
             return Conditions(
                 cores=self.cores,
@@ -232,7 +233,7 @@ class Situation:
                 neighbours=self.neighbours,
                 fair_cores=self.fair_cores,
                 epoch_batches=self.epoch_batches(Config(batch_size=size)),
-                shards=self.target.shards if self.constraints.ranks == 1 else None,
+                shards=self.target.shards if alone else None,
                 barrier_nodes=self.constraints.nodes if self.barrier else 0,
                 keeping=self.target if self.target.keeps_samples else None,
             )

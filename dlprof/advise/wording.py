@@ -22,11 +22,18 @@ NO_LIMIT = "its workers share no limit"
 """What it takes for granted of what they wait for, as of a server's rate: no lower end has it."""
 
 
-def even_shards(target: Target, config: Config, ranks: int = 1) -> str:
-    """``EVEN_SHARDS``, and whether that is known not to hold: some workers have one more."""
+def even_shards(target: Target, config: Config, ranks: int = 1, *, counted: bool = False) -> str:
+    """``EVEN_SHARDS``, and whether that is known not to hold: some workers have one more.
+
+    ``counted`` says that the rate counts those that load the last shards alone.
+    """
+    if counted and target.last_shards(config.num_workers, ranks):
+        return f"its {target.shards} shards are alike"
     shards, workers = target.shards or 0, config.num_workers
     most = math.ceil(shards / max(1, workers))
-    uneven = ranks <= 1 and most * workers >= (1 + NOTABLE) * shards > 0
+    uneven = (
+        ranks <= 1 and not target.repeats_shards and most * workers >= (1 + NOTABLE) * shards > 0
+    )
     return f"{EVEN_SHARDS}, which {shards} don't" if uneven else EVEN_SHARDS
 
 

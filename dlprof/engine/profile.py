@@ -86,9 +86,19 @@ def refuse_spent(
     )
 
 
-def _enough_s(settings: SweepSettings, config: Config, cost: TrialCost, beside_s: float) -> int:
-    """A budget that holds the trials that a profile begins with, and what comes beside them."""
-    return math.ceil(beside_s + 5 * cost.of(config, settings.trial_s or _TRIAL_S))
+def _enough_s(
+    settings: SweepSettings,
+    config: Config,
+    cost: TrialCost,
+    beside_s: float,
+    took_s: float = 0.0,
+) -> int:
+    """A budget that holds the trials that a profile begins with, and what comes beside them.
+
+    ``took_s`` is the longest that one took.
+    """
+    each_s = max(took_s, cost.of(config, settings.trial_s or _TRIAL_S))
+    return math.ceil(beside_s + 5 * each_s)
 
 
 def run_profile(
@@ -271,9 +281,10 @@ class _Profile(Measuring):
 
     def _enough_s(self) -> int:
         """A budget that holds what a profile begins with, by what it took beside its trials."""
-        tried_s = sum(trial.wall_s for trial in self.raw.trials)
-        beside_s = self.deadline.elapsed_s - tried_s + self.deadline.ending_s
-        return _enough_s(self.settings, self.config, self.cost, beside_s)
+        tried_s = [trial.wall_s for trial in self.raw.trials]
+        beside_s = self.deadline.elapsed_s - sum(tried_s) + self.deadline.ending_s
+        longest_s = max(tried_s, default=0.0)
+        return _enough_s(self.settings, self.config, self.cost, beside_s, longest_s)
 
     def cut_short(self, trial: Trial) -> Failure:
         """Why the budget ended the first trial, and which is enough if it takes twice as long.

@@ -558,6 +558,8 @@ def wrap_methods(cls: type[Any], wraps: dict[str, Wrap]) -> None:
 def _wrap_own(cls: type[Any], wraps: dict[str, Wrap]) -> None:
     for name, wrap in wraps.items():
         method = cls.__dict__.get(name)
-        wrapped = wrap(method) if callable(method) else None
-        if method is not None and wrapped is not None:
-            setattr(cls, name, functools.wraps(method)(wrapped))
+        # A class or a static method is given no ``self``.
+        if callable(method) and not isinstance(method, type | staticmethod):
+            wrapped = wrap(method)
+            if wrapped is not None:
+                setattr(cls, name, functools.wraps(method)(wrapped))

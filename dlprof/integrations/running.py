@@ -432,11 +432,10 @@ def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
         tuning = getattr(tune(loader), "tuning", None)
         if isinstance(tuning, Tuning):
             met[tuning] = name
-            if tuning.off:
-                refused.add(alike)
-            else:
+            if not tuning.off:
                 tuned: Any = iterator_maker(type(loader))
                 return tuned(loader)
+        refused.add(alike)
         return make(loader)
 
     set_iterator_maker(kind, get_iterator)

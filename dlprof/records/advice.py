@@ -43,8 +43,8 @@ class Expected:
     shm_bytes: int | None = None  # shared memory with full queues
     startup_s: float | None = None  # ``iter`` plus first ``next``
     epoch_turnover_s: float | None = None  # last batch of an epoch to the first of the next
-    # Share of all time that this takes, which the rate counts and ``wait_fraction`` does not;
-    # ``None`` where the epoch's length isn't known.
+    # Share of all time that epochs' ends take, which the rate counts and ``wait_fraction`` does
+    # not: restarts, and what some workers load alone. ``None`` where that isn't known.
     turnover_fraction: float | None = None
     # What must hold for a gain over fewer workers, of an iterable dataset of which no trial saw a
     # whole epoch, of one that keeps samples in memory, or of far more workers than were measured;

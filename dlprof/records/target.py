@@ -186,6 +186,8 @@ class Target:
     # Files or shards that an iterable dataset is split by: more workers than these get none.
     # ``None`` where it doesn't surely say.
     shards: int | None = None
+    # Whether each worker begins its shards again, so that none loads alone at the end of an epoch.
+    repeats_shards: bool = False
     notes: tuple[str, ...] = ()  # what to know about how dlprof takes the target
 
     @property
@@ -258,20 +260,23 @@ class Target:
     def fewest_workers(self, workers: int, ranks: int = 1) -> int:
         """The fewest that end an epoch as soon, where it is known by how many shards it is split.
 
-        Of 8 shards some of 6 workers have two, as all of 4 have. Ranks may share them in any way.
+        Of 8 shards some of 6 workers have two, as all of 4 have. Ranks may share them in any way,
+        and workers that begin theirs again end together.
         """
-        if self.shards is None or ranks > 1 or not 0 < workers < self.shards:
+        if self.shards is None or self.repeats_shards or ranks > 1:
+            return workers
+        if not 0 < workers < self.shards:
             return workers
         return math.ceil(self.shards / math.ceil(self.shards / workers))
 
     def last_shards(self, workers: int, ranks: int = 1) -> int:
         """Of how many workers each has one shard more, and loads it when the others are done.
 
-        Two of 6 workers of 8 shards. None where nobody knows, or all have as many.
+        Two of 6 workers of 8 shards. None where nobody knows, or no worker has.
         """
-        if self.shards is None or ranks > 1 or not 0 < workers < self.shards:
+        if self.shards is None or self.repeats_shards or ranks > 1:
             return 0
-        return self.shards % workers
+        return self.shards % workers if 0 < workers < self.shards else 0
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
         """Batches in an epoch at a batch size; ``None`` where the target doesn't say."""

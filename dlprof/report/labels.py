@@ -154,7 +154,7 @@ def wait_text(
 ) -> str:
     """A share of the time within epochs that the step waits, and whether trials say so.
 
-    ``restarts`` is what restarting epochs takes of all time, ``step`` the step's length; ``kept``
+    ``restarts`` is what epochs' ends take of all time, ``step`` the step's length; ``kept``
     says that later epochs come from kept samples, for which less is waited.
     """
     about = ", ".join(filter(None, ("measured" if in_trials else "", step and f"step {step}")))
@@ -164,7 +164,7 @@ def wait_text(
         return f"{percent_text(wait)} of {time}{said}"
     first = f"{within}%" if within or not wait else "<1%"
     whole = f"{within + restarting}% of {time}: {first} in epochs"
-    return f"{whole}, {restarting}% in epoch restarts{said}"
+    return f"{whole}, {restarting}% at epoch ends{said}"
 
 
 def wait_parts(wait: float, restarts: float | None) -> tuple[int, int]:

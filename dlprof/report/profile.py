@@ -108,7 +108,8 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     else:  # that batches were not traced must not read as "nothing is wrong"
         own = [] if traced else [*diagnosis.notes]
         own = [each for each in own if each not in run.header.target.notes]
-        why = own[0] if own else "no batch could be traced through its stages"
+        untraced = "no batch could be traced through its stages"
+        why = next((each for each in own if "traced" in each), untraced)
         yield "Bottleneck", f"not known: {inside(why)}"
     if wait is not None:
         yield "Data wait", _wait(wait, step_s, period_s, traced)

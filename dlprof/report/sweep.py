@@ -622,7 +622,7 @@ def _kept_of(least: LeastLoss) -> str:
     cases = ((math.floor(100 * kept), _case_text(name)) for name, kept in least.at_least.items())
     (kept, where), *rest = cases
     more = (f"{percent}% {other}" for percent, other in rest)
-    return ", ".join((f"at least {kept}% of the best {where} (95%)", *more))
+    return ", ".join((f"by the model at least {kept}% of the best {where} (95%)", *more))
 
 
 def _case_text(name: str) -> str:

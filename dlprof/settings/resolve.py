@@ -151,6 +151,8 @@ def _from_file(path: Path) -> _Layer:
     for key, name in named.items():
         if name not in by_key():
             raise _unknown(key, source)
+        if key != name and name in table:
+            raise UsageError(f"{source} has {key} and {name}", hint="Leave one of the two out.")
     return {named[key]: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 

@@ -46,7 +46,7 @@ from dlprof.targets.parts import (
     take_apart,
     with_inner,
 )
-from dlprof.targets.weighing import split_by
+from dlprof.targets.weighing import repeats_shards, split_by
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -178,7 +178,9 @@ def build_from_object(
     dataset = getattr(core_of(loader), "dataset", None)
     against = against_persisting(dataset)
     notes += (against,) if against else ()
-    target = dataclasses.replace(target, shards=split_by(dataset))
+    target = dataclasses.replace(
+        target, shards=split_by(dataset), repeats_shards=repeats_shards(dataset)
+    )
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,

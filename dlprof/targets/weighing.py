@@ -748,6 +748,20 @@ def split_by(dataset: Any) -> int | None:
     return shards_of(dataset) if known else None
 
 
+def repeats_shards(dataset: Any) -> bool:
+    """Whether an epoch ends before its shards do: each worker begins its own again.
+
+    As webdataset's with ``with_epoch`` or ``repeat``, and those of Hugging Face with ``repeat``.
+    """
+    held = own_attributes(dataset)
+    part = held.get("_ex_iterable")
+    while part is not None:
+        if type(part).__name__.startswith("Repeat"):
+            return True
+        part = own_attributes(part).get("ex_iterable")
+    return bool(held.get("repetitions", 1) != 1)
+
+
 def shards_of(dataset: Any) -> int | None:
     """Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
 

@@ -142,7 +142,7 @@ class Launcher:
         self.kill()
 
 
-_OF_STACK = re.compile(r'.*\(most recent call first\):$|  File ".*runpy')
+_OF_STACK = re.compile(r'.*\(most recent call first\):$|  File "(.*/)?(runpy\.py|<frozen runpy>)"')
 
 
 def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout") -> Built:
@@ -168,7 +168,8 @@ def built_by(process: ModuleProcess, patience_s: float, limit: str = "--timeout"
             frame
             for stack in stacks
             for frame in stack
-            if not frame.file.startswith(OWN) and "runpy" not in frame.file
+            if not frame.file.startswith(OWN)
+            and Path(frame.file).name not in {"runpy.py", "<frozen runpy>"}
         ]
         shown = without_own_lines(log.text())
         hint = f"Raise {limit} if it takes that long; the stack shows what it waits for."

@@ -283,6 +283,12 @@ def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     assert "OwnIterators makes iterators of its own" in _reason(own, caplog)
     assert len(numbers(own)) == LENGTH // 4
     assert "no class can be derived from Final" in _reason(Final(Numbers(), num_workers=1), caplog)
+    monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
+    running.tune_all(Final, lambda _: "train.py:3")
+    caplog.clear()
+    for _ in range(3):
+        assert len(numbers(Final(Numbers(), batch_size=4))) == LENGTH // 4
+    assert len(caplog.records) == 2  # that it isn't, and why
     kept = loader(persistent_workers=True)
     next(iter(kept))
     assert "its workers run already" in _reason(kept, caplog)

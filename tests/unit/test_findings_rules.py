@@ -669,6 +669,27 @@ def test_workers_of_an_iterable_that_take_as_many_times_as_long_may_each_read_al
     assert ("own file handle" in first.fix.text) == (kind == "map")
 
 
+@pytest.mark.parametrize(
+    ("io", "title"),
+    [(0.04, "Each worker reads the same blocks"), (0.1, "Workers wait for each other")],
+)
+def test_a_batch_reads_two_more_blocks_at_most_where_several_workers_read_each(
+    io: float, title: str
+) -> None:
+    """What takes longer than these, 30 ms each, is something that they share."""
+    alone = Loader(config=config(1), rate=3.8 / io, fetch_io=io / 4)
+    loader = Loader(config=config(4), rate=3.8 / io, fetch_io=io)
+    weight = DatasetWeight(far_sample_s=0.03, next_sample_s=0.001)
+    seen = evidence(loader, cores=8, calibrations=[alone], weight=weight)
+    first = find(seen)[0]
+    assert (first.code, first.title) == ("lock", title)
+    assert first.fix is not None
+    assert ("InBlocks(" in first.fix.code) == title.endswith("blocks")
+    fix = find(dataclasses.replace(seen, ranks=2))[0].fix
+    assert fix is not None
+    assert "torch.randperm" not in fix.text  # each rank would load all samples: no code is shown
+
+
 def test_what_is_not_seen_to_fetch_waits_for_no_other_process() -> None:
     """As of a loader that is measured as it is, whose batches its own threads make."""
     loader = Loader(config=config(0), collate_cpu=0.0, rate=100)

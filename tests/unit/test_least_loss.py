@@ -56,7 +56,9 @@ def test_what_loses_least_is_near_the_best_in_both() -> None:
     # Beside another recommendation it is said when to take it.
     other = dataclasses.replace(known, config=config(2))
     text = drawn(recommendation_report(_beside({"cores": 12.0}), other), 160)
-    assert "take num_workers=8 if the load may change: at least 89% of the best" in text
+    assert (
+        "take num_workers=8 if the load may change: by the model at least 89% of the best" in text
+    )
     assert "of the best as shared now (95%), 87% alone on the machine" in text
 
 

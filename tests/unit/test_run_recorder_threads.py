@@ -253,6 +253,19 @@ def test_a_thread_may_be_asked_by_a_method_that_is_called_next() -> None:
     assert (seen.batches, seen.epochs_completed, seen.failures) == (2, 1, 0)
 
 
+def test_a_thread_s_static_method_or_class_is_no_way_to_ask_it() -> None:
+    _, _, threads = _watched()
+
+    class Named(threads):  # type: ignore[misc, valid-type] # a class that is found late
+        next = staticmethod(abs)
+
+    class Linked(threads):  # type: ignore[misc, valid-type] # likewise
+        next = dict
+
+    assert Named().next(-2) == 2
+    assert Linked().next(a=1) == {"a": 1}
+
+
 def test_a_forked_process_waits_for_no_lock_that_another_thread_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

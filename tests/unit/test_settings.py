@@ -95,6 +95,12 @@ def test_a_key_is_spelled_as_the_flag_or_as_the_variable(tmp_path: Path, key: st
     assert origins["step_time"] == f"{key} in {config}"
 
 
+def test_a_key_is_spelled_once(tmp_path: Path) -> None:
+    config = written(tmp_path, 'step-time = "12ms"\nstep_time = "5ms"\n')
+    with pytest.raises(UsageError, match="has step-time and step_time"):
+        resolve_settings({}, environ={}, config_file=config, cwd=tmp_path)
+
+
 def test_the_nearest_pyproject_counts(tmp_path: Path) -> None:
     inner = tmp_path / "inner" / "package"
     inner.mkdir(parents=True)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from dlprof.integrations.loaders import describe
 from dlprof.records import DatasetWeight
 from dlprof.targets import weighing
 from dlprof.targets.build import build_from_object
-from dlprof.targets.weighing import shards_of, split_by, weigh
+from dlprof.targets.weighing import repeats_shards, shards_of, split_by, weigh
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -34,6 +35,10 @@ class Held(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.zeros(1)
+
+
+class RepeatExamplesIterable(Held):
+    """As Hugging Face calls its own."""
 
 
 def _weighed(limit_s: float = 60.0, **held: Any) -> DatasetWeight:
@@ -280,6 +285,20 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
     assert build_from_object(DataLoader(Shards())).target.shards == 3
     assert describe(DataLoader(Shards()), name="train.py:3").shards == 3
     assert shards_of(Held(num_shards=3)) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "repeats"),
+    [
+        ({}, False),
+        ({"repetitions": 1}, False),
+        ({"repetitions": sys.maxsize}, True),  # webdataset, with_epoch()
+        ({"_ex_iterable": Held(ex_iterable=Held())}, False),
+        ({"_ex_iterable": Held(ex_iterable=RepeatExamplesIterable())}, True),
+    ],
+)
+def test_streams_say_whether_their_shards_begin_again(held: dict[str, Any], repeats: bool) -> None:
+    assert repeats_shards(Held(**held)) is repeats
 
 
 class Blocks(Dataset[int]):

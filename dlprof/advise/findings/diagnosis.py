@@ -371,7 +371,7 @@ def _shared_out(view: Evidence, claim: Claim) -> str:
     if gain is not None and gain.source == "measured" and all(t.whole_epochs for t in tried):
         return ""
     if view.target.kind == "iterable":
-        return even_shards(view.target, config, view.ranks)
+        return even_shards(view.target, config, view.ranks, counted=view.script is None)
     if view.script is not None or not batches:  # whose epochs are computed to their end
         return ""
     rounds = math.ceil(batches / config.num_workers)  # of a batch of each worker

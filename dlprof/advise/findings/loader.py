@@ -185,8 +185,11 @@ def _shared(view: Evidence) -> Claim | None:
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
     making, waits, all_ = costs.making, view.worker_waits, view.target.kind == "iterable"
+    # A batch that comes to another worker than the one before it begins in the middle of a block,
+    # and may end in one: two more are read for it at most.
+    more_s = math.inf if alone is None else making.own_s - alone.making.own_s
     blocks = _block(view, costs)
-    blocks = None if blocks is None or blocks.scattered else blocks
+    blocks = None if blocks is None or blocks.scattered or more_s > 2 * blocks.far_s else blocks
     all_read = functools.partial(_all_read, view, in_blocks=blocks is not None)
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
@@ -238,12 +241,12 @@ def _shared(view: Evidence) -> Claim | None:
     title, code = "Workers wait for each other", _OWN_HANDLE
     argument: tuple[str, str] | None = ("worker_init_fn", "open_own")
     if blocks is not None and "locked_fraction" not in given:
-        fix = (
-            "Have all batches of a block come to one worker, by a sampler. InBlocks also shuffles "
-        )
-        fix += "the blocks, and the samples within each: put torch.arange in place of both "
-        fix += "torch.randperm where they are to come as they are stored"
         title, code, argument = "Each worker reads the same blocks", *_in_blocks(view)
+        fix = "Have all batches of a block come to one worker, by a sampler"
+        fix += code and (
+            ". InBlocks also shuffles the blocks, and the samples within each: put torch.arange "
+            "in place of both torch.randperm where they are to come as they are stored"
+        )
     elif all_ and "locked_fraction" not in given:
         fix = "Let each worker read its part only, as of files or ranges, rather than read all and "
         fix += "leave out the rest"

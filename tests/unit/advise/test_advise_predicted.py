@@ -175,6 +175,31 @@ def test_workers_that_load_the_last_shards_alone_make_an_epoch_longer(
     assert more.batches_per_s.value == pytest.approx(1.5 * four.batches_per_s.value, rel=0.05)
 
 
+def test_workers_that_share_another_limit_load_the_last_shards_as_fast() -> None:
+    """Four are as fast as six: of a server's rate two have as much as all of them."""
+    stream = target(kind="iterable", length=None, batches_per_epoch=None, shards=8)
+    seen = blocks({FOUR: [400.0] * 3, config(6): [400.0] * 3}, usage=WAITING)
+    costs = calibration(cpu=0.0005, io=0.0195)
+    found = calibrated(costs, seen, target=stream)
+    speeds = speeds_of(Situation.of(found), predictions(Situation.of(found), {FOUR, config(6)}))
+    batches = seen[0].batches_per_s
+    assert batches is not None
+    alone = batches.value * 0.02  # workers that would do
+    lost = max(0.0, alone - 2) / 8
+    assert math.exp(speeds.epochs[config(6).key].value) == pytest.approx(1 / (1 + lost), rel=0.02)
+    assert lost < 0.2  # and not 0.5, as of six that share nothing
+
+
+def test_shards_that_each_worker_begins_again_leave_none_to_load_alone() -> None:
+    stream = target(kind="iterable", length=None, batches_per_epoch=None, shards=8)
+    again = dataclasses.replace(stream, repeats_shards=True)
+    assert (stream.last_shards(6), again.last_shards(6)) == (2, 0)
+    assert (stream.fewest_workers(6), again.fewest_workers(6)) == (4, 6)
+    found = calibrated(calibration(cpu=0.0005, io=0.17), [], target=again)
+    six = predictions(Situation.of(found), {config(6)})[config(6)]
+    assert six.epoch_batches_per_s is None
+
+
 def test_one_worker_is_not_called_workers() -> None:
     found = run(blocks({NONE: [33.0] * 3, config(1): [66.0] * 3}, usage=WAITING))
     said = "; more than 1 worker was not tried, and may be faster"

@@ -237,9 +237,9 @@ def test_what_the_step_waits_within_epochs_and_between_them_is_one_figure() -> N
     assert wait == pytest.approx(0.223, abs=0.005)
     assert restarts == pytest.approx(0.16, abs=0.005)
     text = screen(recommendation_report(run, advice))
-    assert "35% of the time: 19% in epochs, 16% in epoch restarts (measured, step 20 ms)" in text
+    assert "35% of the time: 19% in epochs, 16% at epoch ends (measured, step 20 ms)" in text
     predicted = screen(forecast_report(api.predict(run, num_workers=8)))
-    assert "42% of the time: 23% in epochs, 19% in epoch restarts (step 20 ms)" in predicted
+    assert "42% of the time: 23% in epochs, 19% at epoch ends (step 20 ms)" in predicted
     assert "the training step (58% of the time), not loading (receiving: 23%)" in predicted
 
 

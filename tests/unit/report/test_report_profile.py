@@ -156,9 +156,14 @@ def test_a_profile_that_could_not_be_traced() -> None:
     assert "no batch could be traced" in text
     assert "none found" not in text
     assert "Stages" not in text
-    ended = Diagnosis(config=PRESENT, notes=("The budget ended. Give --budget 60s.",))
-    text = drawn(shown(ended, None, _trial()), 80)
-    assert "Bottleneck  not known: the budget ended. Give --budget 60s." in text
+    ended = Diagnosis(
+        config=PRESENT, notes=("The budget ended before a batch was traced. Give --budget 60s.",)
+    )
+    text = " ".join(drawn(shown(ended, None, _trial()), 80).split())
+    assert (
+        "Bottleneck not known: the budget ended before a batch was traced. Give --budget 60s."
+        in text
+    )
 
 
 def test_a_traced_profile_without_findings_says_that_nothing_is_wrong() -> None:

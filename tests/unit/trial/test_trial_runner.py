@@ -387,6 +387,8 @@ def test_a_stack_that_holds_nothing_of_the_user_s_is_not_shown(
     error = _not_built(stack, monkeypatch, tmp_path)
     assert error.traceback.strip() == "loading the index"
     assert error.hint == "Raise --budget if it takes that long."
+    own = stack.replace(launch_module.__file__, "/home/runpytorch/data.py")
+    assert "/home/runpytorch/data.py" in _not_built(own, monkeypatch, tmp_path).traceback
 
 
 def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:
