@@ -242,7 +242,7 @@ def test_ranks_of_several_nodes_agree_by_gloo_and_one_that_is_lost_is_noticed(
 
 SWEEP = (
     *("-m", "dlprof", "sweep", f"{TARGETS}:even", "--num-workers", "0,1", "--prefetch-factor", "2"),
-    *("--persistent-workers", "off", "--trial-time", "0.1s", "--repeats", "1", "--budget", "60s"),
+    *("--persistent-workers", "off", "--trial-time", "0.4s", "--repeats", "1", "--budget", "60s"),
     *("-o", "ranks.dlprof.jsonl"),
 )
 
