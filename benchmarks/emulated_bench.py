@@ -57,10 +57,16 @@ class EmulatedBench:
     _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def explain(
-        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float
+        self,
+        request: TrialRequest,
+        *,
+        trial_id: str,
+        repetition: int,
+        wall_s: float | None,
+        ranks: int | None,
     ) -> tuple[Trial, Message]:
         """Measure one configuration once, and say what its batches cost."""
-        del wall_s  # runs on emulated cores end by themselves
+        del wall_s, ranks  # runs on emulated cores end by themselves, and are of one rank
         began_s = time.monotonic()
         setup = Setup(
             load=self.load,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import itertools
 import json
 import math
@@ -28,6 +29,7 @@ from dlprof.records import (
 )
 from dlprof.records.codec import from_json
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.runner import TrialRunner
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NONE, ONE, TWO, SIX = (Config(num_workers=n).canonical() for n in (0, 1, 2, 6))
@@ -310,7 +312,8 @@ def test_a_run_on_emulated_cores_is_reported_as_a_trial(monkeypatch: pytest.Monk
     made = bench.EmulatedBench(load=cores.Load(cpu_s=0.05), cores=4, seed=2)
     for explain in (False, True):
         request = TrialRequest(config=TWO, trial_s=0.8, step_s=0.01, explain=explain)
-        trial, shown = made.explain(request, trial_id="t0001", repetition=1, wall_s=9.0)
+        given = {"trial_id": "t0001", "repetition": 1, "wall_s": 9.0, "ranks": None}
+        trial, shown = made.explain(request, **given)
         assert bool(shown) is explain
     assert (trial.id, trial.repetition, trial.batches_per_s.value) == ("t0001", 1, 10.0)
     assert trial.usage.own_cpu_cores == pytest.approx(1.0)
@@ -318,6 +321,8 @@ def test_a_run_on_emulated_cores_is_reported_as_a_trial(monkeypatch: pytest.Monk
     assert from_json(Explanation, shown["explanation"]).batches == 20
     assert [setup.seed for setup in asked] == [2000, 2001]
     assert (asked[0].cores, asked[0].step_s, asked[0].window_s) == (4, 0.01, 0.8)
+    own, runner = (inspect.signature(each.explain) for each in (made, TrialRunner))
+    assert {*own.parameters} == {*runner.parameters} - {"self"}  # a sweep gives both the same
 
 
 @pytest.mark.parametrize(
