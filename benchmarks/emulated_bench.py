@@ -43,6 +43,7 @@ class EmulatedBench:
         load: What samples cost.
         cores: Emulated ones.
         seed: Of the samples' order.
+        ranks: That load at once.
         fork_safe: As of a target that is built once.
         versions: Of what a run file names.
     """
@@ -50,6 +51,7 @@ class EmulatedBench:
     load: Load
     cores: int
     seed: int
+    ranks: int = 1
     fork_safe: bool = True
     versions: dict[str, str] = dataclasses.field(
         default_factory=lambda: {"torch": "2.13.0", "python": "3.11"}
