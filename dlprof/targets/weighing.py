@@ -759,7 +759,8 @@ def repeats_shards(dataset: Any) -> bool:
         if type(part).__name__.startswith("Repeat"):
             return True
         part = own_attributes(part).get("ex_iterable")
-    return bool(held.get("repetitions", 1) != 1)
+    times = held.get("repetitions")
+    return type(times) is int and times != 1
 
 
 def shards_of(dataset: Any) -> int | None:

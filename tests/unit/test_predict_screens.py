@@ -278,7 +278,7 @@ def test_what_may_be_faster_by_nobody_knows_how_much_has_no_figure() -> None:
         )
         for each in advice.alternatives
     )
-    told = dataclasses.replace(advice, alternatives=wide)
-    text = drawn(recommendation_report(run, told), 80)
+    unsure = dataclasses.replace(advice, alternatives=wide)
+    text = drawn(recommendation_report(run, unsure), 80)
     assert "Faster?" in text
     assert "7.77x" not in text

@@ -292,6 +292,7 @@ def test_shards_are_read_where_a_dataset_has_them() -> None:
     [
         ({}, False),
         ({"repetitions": 1}, False),
+        ({"repetitions": torch.ones(2)}, False),  # of another meaning
         ({"repetitions": sys.maxsize}, True),  # webdataset, with_epoch()
         ({"_ex_iterable": Held(ex_iterable=Held())}, False),
         ({"_ex_iterable": Held(ex_iterable=RepeatExamplesIterable())}, True),
