@@ -84,6 +84,10 @@ def cell_of(
     if conditions.neighbours and conditions.fair_cores is not None:
         cores = min(conditions.cores, conditions.fair_cores)
         conditions = dataclasses.replace(conditions, cores=cores, neighbours=0.0)
+    threads = conditions.ranks * (config.num_workers + 1)
+    if config.num_workers and not conditions.neighbours and threads >= conditions.cores + 1:
+        used = conditions.cores * (1 - calibration.idle_fraction)  # by others it would be filled
+        conditions = dataclasses.replace(conditions, cores=used)
     if config.pin_memory and calibration.pinned_copy_s is not None:
         copy_s = calibration.pinned_copy_s
     cell = Cell(

@@ -99,6 +99,7 @@ def fit(
         drift=_drift_of(usable),
         run_queue_fraction=run_queue,
         available_cores=_mean(_available(trial.node_usage) for trial in mine),
+        idle_fraction=max(0.0, _mean(map(_idle, mine)) or 0.0),
         trials=tuple(each.trial_id for each in usable),
         doubts=tuple(_doubts(traced, usable, error, run_queue)),
     )
@@ -108,6 +109,27 @@ def _available(usage: Usage) -> float | None:
     """Cores that a trial could have had: of busy ones its share, which it needn't have used."""
     idle, fair = usage.available_cpu_cores, usage.fair_cpu_cores
     return idle if idle is None or fair is None else max(idle, fair)
+
+
+def _idle(trial: Trial) -> float | None:
+    """Share of the cores that were idle while threads waited for one; ``None`` where none had to.
+
+    Threads that may run by chance, each for the share of time in which it wants a core, leave some
+    cores idle, too (Poisson binomial distribution); that is taken off.
+    """
+    usage, workers, main = trial.node_usage, trial.config.num_workers, trial.usage.main_runnable
+    own, cores = usage.own_cpu_cores, usage.available_cpu_cores
+    ranks = max(1, len(trial.ranks))
+    if own is None or main is None or not cores or not workers or ranks * (workers + 1) < cores + 1:
+        return None
+    wanting = usage.runnable(own) / ranks
+    each = max(0.0, wanting - main) / workers
+    chances = [1.0]  # of how many threads want a core
+    for share in [min(1.0, each)] * ranks * workers + [min(1.0, main)] * ranks:
+        pairs = zip([*chances, 0.0], [0.0, *chances], strict=True)
+        chances = [(1 - share) * fewer + share * more for fewer, more in pairs]
+    spare = math.fsum(of * max(0.0, cores - count) for count, of in enumerate(chances))
+    return (cores - own - spare) / cores
 
 
 def _unlocked(each: Explanation, trial: Trial | None) -> tuple[Explanation, float]:

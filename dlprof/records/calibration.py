@@ -68,6 +68,9 @@ class Calibration:
     # Share of fetching that was run-queue delay, when this was measured.
     run_queue_fraction: float | None = None
     available_cores: float | None = None  # cores that were available during it
+    # Share of those that were idle while threads of the trial were runnable, where these were more
+    # than cores: Linux is late to move threads that run for a millisecond or two and wait again.
+    idle_fraction: float = 0.0
     trials: tuple[str, ...] = ()  # ids of the trials that it comes from
     # What makes it unreliable, one sentence each; empty if nothing is known.
     doubts: tuple[str, ...] = ()

@@ -47,6 +47,16 @@ def test_ranks_share_the_cores() -> None:
     assert found.cores == pytest.approx(2)
 
 
+def test_cores_that_stay_idle_are_missing_where_threads_are_more() -> None:
+    whole = constant(cpu=4 * MS, receive=1 * MS)
+    partly = dataclasses.replace(whole, idle_fraction=0.2)
+    for workers, share in ((1, 1.0), (2, 0.8), (8, 0.8)):
+        cut, full = (lowest_bound(each, fed(workers), cores=2.0) for each in (partly, whole))
+        assert cut == pytest.approx(share * full)
+    beside = (lowest_bound(each, fed(8), cores=2.0, neighbours=2.0) for each in (partly, whole))
+    assert len({*beside}) == 1  # others take what this one leaves idle
+
+
 @pytest.mark.parametrize("workers", [1, 8])
 def test_workers_that_mostly_wait_are_the_limit_beside_others_that_compute(workers: int) -> None:
     calibration, where = constant(cpu=2 * MS, io=32 * MS), {"cores": 2.0, "neighbours": 6.0}

@@ -608,6 +608,38 @@ def test_what_trials_say_of_batches_is_taken_over() -> None:
     assert made.batch_tensors == 3
 
 
+def idle(workers: int, *, own: float, waited: float, main: float | None, cores: float = 2) -> float:
+    """The share of idle cores, of a trial whose threads wait for a core for ``waited``."""
+    usage = Usage(
+        own_cpu_cores=own,
+        available_cpu_cores=cores,
+        run_queue_wait_fraction=waited,
+        main_runnable=main,
+    )
+    trial = builders.trial(Config(num_workers=workers).canonical(), 320.0, trial_id=f"t{workers}")
+    return fit([explained(workers)], [dataclasses.replace(trial, usage=usage)]).idle_fraction
+
+
+def test_cores_that_are_idle_while_threads_wait_for_one_are_seen() -> None:
+    # Three threads that want a core all the time, and 1.5 of 2 cores are busy.
+    assert idle(2, own=1.5, waited=0.5, main=1.0) == pytest.approx(0.25)
+    # Main wants one for half of the time, the workers always: none need be idle.
+    assert idle(2, own=1.5, waited=0.4, main=0.5) == pytest.approx(0.25)
+    # Each thread wants one for half of the time: by chance none does (1/8), or one (3/8).
+    assert idle(2, own=1.375, waited=0.125 / 1.5, main=0.5) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("workers", "main"),
+    [(1, 1.0), (2, None), (0, 1.0)],
+    ids=["a core for each", "main was not looked at", "no workers"],
+)
+def test_idle_cores_say_nothing_where_no_thread_has_to_wait(
+    workers: int, main: float | None
+) -> None:
+    assert idle(workers, own=1.0, waited=0.1, main=main) == 0
+
+
 def test_threads_of_main_are_its_helpers() -> None:
     reported = dataclasses.replace(explained(0), main_threads_cpu_cores=0.5)
     assert fit([reported], []).helper_cpu_s == pytest.approx(0.5 * 1.0 / 50)
