@@ -32,7 +32,7 @@ from dlprof.advise.choice import (
     predictions,
     speeds_of,
 )
-from dlprof.advise.reasons import Agreement, agreement, certify, cores_limit, judge
+from dlprof.advise.reasons import Agreement, agreement, certainty_of, certify, cores_limit
 from dlprof.advise.recommend import kept_answer
 from dlprof.advise.scaling import scales
 from dlprof.advise.situation import Situation
@@ -404,7 +404,7 @@ def _decided(
     if all(breach(each, situation) is not None for each in candidates):
         choice = choose(candidates, situation, speeds)
         nothing = dataclasses.replace(choice, allowed=())  # that could be near the best
-        return None, *judge(nothing, None), None, None
+        return None, *certainty_of(nothing, None), None, None
     try:
         choice, _ = decide(situation, among=among)
     except NothingMeasuredError:  # without a trial, the model alone answers
@@ -412,7 +412,7 @@ def _decided(
     certificate = certify(choice, among)
     better = perhaps_faster(choice.pick, candidates, speeds, situation)
     faster, named = better.config if better else None, configs is not None
-    level, reason = judge(choice, certificate, named=named, faster=faster is not None)
+    level, reason = certainty_of(choice, certificate, named=named, faster=faster is not None)
     shown = certificate if choice.pick.measured else None
     return choice.pick.config, level, reason, shown, faster
 
@@ -520,7 +520,7 @@ def feed(
     prediction = fed.prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
-    confidence, reason = judge(choose(unfed, endless, speeds), None)
+    confidence, reason = certainty_of(choose(unfed, endless, speeds), None)
     lower = 1 - (own_rate.low or 0.0) / own_rate.value if own_rate.low is not None else 1.0
     if lower <= USELESS:  # else the reason says it
         reason += f"; loading may be up to {percent(lower)} slower than predicted (95%)"

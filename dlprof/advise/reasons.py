@@ -599,7 +599,7 @@ def nearness(choice: Choice, more: Collection[Config] = ()) -> Certificate | Non
     )
 
 
-def judge(
+def certainty_of(
     choice: Choice, certificate: Certificate | None, *, named: bool = False, faster: bool = False
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, else what is certain.

@@ -25,7 +25,7 @@ from dlprof.advise.choice import (
     product,
     speeds_of,
 )
-from dlprof.advise.reasons import certify, explain, judge, nearness, slow_to_begin
+from dlprof.advise.reasons import certainty_of, certify, explain, nearness, slow_to_begin
 from dlprof.advise.scaling import numa_binding
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
@@ -96,7 +96,7 @@ def recommend(
     wrong = data_findings(run)
     others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate, faster = certify(choice), tuple(_perhaps_faster(choice))
-    confidence, reason = judge(choice, certificate, faster=bool(faster))
+    confidence, reason = certainty_of(choice, certificate, faster=bool(faster))
     if measured and certificate is not None:
         choice = dataclasses.replace(choice, loss=certificate.loss)
     return Recommendation(

@@ -211,7 +211,7 @@ def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> b
     return 0 < workers <= sum(map(awaits_work, stacks.values()))
 
 
-def judge(standstill: Standstill) -> Failure:
+def hang_of(standstill: Standstill) -> Failure:
     """Name a hang: by what its processes lack, by where they stand, or by the clock alone."""
     places = sorted(
         {
@@ -261,13 +261,13 @@ def find_hang(
             barrier = "/dlprof/trial/rank_group.py"  # where a process waits for other ranks' step
             if any(frame.file.endswith(barrier) for stack in stacks for frame in stack):
                 return None
-        return judge(standstill)
+        return hang_of(standstill)
     if silent_s <= state.asked_s:
         return None
     state.asked_s = silent_s + 1.0
     tree = [] if silent_s <= STOPPED_S or state.pid is None else _tree(state.pid)
     if stopped := [pid for pid in tree if is_stopped(pid)]:
-        return judge(
+        return hang_of(
             Standstill(waited_s=silent_s, log=log.text(), stacks={}, idle=None, stopped=stopped)
         )
     written = log.text()
@@ -281,7 +281,7 @@ def find_hang(
         found = dropped_batch(standstill.log)
         # Workers that wait for work close no file, for which another thread of theirs waits.
         if found is None and standstill.full:
-            found = judge(standstill)
+            found = hang_of(standstill)
     return found
 
 

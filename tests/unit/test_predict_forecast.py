@@ -19,7 +19,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.choice import decide, predictions, speeds_of
 from dlprof.advise.forecast import Forecast, ForecastRow, forecast
-from dlprof.advise.reasons import judge
+from dlprof.advise.reasons import certainty_of
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
@@ -358,7 +358,7 @@ def test_where_the_others_are_too_uncertain_the_model_says_it_of_those_that_were
         epsilon=0.87, epsilon_measured=0.085, probability=0.95, configurations=127, measured=3
     )
     choice, _ = decide(asked(calibrated(), ranks=2))
-    _, said = judge(choice, near)
+    _, said = certainty_of(choice, near)
     wanted = "; by the model within 9% of the best of the 3 measured settings (95%); "
     assert said.endswith(f"{wanted}the others are too uncertain")
 

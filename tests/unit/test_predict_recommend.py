@@ -17,7 +17,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.choice import decide
 from dlprof.advise.forecast import feed, forecast
-from dlprof.advise.reasons import judge
+from dlprof.advise.reasons import certainty_of
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import (
@@ -177,7 +177,7 @@ def test_what_was_disturbed_is_to_be_measured_on_a_quieter_machine(
     sure = Certificate(
         epsilon=0.1, epsilon_measured=0.1, probability=0.95, configurations=9, measured=0
     )
-    level, reason = judge(dataclasses.replace(choice, speeds=wide), sure)
+    level, reason = certainty_of(dataclasses.replace(choice, speeds=wide), sure)
     assert level == "low"
     assert reason.startswith(f"its rate may be 90% lower: measure {more}; by the model within 10% ")
 

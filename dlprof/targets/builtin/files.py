@@ -10,13 +10,14 @@ import os
 import random
 import re
 import shutil
-import sys
 import tarfile
 import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+import platformdirs
 
 from dlprof.errors import FileError
 
@@ -108,11 +109,10 @@ _LEFT = re.compile(rf"\.({'|'.join(FILES)})-v\d+(-\d+)*\.\w{{8}}")
 """Folders of :func:`make_whole` for one of these, as ``tempfile`` names them."""
 
 
-def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     """Where generated files lie.
 
-    ``DLPROF_CACHE_DIR`` wins; else ``dlprof`` under the platform's cache directory:
-    ``XDG_CACHE_HOME`` or ``~/.cache``, ``~/Library/Caches``, ``%LOCALAPPDATA%``.
+    ``DLPROF_CACHE_DIR`` wins; else it is ``dlprof`` under the platform's cache directory.
 
     Raises:
         RuntimeError: The user has no home, as one that a container's system doesn't know.
@@ -120,14 +120,7 @@ def cache_root(environ: Mapping[str, str] = os.environ, platform: str = sys.plat
     chosen = environ.get("DLPROF_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser().absolute()
-    if platform == "win32":
-        local = environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "dlprof" / "cache"
-    if platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "dlprof"
-    xdg = environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path must be ignored.
-    return (Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache") / "dlprof"
+    return platformdirs.user_cache_path("dlprof", appauthor=False)
 
 
 def make_once(name: str, make: Callable[[Path], None], *, root: Path | None = None) -> Path:

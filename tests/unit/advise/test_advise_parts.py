@@ -7,7 +7,7 @@ import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
 
 from dlprof.advise.choice import choose, gather, rates_of, speeds_of
-from dlprof.advise.reasons import judge
+from dlprof.advise.reasons import certainty_of
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.thresholds import HIGH
@@ -222,7 +222,7 @@ def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> Non
     shown = dataclasses.replace(
         certificate(measured), epsilon=epsilon, epsilon_measured=min(epsilon, 0.02)
     )
-    assert judge(choice, shown) == (level, shown.text)
+    assert certainty_of(choice, shown) == (level, shown.text)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dlprof.trial.hangs import (
     Standstill,
     all_wait,
     find_hang,
-    judge,
+    hang_of,
     parse_stacks,
     without_room,
 )
@@ -99,7 +99,7 @@ OWN_THREAD = """Thread 0x03 (most recent call first):
 )
 def test_where_the_users_code_stands(text: str, *, there: bool) -> None:
     """A line of it that torch's loading, or the loop, has called and waits for."""
-    message = judge(stuck(text)).message
+    message = hang_of(stuck(text)).message
 
     assert ("/home/user/data.py" in message) is there
 
@@ -122,7 +122,7 @@ def test_all_workers_wait_for_work(texts: tuple[str, ...], workers: int, *, wait
 
 def test_what_a_queue_of_the_users_own_dropped_is_no_batch() -> None:
     """While a worker stands in the user's code, the loader's own queue may be well."""
-    failure = judge(stuck(MAIN, LOADING, log=DROPPED))
+    failure = hang_of(stuck(MAIN, LOADING, log=DROPPED))
 
     assert failure.kind == "deadlock"
     assert "/home/user/data.py:7" in failure.message
@@ -130,13 +130,13 @@ def test_what_a_queue_of_the_users_own_dropped_is_no_batch() -> None:
 
 @pytest.mark.parametrize(("text", "what"), [(LOADING, "that line"), (MAIN, "loading it")])
 def test_a_hint_speaks_of_a_line_only_where_one_is_named(text: str, what: str) -> None:
-    hint = judge(stuck(text, idle=False)).hint
+    hint = hang_of(stuck(text, idle=False)).hint
 
     assert hint.endswith(f"otherwise {what} doesn't end.")
 
 
 def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
-    assert judge(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
+    assert hang_of(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
 
 
 def test_workers_that_gave_no_answer_are_soon_asked_again(
@@ -179,7 +179,7 @@ def test_a_hand_over_for_which_there_is_no_descriptor_is_named_at_once(
 
 def test_a_process_without_descriptors_is_named() -> None:
     """It may hang in ``accept`` or ``recv_handle`` without a word."""
-    failure = judge(stuck(MAIN, full=[(1024, 1024)]))
+    failure = hang_of(stuck(MAIN, full=[(1024, 1024)]))
 
     assert failure.kind == "file_descriptors"
     assert "1,024" in failure.message
@@ -188,7 +188,7 @@ def test_a_process_without_descriptors_is_named() -> None:
 
 def test_a_process_that_could_not_accept_is_named() -> None:
     log = "OSError: [Errno 24] Zu viele offene Dateien"
-    failure = judge(stuck(MAIN, log=log, idle=False))
+    failure = hang_of(stuck(MAIN, log=log, idle=False))
 
     assert failure.kind == "file_descriptors"
 
@@ -217,11 +217,11 @@ def test_a_stopped_process_is_named_soon(tmp_path: Path, *, alone: bool) -> None
 def test_a_stopped_process_explains_a_hang_better() -> None:
     full = [(64, 64)]
 
-    assert judge(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
+    assert hang_of(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
 
 
 def test_nothing_known_is_a_hang_by_the_clock() -> None:
-    busy, idle = judge(stuck(MAIN, idle=False)), judge(stuck(MAIN))
+    busy, idle = hang_of(stuck(MAIN, idle=False)), hang_of(stuck(MAIN))
     assert (busy.kind, idle.kind) == ("timeout", "deadlock")
     for each in (busy, idle):  # twice the 20 s that it was waited for would change nothing
         assert "--timeout (a sixth of it may pass without a batch)" in each.hint
