@@ -69,7 +69,7 @@ _LAUNCHERS = (
             *("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
         ),
         ("SLURM_JOB_ID", "SLURM_STEP_ID"),
-        "srun --nodes={nodes} --ntasks={world} {each} python -m",
+        "srun --nodes={nodes} --ntasks={world} {cores} python -m",
     ),
 )
 """All that are known, and whom to believe first: in a job of Slurm's, what mpirun starts has
@@ -166,18 +166,18 @@ def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
     nodes = -(-world // here)
     if world <= 1:
         return ()
-    cores = environ.get("SLURM_CPUS_PER_TASK", "")
+    per_task = environ.get("SLURM_CPUS_PER_TASK", "")
     host = environ.get("MASTER_ADDR", "HOST")
     meeting = f"--nnodes={nodes} --rdzv-backend=c10d --rdzv-endpoint={host}:29400"
     again = next((each.again for each in _LAUNCHERS if each.sign in environ), _TORCHRUN)
-    said_by_it = again.format(
+    words = again.format(
         world=world,
         nodes=nodes,
         here=here,
-        each=f"--cpus-per-task={cores}" if cores else "",
+        cores=f"--cpus-per-task={per_task}" if per_task else "",
         meeting=meeting if nodes > 1 else "--standalone",
     )
-    return tuple(said_by_it.split())
+    return tuple(words.split())
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
