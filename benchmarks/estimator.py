@@ -12,7 +12,7 @@ from typing import Any
 from common import Report, Table, parser, publish, spread, surroundings
 
 from dlprof.records import Config
-from dlprof.trial.measure import Epoch, throughput, warm_up_batches
+from dlprof.trial.measure import Epoch, throughput
 
 TARGET = "synthetic:wait_ms=1,shape=4"
 """Workers that wait, so that eight of them need no eight cores."""
@@ -74,7 +74,7 @@ def ways(steady: Passed, paused: Passed, config: Config = CONFIG) -> dict[str, f
         paused: One that rested after its first batch, until the queues were full.
         config: What both ran with.
     """
-    first = warm_up_batches(config)
+    first = config.warm_up_batches
     rounds, workers = (len(steady.yields_s) - 1 - first) // config.num_workers, config.num_workers
     truth = rate(steady.yields_s, first, rounds * workers)
     # The clock of the second way starts when the program asks for the first batch after its rest.
@@ -143,7 +143,7 @@ def main() -> None:
         steady = watch(make_loader(built, CONFIG), QUICK_LONG if given.quick else LONG)
         paused = watch(make_loader(built, CONFIG), BATCHES + 1, pause_after=1)
         found.append(ways(steady, paused))
-    steady_s = steady.yields_s[warm_up_batches(CONFIG) :]
+    steady_s = steady.yields_s[CONFIG.warm_up_batches :]
     gaps = [after - earlier for earlier, after in itertools.pairwise(steady_s)]
     alike = [autocorrelation(gaps, lag) for lag in range(1, 2 * CONFIG.num_workers + 1)]
     publish(report_on(found, alike), before, quick=given.quick)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 
 class ExitCode(enum.IntEnum):
@@ -13,14 +14,22 @@ class ExitCode(enum.IntEnum):
     Never 1: a Python traceback ends with 1, and a broken installation must not read as a verdict.
     """
 
-    OK = 0
-    USAGE = 2
-    REGRESSION = 3
-    INCONCLUSIVE = 4
-    NO_BASELINE = 5
-    NOTHING_MEASURED = 6
-    INTERNAL = 70
-    INTERRUPTED = 130
+    meaning: str  # as the help and its page in the docs say it
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Join a code with what it means."""
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
+
+    OK = 0, "Done; the check passed."
+    USAGE = 2, "An option, a configuration, a file or the target can't be used."
+    REGRESSION = 3, "The check failed: data loading got slower."
+    INCONCLUSIVE = 4, "The check is inconclusive, and --inconclusive fail was given."
+    NO_BASELINE = 5, "There is no comparable baseline."
+    NOTHING_MEASURED = 6, "Nothing could be measured."
+    INTERNAL = 70, "A fault of dlprof's own."
+    INTERRUPTED = 130, "Interrupted; what was measured is kept."
 
 
 def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:

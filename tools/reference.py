@@ -292,6 +292,12 @@ def _held_by(record_type: type) -> Iterator[type]:
             waiting = [*typing.get_args(hint), *waiting]
 
 
+def exit_code_table() -> str:
+    """Every exit code, with what it means."""
+    rows = ([str(each.value), _cell(each.meaning)] for each in errors.ExitCode)
+    return _table(("code", "meaning"), rows)
+
+
 def finding_table() -> str:
     """Every code, with the first sentence of its page."""
     rows = []
@@ -484,6 +490,7 @@ def rendered(page: str) -> str:
         ValueError: Where a screen's command fails.
     """
     makers = {
+        "exit codes": exit_code_table,
         "findings": finding_table,
         "machine profile": profile_tables,
         "python": api,

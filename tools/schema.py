@@ -23,9 +23,6 @@ from reference import described, summary
 from dlprof.advise.compare import Comparison
 from dlprof.advise.forecast import Accelerators, Feed, Forecast
 from dlprof.advise.scaling import Scale, ScalingLaw, Straggler
-from dlprof.attach import Attached
-from dlprof.attach.trainings import Training
-from dlprof.attach.watching import ProcessSeen, Seen
 from dlprof.machine.doctor import Check
 from dlprof.machine.neighbours import Overview
 from dlprof.machine.profiles import MachineProfile
@@ -41,6 +38,7 @@ from dlprof.records import (
 )
 from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, SelfTest, TargetCheck
 from dlprof.records.transfer import Transfers
+from dlprof.report.attach import TrainingFigures
 from dlprof.store import KIND, RECORD_TYPES
 
 FOLDER = Path(__file__).parents[1] / "dlprof" / "schema"
@@ -99,10 +97,13 @@ def documents() -> dict[str, _Schema]:
                 found,
             ),
         ),
-        "attach": ("What `dlprof attach PID --json` prints.", _object(version, _attached())),
+        "attach": (
+            "What `dlprof attach PID --json` prints.",
+            _object(version, _fields(TrainingFigures)),
+        ),
         "top": (
             "What `dlprof top --json` prints.",
-            _object(version, {"trainings": {"type": "array", "items": _object(_attached())}}),
+            _object(version, {"trainings": _of(tuple[TrainingFigures, ...])}),
         ),
         "report": ("What `dlprof report RUN --json` prints.", _object(version, _fields(Run))),
         "recommend": (
@@ -321,31 +322,6 @@ def _brief(version: Mapping[str, _Schema], file: Mapping[str, _Schema]) -> _Sche
             "cost_s": {"type": "number", "description": "Seconds that it took."},
         },
     )
-
-
-def _attached() -> dict[str, _Schema]:
-    """A training as ``figures_of`` has it."""
-    shares = {"type": "object", "additionalProperties": {"type": "number"}}
-    waits = {
-        **shares,
-        "description": "Share of the samples in each state; what was never seen, out.",
-    }
-    number, text = {"type": "number"}, {"type": "string"}
-    worker = _object(_fields(ProcessSeen, "pid", batches="messages"), {"waits": waits})
-    figures = ("wait_fraction", "batches_per_s", "worker_busy_fraction", "finished_batches")
-    return {
-        **_fields(Training, "pid", "ranks"),
-        **_fields(Training, "user", null=True),
-        "script": {**text, "description": "What it runs, without the interpreter and options."},
-        **_fields(Attached, "config", *figures, "confidence", "confidence_reason", "usage"),
-        **_fields(Diagnosis, "findings", "notes"),
-        **_fields(Seen, watched_s="window_s"),
-        "looks": {"type": "integer", "description": "How often it was sampled, of the last ones."},
-        "overhead_cpu_cores": {**number, "description": "Cores that watching it took."},
-        "main_waits": waits,
-        "workers": {"type": "array", "items": worker},
-        "unavailable": _of(dict[str, str]),
-    }
 
 
 def _error() -> _Schema:

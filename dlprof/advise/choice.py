@@ -115,9 +115,8 @@ class Candidate:
 
     def _queued_bytes(self, trial: Trial) -> int | None:
         """What full queues hold; ``None`` without workers, or where batches have no known size."""
-        if trial.batch_bytes is None or not self.config.num_workers:
-            return None
-        return round(self.config.queued_batches * trial.batch_bytes)
+        held = self.config.queued_bytes(trial.batch_bytes)
+        return None if held is None or not self.config.num_workers else round(held)
 
     @property
     def startup_s(self) -> float | None:

@@ -94,24 +94,30 @@ _BLIND: Final[Mapping[FindingCode, str]] = {
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Attached:
-    """What a training that was watched from outside waits for."""
+class Waiting:
+    """What a training that was watched from outside waits for, as documents say it, too."""
 
-    seen: Seen  # what was seen
     config: Config  # settings as far as they show from outside
-    diagnosis: Diagnosis  # the cause, and the fix
     confidence: Confidence  # how sure the first finding is
     confidence_reason: str  # why no surer; what can't be seen
     # Share of time that the main process waited for data; ``None`` without workers, where loading
     # and computing look alike.
-    wait_fraction: Estimate | None = None
-    batches_per_s: float | None = None  # batches that it took; ``None`` likewise
+    wait_fraction: Estimate | None
+    batches_per_s: float | None  # batches that it took; ``None`` likewise
     # Share of time that workers made batches; ``None`` without workers.
-    worker_busy_fraction: float | None = None
+    worker_busy_fraction: float | None
     # Finished batches that waited, mean; ``None`` where that can't be seen.
-    finished_batches: float | None = None
+    finished_batches: float | None
     # What the training and others used of the machine.
-    usage: Usage = dataclasses.field(default_factory=Usage)
+    usage: Usage
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Attached(Waiting):
+    """That, and what it rests on."""
+
+    seen: Seen  # what was seen
+    diagnosis: Diagnosis  # the cause, and the fix
 
     @property
     def finding(self) -> Finding | None:

@@ -13,20 +13,10 @@ from typing import Any
 
 import click
 
-from dlprof.errors import did_you_mean
+from dlprof.errors import ExitCode, did_you_mean
 
 OPTIONS_PANEL = "Options"
 _WHOLE = "--help-all"
-_EXIT_CODES = (
-    ("0", "Done; the check passed."),
-    ("2", "An option, a configuration or the target can't be used."),
-    ("3", "The check failed: data loading got slower."),
-    ("4", "The check is inconclusive, and --inconclusive fail was given."),
-    ("5", "There is no comparable baseline."),
-    ("6", "Nothing could be measured."),
-    ("70", "A fault of dlprof's own."),
-    ("130", "Interrupted; what was measured is kept."),
-)
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -207,7 +197,7 @@ class Group(click.Group):
         formatter.write(f"\nHelp on one: {ctx.command_path} COMMAND -h. {more}\n")
         if whole:
             with formatter.section("Exit codes"):
-                formatter.write_dl(_EXIT_CODES)
+                formatter.write_dl([(str(each.value), each.meaning) for each in ExitCode])
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -208,7 +208,10 @@ def _folded(text: str) -> str:
     """
     if not sys.stderr.isatty():
         return f"{text}\n"
-    found = re.match(r"(.*: )((?:(?:torchrun|srun|mpirun|horovodrun) .*)?dlprof .*[^.])\Z", text)
+    from dlprof.machine.launchers import PROGRAMS  # where something is wrong
+
+    launched = rf"(?:(?:{'|'.join(PROGRAMS)}) .*)?"
+    found = re.match(rf"(.*: )({launched}dlprof .*[^.])\Z", text)
     said, command = found.groups() if found and ". " not in found[2] else (text, "")
     lines = textwrap.wrap(
         said,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, Self
 
 import torch
@@ -159,6 +159,14 @@ def find_accelerator() -> str | None:
     return None if found is None else found.type
 
 
+def is_in_use() -> bool:
+    """Whether this process uses an accelerator to which pinned batches are copied faster.
+
+    Nothing is begun by asking. A process that uses one can't be forked.
+    """
+    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
+
+
 def open_runtime(name: str) -> Runtime:
     """The device of torch's name, such as ``cpu`` or ``cuda:1``; ``cuda`` is the current one.
 
@@ -251,6 +259,14 @@ def held_bytes(runtime: Runtime) -> int | None:
         return int(module.memory_reserved(runtime.device))
     except (AttributeError, RuntimeError):
         return None
+
+
+def pinned_memory(runtime: Runtime) -> Mapping[str, Any]:
+    """What torch counts of page-locked memory; empty for devices of which it counts nothing."""
+    try:
+        return dict(torch.get_device_module(runtime.device).host_memory_stats())
+    except (RuntimeError, AttributeError):
+        return {}
 
 
 _WARM_UP_S = 0.25

@@ -67,9 +67,9 @@ class Preflight:
             depth = config.prefetch_factor
             return f"{config.num_workers} x {depth} + 1 batches of {format_bytes(size)}"
 
-        # Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm.
+        # Full queues lie in /dev/shm.
         size = self._at_batch_size("shared_bytes", config)
-        need = config.queued_batches * (size or 0.0)
+        need = config.queued_bytes(size) or 0.0
         if size is not None and shared is not None and need > shared.size:
             yield Failure(
                 kind="shared_memory",
@@ -82,7 +82,7 @@ class Preflight:
         # imports torch again; smaller builds of torch are about.
         each = 100_000_000 if self.starts_by_copy(config) else 11_000_000
         size = self._at_batch_size("least_bytes", config) or 0.0
-        need = config.num_workers * each + config.queued_batches * size
+        need = config.num_workers * each + (config.queued_bytes(size) or 0.0)
         if memory is not None and need > memory.size:
             yield Failure(
                 kind="out_of_memory",

@@ -331,7 +331,7 @@ class _Profile(Measuring):
         weight, target = self.weight, self.header.target
         if weight is None or not self.raw.trials or self.raw.trials[0].failure:
             return
-        by_copy = weight.start_method not in (None, "fork")
+        by_copy = weight.start_method in BY_COPY
         heavy = weight.sent_s >= 0.05
         # Each start waits for a first batch.
         if not (by_copy or heavy) or (target.batch_s or 0.0) > _TRIAL_S:

@@ -20,6 +20,7 @@ from dlprof.machine.cgroups import read_cgroups, threads_left
 from dlprof.machine.launchers import launch_words
 from dlprof.model.calibrate import fit
 from dlprof.records import (
+    BY_COPY,
     COPIED_SIGN,
     PARTIAL_SIGN,
     SCHEMA_VERSION,
@@ -242,7 +243,7 @@ def _probed(
     accelerator = _device(settings.device, probe["accelerator"])
     copy_settings(settings, accelerator)  # refuses what needs a device before anything is measured
     method, own = probe["start_method"], built.own_config
-    copied = method != "fork" and (own is None or own.start_method is None)
+    copied = method in BY_COPY and (own is None or own.start_method is None)
     notes = [*built.notes, *runner.notes, *filter(None, [probe.get("counting")])]
     # Both drew the same batches.
     if stored and 2 * again["batch_s"] <= probe["batch_s"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
@@ -35,6 +35,7 @@ from dlprof.records.gate import (
     GateResult,
     GateRule,
     GateState,
+    GateUnit,
     Quad,
     Reach,
     SelfTest,
@@ -324,7 +325,7 @@ def sights(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[Sight, ...]:
 def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
     """How much worse a metric would have to be, at the last look that there are quads for."""
     metric = METRICS[rule.name]
-    unit = "" if rule.scale == "ratio" else metric.unit
+    unit: Literal["", GateUnit] = "" if rule.scale == "ratio" else metric.unit
     readings = readings_of(rule, quads)
     looks = [look for look in rule.looks if look <= len(readings)]
     worse, reason = None, ""

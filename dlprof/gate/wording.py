@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dlprof.records.gate import GateName, GateResult, GateState, ReasonCode, StageShift, ViewFigures
-from dlprof.units import format_bytes, format_duration, scale_bytes
+from dlprof.records.gate import (
+    GateName,
+    GateResult,
+    GateState,
+    GateUnit,
+    ReasonCode,
+    StageShift,
+    ViewFigures,
+)
+from dlprof.units import MISSING, NS, format_bytes, format_duration, scale_bytes
 
 
 class Metric(NamedTuple):
-    """A metric's name for people, its unit, ``s`` or ``bytes``, and whether it is by the sample."""
+    """A metric's name for people, its unit, and whether it is by the sample."""
 
     label: str
-    unit: str = "s"
+    unit: GateUnit = "s"
     by_sample: bool = False
 
 
@@ -65,18 +73,53 @@ def seconds_text(seconds: float) -> str:
     """
     if not 0 < abs(seconds) < _LONG_S:
         return format_duration(seconds)
-    factor, unit, decimals = _scale(seconds, "seconds")
+    factor, unit, decimals = _scale_seconds(abs(seconds))
     return f"{factor * seconds:.{decimals}f} {unit}"
 
 
-def _scale(largest: float, unit: str) -> tuple[float, str, int]:
-    """What figures up to some size are shown in: their factor, its name, and decimals."""
-    size = abs(largest)
-    if unit == "bytes":
-        each, name, decimals = scale_bytes(size)
-        return 1 / each, name, decimals
+def _scale_seconds(size: float) -> tuple[float, str, int]:
     factor, name = next(((f, n) for below, f, n in _SCALES if 0 < size < below), (1.0, "s"))
     return factor, name, max(0, 2 - math.floor(math.log10(max(1, factor * size * 1.0005))))
+
+
+def _scale_bytes(size: float) -> tuple[float, str, int]:
+    each, name, decimals = scale_bytes(size)
+    return 1 / each, name, decimals
+
+
+class Unit(NamedTuple):
+    """How figures of a unit are written."""
+
+    text: Callable[[float], str]  # one for people
+    # What figures up to some size are shown in: their factor, its name, and decimals.
+    scale: Callable[[float], tuple[float, str, int]]
+    headline: str  # what it means where only metrics of this unit fail
+    base: str  # its name in OpenMetrics
+    help: str  # what OpenMetrics says of figures in it
+    fine: str  # what tools get that show whole numbers best
+    factor: int  # how many of these it has
+
+
+UNITS: Mapping[GateUnit, Unit] = {
+    "s": Unit(
+        text=seconds_text,
+        scale=_scale_seconds,
+        headline="Data loading got slower",
+        base="seconds",
+        help="Time of the change, a sample where it is loading.",
+        fine="ns",
+        factor=NS,
+    ),
+    "bytes": Unit(
+        text=format_bytes,
+        scale=_scale_bytes,
+        headline="Data loading takes more memory",
+        base="bytes",
+        help="Memory of the change, peak.",
+        fine="bytes",
+        factor=1,
+    ),
+}
 
 
 def stage_line(stage: StageShift) -> str:
@@ -89,14 +132,12 @@ def stage_line(stage: StageShift) -> str:
     return f"{seconds_text(stage.base_s)} to {seconds_text(change_s)}"
 
 
-def figure_text(value: float | None, unit: str) -> str:
+def figure_text(value: float | None, unit: GateUnit) -> str:
     """A figure in its unit; ``-`` for a missing one."""
-    if value is None or unit == "bytes":
-        return format_bytes(value)
-    return seconds_text(value)
+    return MISSING if value is None else UNITS[unit].text(value)
 
 
-def amount(value: float, unit: str) -> str:
+def amount(value: float, unit: GateUnit) -> str:
     """A difference in its unit with its sign: ``+1.00 s``, ``-12.0 MiB``."""
     text = figure_text(abs(value), unit)
     if text in {"0 s", "0 B"}:
@@ -105,7 +146,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def figures_text(
-    shift: float, low: float, high: float, *, unit: str | None, base: float | None
+    shift: float, low: float, high: float, *, unit: GateUnit | None, base: float | None
 ) -> str:
     """A shift with its interval: ``+9.8% (+8.1 to +11.6%)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
 
@@ -118,7 +159,7 @@ def figures_text(
         return f"{percent(shift)}{ends}"
     text = amount(shift, unit)
     if known:  # all in the unit of the largest
-        factor, name, decimals = _scale(max(abs(shift), abs(low), abs(high)), unit)
+        factor, name, decimals = UNITS[unit].scale(max(abs(shift), abs(low), abs(high)))
         figures = (round(factor * each, decimals) for each in (shift, low, high))
         one, least, most = (f"{each:+,.{decimals}f}" if each else "0" for each in figures)
         text = f"{one} {name} ({least} to {most} {name})"

@@ -148,7 +148,7 @@ class Follower:
         from dlprof.tracing.tracer import Tracer
 
         self._name, self._config = name, config
-        self._warm_up = config.batches_in_flight + config.num_workers
+        self._warm_up = config.warm_up_batches
         batches = min(2000, max(batches, 4 * self._warm_up))
         self._tracer: Tracer = Tracer(
             capacity=batches,

@@ -10,37 +10,79 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from dlprof.machine.procfs import parse_parent, read_text
 from dlprof.machine.tree import began_at
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "WORLD_SIZE": (
-        *("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
+_NAMES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # torch's
+
+
+class _Launcher(NamedTuple):
+    """What starts the ranks of a job."""
+
+    sign: str  # what only its ranks have in their environment
+    numbers: tuple[str, ...]  # what it says for each of ``_NAMES``; empty for what it doesn't say
+    job: tuple[str, ...]  # what all of its job's ranks have in common
+    again: str  # what starts as many ranks, before ``dlprof`` (``launch_words``)
+
+
+_TORCHRUN = "torchrun {meeting} --nproc-per-node={here} -m"
+_MPIRUN = "mpirun -n {world} python -m"
+_LAUNCHERS = (
+    _Launcher("TORCHELASTIC_RUN_ID", _NAMES, ("TORCHELASTIC_RUN_ID", "MASTER_PORT"), _TORCHRUN),
+    _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN),  # deepspeed
+    _Launcher(  # Open MPI
+        "OMPI_COMM_WORLD_SIZE",
+        (
+            *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+            *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ),
+        ("PMIX_NAMESPACE",),
+        _MPIRUN,
+    ),
+    _Launcher(  # MVAPICH
+        "MV2_COMM_WORLD_SIZE",
+        (
+            *("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+            *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ),
+        (),
+        _MPIRUN,
+    ),
+    _Launcher(  # MPICH and Intel: srun may set PMI_SIZE, too
+        "MPI_LOCALNRANKS",
+        ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        (),
+        _MPIRUN,
+    ),
+    _Launcher(
+        "HOROVOD_SIZE",
+        ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        ("HOROVOD_GLOO_RENDEZVOUS_PORT",),
+        "horovodrun -np {world} python -m",
+    ),
+    _Launcher(
         "SLURM_STEP_NUM_TASKS",
+        (
+            *("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+            *("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+        ),
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        "srun --nodes={nodes} --ntasks={world} {cores} python -m",
     ),
-    "RANK": (
-        *("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"),
-        "SLURM_PROCID",
-    ),
-    "LOCAL_RANK": (
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-        *("HOROVOD_LOCAL_RANK", "SLURM_LOCALID"),
-    ),
-    "LOCAL_WORLD_SIZE": (
-        *("LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-        *("MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"),
-    ),
-}
-"""torch's names, and what others say instead: deepspeed (``LOCAL_SIZE``, beside torch's), mpirun of
-Open MPI, of MVAPICH, and of MPICH and Intel (``PMI_``, ``MPI_``), horovodrun, and srun. In a job of
-Slurm's, what mpirun starts has Slurm's numbers, too: those of the batch script, or of what srun
-started for mpirun on each node."""
+)
+"""All that are known, and whom to believe first: in a job of Slurm's, what mpirun starts has
+Slurm's numbers, too, those of the batch script, or of what srun started for mpirun on each node."""
+
+PROGRAMS = tuple(dict.fromkeys(each.again.partition(" ")[0] for each in _LAUNCHERS))
+"""What launchers are called, as the commands that start ranks again begin."""
 
 
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
     """Numbers by torch's names, whichever launcher says them; ``None`` for what none does."""
-    return {name: _number(environ, (name, *others)) for name, others in _NAMES.items()}
+    columns = zip(*(each.numbers for each in _LAUNCHERS), strict=True)
+    return {name: _number(environ, said) for name, said in zip(_NAMES, columns, strict=True)}
 
 
 def read_environ(pid: int, root: Path = Path("/")) -> dict[str, str]:
@@ -79,8 +121,8 @@ def _parent(pid: int, root: Path) -> int:
 
 
 def is_parent(environ: Mapping[str, str]) -> bool:
-    """Whether a rank's launcher is its parent, as torchrun and deepspeed (``CROSS_SIZE``) are."""
-    return "TORCHELASTIC_RUN_ID" in environ or "CROSS_SIZE" in environ
+    """Whether a rank's launcher is its parent, as torchrun and deepspeed are."""
+    return any(each.sign in environ for each in _LAUNCHERS if each.again == _TORCHRUN)
 
 
 def job_name(environ: Mapping[str, str], parent: int) -> str:
@@ -88,9 +130,7 @@ def job_name(environ: Mapping[str, str], parent: int) -> str:
 
     Those that no launcher started have the process that started them, as ``mp.spawn`` does.
     """
-    names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
-    by_others = ("PMIX_NAMESPACE", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-    said = [environ.get(name, "") for name in (*names, *by_others)]
+    said = [environ.get(name, "") for each in _LAUNCHERS for name in each.job]
     return ":".join(said) if any(said) else f"started by {parent}"
 
 
@@ -126,21 +166,18 @@ def launch_words(environ: Mapping[str, str]) -> tuple[str, ...]:
     nodes = -(-world // here)
     if world <= 1:
         return ()
-    by_torch = is_parent(environ)  # or by deepspeed, whose ranks torchrun starts as well
-    # srun may set PMI_SIZE, too.
-    by_mpi = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"} & environ.keys()
-    if not by_torch and by_mpi:
-        return ("mpirun", "-n", str(world), "python", "-m")
-    if not by_torch and "HOROVOD_SIZE" in environ:
-        return ("horovodrun", "-np", str(world), "python", "-m")
-    if not by_torch and "SLURM_STEP_NUM_TASKS" in environ:
-        cores = environ.get("SLURM_CPUS_PER_TASK", "")
-        each = (f"--cpus-per-task={cores}",) if cores else ()
-        return ("srun", f"--nodes={nodes}", f"--ntasks={world}", *each, "python", "-m")
+    per_task = environ.get("SLURM_CPUS_PER_TASK", "")
     host = environ.get("MASTER_ADDR", "HOST")
-    meeting = (f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:29400")
-    where = meeting if nodes > 1 else ("--standalone",)
-    return ("torchrun", *where, f"--nproc-per-node={here}", "-m")
+    meeting = f"--nnodes={nodes} --rdzv-backend=c10d --rdzv-endpoint={host}:29400"
+    again = next((each.again for each in _LAUNCHERS if each.sign in environ), _TORCHRUN)
+    words = again.format(
+        world=world,
+        nodes=nodes,
+        here=here,
+        cores=f"--cpus-per-task={per_task}" if per_task else "",
+        meeting=meeting if nodes > 1 else "--standalone",
+    )
+    return tuple(words.split())
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -506,7 +506,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
         if trial.outcome != "completed" or whole is None:
             continue
         workers = trial.config.num_workers
-        full = trial.config.queued_batches * (trial.batch_bytes or 0.0)
+        full = trial.config.queued_bytes(trial.batch_bytes) or 0.0
         queued = min(full, trial.usage.shm_peak_bytes or full)
         points.append((float(workers), whole - (queued if workers else 0.0)))
     if len({workers for workers, _ in points}) > 1:

@@ -178,7 +178,7 @@ def needs(calibration: Calibration, config: Config) -> Needs:
             turnover_s=turnovers.get("main"),
         )
     batch, worker = calibration.batch_bytes, calibration.worker_bytes
-    queued = None if batch is None else config.queued_batches * batch
+    queued = config.queued_bytes(batch)
     if pss is not None:
         pss = None if worker is None or queued is None else pss + workers * worker + queued
     if config.sharing_strategy == "file_system":

@@ -9,9 +9,9 @@ from typing import Any
 
 from dlprof.records.record import record
 
-START_METHODS = ("fork", "spawn", "forkserver")  # how multiprocessing starts workers
+BY_COPY = ("spawn", "forkserver")  # by which each worker gets a copy of the dataset, pickled
 
-BY_COPY = START_METHODS[1:]  # those by which each worker gets a copy of the dataset, pickled
+START_METHODS = ("fork", *BY_COPY)  # how multiprocessing starts workers
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,15 @@ class Config:
         Those in flight, and the one that the main process holds.
         """
         return self.batches_in_flight + 1 if self.num_workers else 0
+
+    def queued_bytes(self, batch_bytes: float | None) -> float | None:
+        """What full queues hold of batches of a size; ``None`` where that isn't known."""
+        return None if batch_bytes is None else self.queued_batches * batch_bytes
+
+    @property
+    def warm_up_batches(self) -> int:
+        """Yields to discard after an epoch begins: ``W*P`` primed at once, and one round more."""
+        return self.batches_in_flight + self.num_workers
 
     def open_files(self, tensors: float, *, batches: int | None = None) -> int:
         """Descriptors that the loader takes in the main process.

@@ -18,6 +18,7 @@ GateState = Literal["pass", "fail", "inconclusive", "no_baseline"]
 GateName = Literal[
     "service", "receive", "wall", "startup", "epoch_turnover", "memory", "shared_memory"
 ]
+GateUnit = Literal["s", "bytes"]
 ReasonCode = Literal[
     "not_slower", "slower", "undecided", "too_few_quads", "unusable_blocks", "zero_time",
     "too_few_batches", "different_data", "not_measured", "contended", "settings_differ",
@@ -147,7 +148,7 @@ class GateResult:
     reason: ReasonCode  # why, in one word
     explanation: str  # why, in a sentence for people
     scale: Scale = "ratio"  # how the shifts in ``views`` are meant
-    unit: str = "s"  # of the metric: ``s`` (a sample or a start) or ``bytes``
+    unit: GateUnit = "s"  # of the metric: ``s`` (a sample or a start) or ``bytes``
     views: tuple[ViewFigures, ...] = ()  # the figures; the one that decides comes first
     blocking: bool = True  # whether an ``inconclusive`` here keeps the whole check from passing
     pending: bool = False  # whether more ABBA blocks may still decide it
@@ -293,7 +294,7 @@ class Reach:
     label: str  # the metric for people
     # A fraction, or an amount in ``unit``; ``None`` where it can't fail a check here.
     worse: float | None
-    unit: str = ""  # ``""`` for a fraction, ``s`` or ``bytes``
+    unit: Literal["", GateUnit] = ""  # ``""`` for a fraction, ``s`` or ``bytes``
     reason: str = ""  # why it can't fail one here; empty where it can
 
 

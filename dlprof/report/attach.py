@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.attach import Attached
+from dlprof.attach.diagnosis import Waiting
 from dlprof.machine.waits import WAITS
+from dlprof.records import Finding
 from dlprof.records.codec import to_json
+from dlprof.records.record import record
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
 from dlprof.report.labels import cores_text, percent_text, used_text
@@ -29,10 +33,32 @@ _STATES = {
 }
 """What threads do, as people read it."""
 
-_FIGURES = (
-    *("config", "wait_fraction", "batches_per_s", "worker_busy_fraction", "finished_batches"),
-    *("confidence", "confidence_reason"),
-)
+
+@record(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What documents say of a worker."""
+
+    pid: int  # its process
+    batches: int  # that it has put into its queue
+    waits: Mapping[str, float]  # share of the samples in each state; what was never seen, out
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class TrainingFigures(Waiting):
+    """What documents say of a training."""
+
+    pid: int  # of its main process
+    user: str | None  # whose it is
+    ranks: int  # of its job that share this machine, itself included
+    script: str  # what it runs, without the interpreter and options
+    findings: tuple[Finding, ...]  # causes, the one to bet on first
+    notes: tuple[str, ...]  # what a reader should know of how these were found
+    watched_s: float  # how long it was watched
+    looks: int  # how often it was sampled, of the last ones
+    overhead_cpu_cores: float  # cores that watching it took
+    main_waits: Mapping[str, float]  # of its main process, as of a worker
+    workers: tuple[WorkerFigures, ...]  # those of the loader that gave most batches, alive now
+    unavailable: Mapping[str, str]  # why something is missing, by field
 
 
 def figures_of(found: Attached) -> dict[str, Any]:
@@ -49,25 +75,25 @@ def figures_of(found: Attached) -> dict[str, Any]:
         missing["finished_batches"] = "the queue's messages can't be counted from outside"
     if not seen.training.user:
         missing["user"] = "the system doesn't show whose it is"
-    return {
-        "pid": seen.training.pid,
-        "user": seen.training.user or None,
-        "ranks": seen.training.ranks,
-        "script": seen.training.script,
-        **{name: to_json(getattr(found, name)) for name in _FIGURES},
-        "findings": [to_json(each) for each in found.diagnosis.findings],
-        "notes": list(found.diagnosis.notes),
-        "watched_s": seen.window_s,
-        "looks": len(seen.looks),
-        "overhead_cpu_cores": seen.own_cpu_s / seen.window_s,
-        "main_waits": _shares(seen.main.waits),
-        "workers": [
-            {"pid": each.pid, "batches": each.messages, "waits": _shares(each.waits)}
+    figures = TrainingFigures(
+        **{each.name: getattr(found, each.name) for each in dataclasses.fields(Waiting)},
+        pid=seen.training.pid,
+        user=seen.training.user or None,
+        ranks=seen.training.ranks,
+        script=seen.training.script,
+        findings=found.diagnosis.findings,
+        notes=found.diagnosis.notes,
+        watched_s=seen.window_s,
+        looks=len(seen.looks),
+        overhead_cpu_cores=seen.own_cpu_s / seen.window_s,
+        main_waits=_shares(seen.main.waits),
+        workers=tuple(
+            WorkerFigures(pid=each.pid, batches=each.messages, waits=_shares(each.waits))
             for each in seen.workers
-        ],
-        "usage": to_json(found.usage),
-        "unavailable": missing,
-    }
+        ),
+        unavailable=missing,
+    )
+    return dict(to_json(figures))
 
 
 def _shares(waits: Mapping[Any, int]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from dlprof.gate.baseline import comparable
 from dlprof.gate.views import readings_of
 from dlprof.gate.wording import (
     METRICS,
+    UNITS,
     VIEW_NAMES,
     amount,
     figure_text,
@@ -47,10 +48,10 @@ from dlprof.report.labels import MOST_BARS
 from dlprof.report.markdown import to_markdown
 from dlprof.report.page import to_html
 from dlprof.report.text import clean, clean_lines, shortened
-from dlprof.units import MISSING, NS, counted, duration_option, format_duration
+from dlprof.units import MISSING, counted, duration_option, format_duration
 
 _HEADLINES: Mapping[GateState, str] = {
-    "fail": "Data loading got slower",
+    "fail": UNITS["s"].headline,
     "inconclusive": "It is undecided whether data loading got slower",
     "no_baseline": "The baseline has too few comparable runs",
     "pass": "Data loading did not get slower beyond its limits",
@@ -84,9 +85,9 @@ def target_name(check: CheckReport) -> str:
 
 def headline(check: CheckReport) -> str:
     """The whole check's verdict as a headline."""
-    failed = [gate for gate in check.target.verdict.gates if gate.state == "fail"]
-    if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
-        return "Data loading takes more memory"
+    failed = {gate.unit for gate in check.target.verdict.gates if gate.state == "fail"}
+    if check.state == "fail" and len(failed) == 1:
+        return UNITS[failed.pop()].headline
     if check.state == "inconclusive" and _slower_undecided(check):
         return "Data loading got slower; whether by more than its limit is undecided"
     return _HEADLINES[check.state]
@@ -521,7 +522,7 @@ def render_bencher(check: CheckReport) -> str:
     """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
     measures: dict[str, dict[str, float]] = {}
     for gate, shown, figure in _figures(check):
-        scale = 1.0 if gate.unit == "bytes" else NS
+        scale = UNITS[gate.unit].factor
         ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
         slug, view = gate.name.replace("_", "-"), shown.view.replace("_", "-")
         if slug == "service":  # Bencher's own slug for the first, of nanoseconds
@@ -537,9 +538,8 @@ def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
     found, name = [], target_name(check)
     for gate, view, figure in _figures(check):
-        unit, scale = gate.unit, 1.0
-        if unit == "s":
-            unit, scale = "ns/sample" if METRICS[gate.name].by_sample else "ns", float(NS)
+        unit, scale = UNITS[gate.unit].fine, UNITS[gate.unit].factor
+        unit += "/sample" if METRICS[gate.name].by_sample else ""
         entry = {
             "name": f"{name}: {short(gate.label)}{view_text(view)}",
             "unit": unit,
@@ -555,8 +555,7 @@ def render_benchmark_action(check: CheckReport) -> str:
 
 
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
-    ("dlprof_check_seconds", "seconds", "Time of the change, a sample where it is loading."),
-    ("dlprof_check_bytes", "bytes", "Memory of the change, peak."),
+    *((f"dlprof_check_{each.base}", each.base, each.help) for each in UNITS.values()),
     ("dlprof_check_shift_ratio", "ratio", "How much worse than the base, as a fraction."),
     ("dlprof_check_failed", "", "1 where the metric failed the check."),
 )
@@ -575,8 +574,7 @@ def render_openmetrics(check: CheckReport) -> str:
 
     for gate, view, figure in _figures(check):
         labels = {"metric": gate.name, "view": view.view}
-        unit = "bytes" if gate.unit == "bytes" else "seconds"
-        add(f"dlprof_check_{unit}", figure.value, **labels)
+        add(f"dlprof_check_{UNITS[gate.unit].base}", figure.value, **labels)
         if gate.scale == "ratio":
             add("dlprof_check_shift_ratio", view.shift, **labels)
     for gate in check.target.verdict.gates:

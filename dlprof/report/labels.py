@@ -12,6 +12,7 @@ from dlprof.advise.wording import end_text, loss_text
 from dlprof.records import USELESS, Confidence, Config, Estimate, GpuUsage, Run, Trial, Usage
 from dlprof.report.document import Bar, Block, Chart, Column, Row, Styled, Tone, chart, hint
 from dlprof.report.text import clean
+from dlprof.stats.belief import PROBABILITY
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _Item = TypeVar("_Item")
@@ -98,8 +99,8 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
     """What a change brings, or costs; a bound where that is too noisy, or that there is no gain.
 
     ``gain`` is the speed of one over that of the other, which is called ``over``; ``loss`` by which
-    share it is slower at most (95%), if a certificate has it: one bound says more than the lower of
-    an interval's two.
+    share it is slower at most, if a certificate has it: one bound says more than the lower of an
+    interval's two.
     """
     behind, than = (f" {word} {over}" if over else "" for word in ("over", "than"))
     if gain.low is None or gain.high is None:
@@ -113,7 +114,8 @@ def gain_text(gain: Estimate, over: str = "", *, loss: float | None = None) -> s
     if gain.is_wide and gain.low > 1:
         return f"at least {end_text(gain.low)}x{behind} (95%)"
     if gain.is_wide and loss is not None and 1 - loss > gain.low:
-        return f"{loss_text(loss)}{than} (95%); how much faster, if at all, is too noisy to say"
+        sure = f"{loss_text(loss)}{than} ({PROBABILITY:.0%})"
+        return f"{sure}; how much faster, if at all, is too noisy to say"
     if gain.is_wide:  # it may be several times as fast: no word of no gain
         return f"not known{behind}: too noisy to say ({interval})"
     none = gain.low <= 1

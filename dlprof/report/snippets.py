@@ -125,6 +125,9 @@ class DataModule(LightningDataModule):
 
 _SCRIPT = "train.py"
 
+_GPU_RESOURCES = {"cuda": "nvidia.com/gpu"}
+"""What Kubernetes calls GPUs, by torch's name of those that jobs have to ask for."""
+
 
 def render_torchrun(run: Run, recommendation: Recommendation) -> str:
     """The command that starts a rank for each device of one machine or of several."""
@@ -133,7 +136,7 @@ def render_torchrun(run: Run, recommendation: Recommendation) -> str:
 
 def render_sbatch(run: Run, recommendation: Recommendation) -> str:
     """A batch script for Slurm: one torchrun on each node, with the cores of its ranks."""
-    limits, gpus = recommendation.constraints, run.header.accelerator == "cuda"
+    limits, gpus = recommendation.constraints, run.header.accelerator in _GPU_RESOURCES
     lines = [
         "#!/bin/bash",
         f"#SBATCH --nodes={limits.nodes}",
@@ -163,8 +166,8 @@ def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
         memory = f"memory: {needed}Mi  # of loading alone: add what the training takes"
     head = "\n".join(_job_lines(run, recommendation))
     head += "\n# This is one of its nodes." if limits.nodes > 1 else ""
-    gpus = f"        limits:\n          nvidia.com/gpu: {limits.ranks}\n"
-    gpus = gpus if run.header.accelerator == "cuda" else ""
+    resource = _GPU_RESOURCES.get(run.header.accelerator or "")
+    gpus = f"        limits:\n          {resource}: {limits.ranks}\n" if resource else ""
     return f"""{head}
 apiVersion: v1
 kind: Pod

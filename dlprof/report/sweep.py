@@ -64,7 +64,7 @@ from dlprof.report.ranks import (
     ranks_sections,
 )
 from dlprof.report.snippets import difference
-from dlprof.stats.belief import NEAR
+from dlprof.stats.belief import NEAR, PROBABILITY
 from dlprof.units import (
     MISSING,
     counted,
@@ -622,7 +622,8 @@ def _kept_of(least: LeastLoss) -> str:
     cases = ((math.floor(100 * kept), _case_text(name)) for name, kept in least.at_least.items())
     (kept, where), *rest = cases
     more = (f"{percent}% {other}" for percent, other in rest)
-    return ", ".join((f"by the model at least {kept}% of the best {where} (95%)", *more))
+    sure = f"{PROBABILITY:.0%}"
+    return ", ".join((f"by the model at least {kept}% of the best {where} ({sure})", *more))
 
 
 def _case_text(name: str) -> str:

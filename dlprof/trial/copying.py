@@ -29,6 +29,7 @@ from dlprof.device.runtime import (
     held_bytes,
     identity,
     open_runtime,
+    pinned_memory,
 )
 from dlprof.errors import TargetError
 from dlprof.internals import PIN_THREAD
@@ -159,7 +160,7 @@ class DeviceCopier:
                 self._runtime.synchronize()
                 self._last = self._count
                 if self._pins:
-                    memory = host_memory(self._runtime.device.type)
+                    memory = pinned_memory(self._runtime)
                     self._pin = pin_costs(self._threads, pin_threads(), self.batches, memory)
             inner(name, fill_s)
             if name == "start":
@@ -292,8 +293,8 @@ def pin_costs(
 ) -> PinCosts:
     """What pinning cost in a window, from its threads before and after it.
 
-    One that began within it counts from its start. ``memory`` is
-    ``torch.cuda.host_memory_stats()``, and empty where there is none.
+    One that began within it counts from its start. ``memory`` is torch's ``host_memory_stats()``,
+    and empty where there is none.
     """
     why, cpu_s, wait_s = "", None, None
     if before is None or after is None:
@@ -323,18 +324,6 @@ def pin_costs(
 
 def _whole(value: object) -> int | None:
     return int(value) if isinstance(value, int | float) else None
-
-
-def host_memory(kind: str) -> Mapping[str, Any]:
-    """Torch's figures of page-locked memory; empty on devices other than CUDA."""
-    import torch  # only in a trial's process
-
-    if kind != "cuda":
-        return {}
-    try:
-        return dict(torch.cuda.host_memory_stats())
-    except (RuntimeError, AttributeError):
-        return {}
 
 
 def open_device(name: str) -> Runtime | None:

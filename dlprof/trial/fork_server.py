@@ -265,7 +265,7 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     share, one of them would leave to the next as it was when it ended: the barrier of
     mosaicml-streaming half passed, a cache of a ``Manager`` full.
     """
-    import torch  # imported already, with the target
+    from dlprof.device.runtime import is_in_use  # torch is imported already, with the target
 
     others = [
         thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
@@ -274,8 +274,8 @@ def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
         return f"building the target started the thread {others[0]!r}"
     if shared := next(_shared(), ""):
         return f"building the target {shared}, which trials would share"
-    if torch.cuda.is_initialized():
-        return "building the target used CUDA"
+    if is_in_use():
+        return "building the target used the GPU"
     for name in list_names(descriptors):  # none where ``/proc`` is missing
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
             if str((descriptors / name).readlink()).startswith(_DRIVERS):

@@ -86,11 +86,6 @@ class Throughput:
         return None if self.window_samples is None else self.window_samples / self.window_batches
 
 
-def warm_up_batches(config: Config) -> int:
-    """Yields to discard after an epoch begins: ``W*P`` primed at once, and one round more."""
-    return config.batches_in_flight + config.num_workers
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """Some batches in a row: a round of W of them, a block of rounds, or a whole epoch.
@@ -352,7 +347,7 @@ class Loop:
         Raises:
             EmptyLoaderError: The epoch has no batch.
         """
-        log = Epoch(began_s=self.clock(), warm_up=warm_up_batches(self.config))
+        log = Epoch(began_s=self.clock(), warm_up=self.config.warm_up_batches)
         self.logs.append(log)  # first, as what raises here has come after none of its batches
         self._iterator, self._from_each = iter(self.loader), 0
         try:
@@ -581,7 +576,7 @@ class Measurement:
     def _warm_up(self) -> int:
         config = self.loop.config
         after = self.inspected + config.batches_in_flight if self.inspected else 0
-        return max(warm_up_batches(config), after)
+        return max(config.warm_up_batches, after)
 
     def _begin(self) -> None:
         """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.

@@ -270,10 +270,10 @@ def _keeps(built: BuiltTarget, limit_s: float = 1.0) -> bool:
 
     False where that isn't known, as where threads or a device don't survive a fork.
     """
-    import torch  # imported already, with the target
+    from dlprof.device.runtime import is_in_use  # torch is imported already, with the target
 
     alone = hasattr(os, "fork") and threading.active_count() == 1
-    if built.parts is None or not alone or torch.cuda.is_initialized():
+    if built.parts is None or not alone or is_in_use():
         return False
     dataset = built.parts.dataset
 

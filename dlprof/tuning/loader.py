@@ -25,6 +25,7 @@ import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
 
 from dlprof import internals
+from dlprof.device.runtime import is_in_use
 from dlprof.errors import DlprofError, UsageError
 from dlprof.files import is_there
 from dlprof.machine import inspect_machine
@@ -702,7 +703,7 @@ class _Tuner:
         tried = any(each.after.pins is not None for each in control.changes)
         if tried or control.by_wait or self.tuning.off or not self._asked:
             return False
-        settled = control.settled_s is not None and self._pin_alike and _has_device()
+        settled = control.settled_s is not None and self._pin_alike and is_in_use()
         return settled or (later and self._own_pins)
 
     def _offer_pins(self, iterator: Any) -> None:
@@ -1375,12 +1376,7 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
 
 def _orders_steps() -> bool:
     """Whether this process uses an accelerator, or may; nothing is begun by asking."""
-    return _has_device() or torch.backends.mps.is_available()
-
-
-def _has_device() -> bool:
-    """Whether this process uses an accelerator to which pinned batches are copied faster."""
-    return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
+    return is_in_use() or torch.backends.mps.is_available()
 
 
 def _pins_alike(batch: Any) -> bool:

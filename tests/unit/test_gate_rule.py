@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from gate_samples import (
@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from dlprof.gate.plan import ALL_GATES, LOOKS, SIDES, loader_difference, make_plan, order_of
 from dlprof.gate.verdict import checked_target, judge, make_check, next_look, sights
 from dlprof.gate.views import block_value
-from dlprof.gate.wording import figures_text, seconds_text
+from dlprof.gate.wording import METRICS, UNITS, figures_text, seconds_text
 from dlprof.records import Config
-from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
+from dlprof.records.gate import Block, Compared, GateName, GateUnit, Quad, ReasonCode
 from dlprof.report.check import check_document, read_check
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
@@ -610,17 +610,21 @@ def test_times_have_three_digits(seconds: float, text: str) -> None:
     ("shift", "low", "high", "unit", "text"),
     [
         (1019 * 1024, -1.1 * 2**20, 2.5 * 2**20, "bytes", "+1.0 MiB (-1.1 to +2.5 MiB)"),
-        (990e-6, -1.2e-3, 2.1e-3, "seconds", "+0.99 ms (-1.20 to +2.10 ms)"),
-        (4e-6, 1e-6, 12e-6, "seconds", "+4.0 µs (+1.0 to +12.0 µs)"),
-        (0.0, 0.0, 0.0, "seconds", "0 s (0 to 0 s)"),
-        (0.0, -1e-9, 3e-3, "seconds", "0 ms (0 to +3.00 ms)"),
-        (200.0, 1.0, 3000.0, "seconds", "+200 s (+1 to +3,000 s)"),
+        (990e-6, -1.2e-3, 2.1e-3, "s", "+0.99 ms (-1.20 to +2.10 ms)"),
+        (4e-6, 1e-6, 12e-6, "s", "+4.0 µs (+1.0 to +12.0 µs)"),
+        (0.0, 0.0, 0.0, "s", "0 s (0 to 0 s)"),
+        (0.0, -1e-9, 3e-3, "s", "0 ms (0 to +3.00 ms)"),
+        (200.0, 1.0, 3000.0, "s", "+200 s (+1 to +3,000 s)"),
     ],
 )
 def test_a_difference_and_its_interval_are_in_one_unit(
-    shift: float, low: float, high: float, unit: str, text: str
+    shift: float, low: float, high: float, unit: GateUnit, text: str
 ) -> None:
     assert figures_text(shift, low, high, unit=unit, base=None) == text
+
+
+def test_every_metric_has_its_words_and_every_unit_its_ways_to_be_written() -> None:
+    assert (set(METRICS), set(UNITS)) == (set(get_args(GateName)), set(get_args(GateUnit)))
 
 
 def test_an_amount_is_beside_the_limit_that_it_is_held_against() -> None:

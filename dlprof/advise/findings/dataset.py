@@ -20,7 +20,7 @@ from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import STRIDED, made_by_worker, starved_workers
 from dlprof.advise.wording import as_fast
 from dlprof.model.predict import first_batch_s
-from dlprof.records import AttributeWeight, DatasetWeight
+from dlprof.records import BY_COPY, AttributeWeight, DatasetWeight
 from dlprof.stats.belief import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
@@ -54,7 +54,7 @@ def heavy(view: Evidence) -> Claim | None:
     if weight is None or first is None or not workers:
         return None
     sent_s, method = weight.sent_s * workers, view.start_method
-    copied, now = workers * weight.object_bytes, method != "fork"
+    copied, now = workers * weight.object_bytes, method in BY_COPY
     room = view.machine.memory_available_bytes or view.machine.memory_bytes
     # Or where workers come to copy a twentieth of the available memory.
     fills = room is not None and copied >= 0.05 * room

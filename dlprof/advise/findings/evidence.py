@@ -621,14 +621,9 @@ class Evidence:
         known = None if calibration is None else calibration.batch_bytes
         return known or self.target.batch_bytes
 
-    def shared_bytes(self, config: Config) -> float | None:
-        """What full queues of a configuration hold in /dev/shm; ``None`` where nobody knows."""
-        size = self.batch_bytes
-        return None if size is None else config.queued_batches * size
-
     def fits_shared_memory(self, config: Config) -> bool:
-        """Whether that finds room, as far as it is known."""
-        room, held = self.machine.shm_available_bytes, self.shared_bytes(config)
+        """Whether full queues of a configuration find room in /dev/shm, as far as it is known."""
+        room, held = self.machine.shm_available_bytes, config.queued_bytes(self.batch_bytes)
         return room is None or held is None or held <= 0.8 * room
 
     @property

@@ -521,7 +521,7 @@ def limit(view: Evidence) -> Claim | None:
 def shared(view: Evidence) -> Claim | None:
     """Shared memory is too small for full queues."""
     failure, room = _failure(view, "shared_memory"), view.machine.shm_available_bytes
-    need = view.shared_bytes(view.config) or None
+    need = view.config.queued_bytes(view.batch_bytes) or None
     if failure is None and (room is None or need is None or need <= room):
         return None
     smaller = view.having(num_workers=view.workers // 2, prefetch_factor=1)

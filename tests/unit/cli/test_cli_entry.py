@@ -20,6 +20,7 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
+from dlprof.machine.launchers import PROGRAMS
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "single-box.dlprof.jsonl"
 
@@ -83,7 +84,10 @@ def test_a_fault_reads_as_a_sentence_and_what_to_do(
     "command",
     [
         "dlprof sweep my_data.py:make_loader --resume -o loader.dlprof.jsonl",
-        "torchrun --rdzv-endpoint=node0:29400 -m dlprof sweep images --resume -o a.dlprof.jsonl",
+        *(
+            f"{launcher} --rdzv-endpoint=node0:29400 -m dlprof sweep images --resume -o a.jsonl"
+            for launcher in PROGRAMS
+        ),
     ],
 )
 def test_on_a_terminal_no_word_is_cut_and_a_command_has_its_line(

@@ -54,6 +54,8 @@ def test_open_files_are_the_same_sum_whoever_asks() -> None:
 def test_queued_batches_are_those_in_flight_and_the_one_in_hand() -> None:
     assert Config(num_workers=3, prefetch_factor=4).queued_batches == 13
     assert Config().queued_batches == 0
+    assert Config(num_workers=3, prefetch_factor=4).queued_bytes(10.0) == 130
+    assert (Config().queued_bytes(10.0), Config(num_workers=3).queued_bytes(None)) == (0, None)
 
 
 def test_each_further_worker_takes_its_time_to_start() -> None:

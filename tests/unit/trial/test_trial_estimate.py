@@ -17,7 +17,6 @@ from dlprof.trial.measure import (
     is_rising,
     steady_rounds,
     throughput,
-    warm_up_batches,
 )
 from dlprof.trial.state import disturbances
 
@@ -28,8 +27,8 @@ def bursts(workers: int, rounds: int, round_s: float = 1.0) -> list[float]:
 
 
 def test_warm_up_is_what_was_primed_and_a_round() -> None:
-    assert warm_up_batches(Config(num_workers=4, prefetch_factor=2)) == 12
-    assert warm_up_batches(Config()) == 0
+    assert Config(num_workers=4, prefetch_factor=2).warm_up_batches == 12
+    assert Config().warm_up_batches == 0
 
 
 def test_the_end_of_an_epoch_is_left_out() -> None:
@@ -55,7 +54,7 @@ def test_perfect_bursts_have_an_exact_rate(
     epoch = Epoch(
         began_s=0.0,
         yields_s=bursts(workers, rounds, round_s),
-        warm_up=warm_up_batches(config),
+        warm_up=config.warm_up_batches,
     )
     found = throughput([epoch], config, enough_s=0.0)
 
