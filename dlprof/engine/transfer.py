@@ -105,7 +105,7 @@ def run_transfer(options: TransferSettings, listener: ProgressListener) -> Trans
     heard = collections.defaultdict[str, list[Message]](list)
     with work_directory() as directory, open_log(directory / "transfer.log") as file:
         process = ModuleProcess(
-            [sys.executable, "-m", "dlprof.transfer.child"],
+            [sys.executable, "-m", "dlprof.transfer.copying"],
             what="the process that copies",
             inbox=Inbox(lambda: listener.pulse(None)),
             source="transfer",

@@ -19,11 +19,11 @@ from dlprof.device.runtime import (
 from dlprof.errors import TargetError
 from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.targets.grammar import parse_target
-from dlprof.transfer.child import answer
 from dlprof.transfer.copying import (
     Buffers,
     Copier,
     all_at_once,
+    answer,
     copies_per_round,
     look_at_link,
     measure_batch,
