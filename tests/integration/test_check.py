@@ -433,12 +433,18 @@ def test_data_of_less_than_a_batch_is_the_targets_fault_on_both_sides(repository
 
 
 def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_path: Path) -> None:
-    (tmp_path / "data.py").write_text(data(inside="time.sleep(3600)"))
+    begun = tmp_path / "begun"
+    building = f"open({str(begun)!r}, 'w').close(); time.sleep(3600)"
+    (tmp_path / "data.py").write_text(data(inside=building))
     place, library = SidePlace(directory=tmp_path), Path(trial.__file__).parents[2]
     request = BuildRequest(target=parse_target("data.py:make"))
     side = SideProcess("change", request, place, library=library, logs=tmp_path, limit="--budget")
-    with contextlib.closing(side), pytest.raises(TargetError, match="did not end within") as caught:
-        side.build(0.1)
+    with contextlib.closing(side):
+        side.begin()
+        while not begun.exists():  # one that has no stack yet shows none
+            time.sleep(0.01)
+        with pytest.raises(TargetError, match="did not end within") as caught:
+            side.build(0.1)
     assert caught.value.hint.startswith("Raise --budget if it takes that long; the stack")
 
 
