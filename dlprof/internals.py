@@ -59,6 +59,12 @@ OF_ITERABLES = "_InfiniteConstantSampler"
 ITERATOR_MAKER = "_get_iterator"
 """The method by which a loader makes an iterator."""
 
+LOADER_STATE = ("_DataLoader__multiprocessing_context", "_iterator")
+"""Attributes of a loader beside those with public names, as of torch 2.6 and later."""
+
+PIPES_SHARED_BY = "_sharding_worker_init_fn"
+"""The function of a worker that shares a data pipe out."""
+
 STEPS = {"index": "_next_index", "data": "_next_data"}
 """Methods of an iterator: draw the next indices; wait for the next batch."""
 

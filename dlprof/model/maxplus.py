@@ -157,7 +157,7 @@ def steady_rate(cell: Cell) -> Steady:
         if rate < FAR_BELOW * limit:
             return Steady(rate, "barrier", math.log(limit / rate))
         return Steady(rate)
-    limit = min(rate for name, rate in found.items() if name in {"cores", "pin", "storage"})
+    limit = min(rate for name, rate in found.items() if name not in {"step", "main", "workers"})
     slow = _Slow()
     so_many = 600 if ranks == 1 else 240  # batches that show how much computing slows down
     few = _recursion(cell, slow, so_many, ranks)

@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dlprof.errors import TargetError
-from dlprof.internals import iterator_class, kept_iterator
+from dlprof.internals import LOADER_STATE, iterator_class, kept_iterator
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import NOT_A_SCRIPT, target_fault
@@ -47,7 +47,7 @@ KEYWORDS: Mapping[str, str] = {
 
 _SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order", "timeout",
-    "_DataLoader__multiprocessing_context", "_iterator",
+    *LOADER_STATE,
 )  # fmt: skip
 _BATCHING = ("batch_size", "drop_last", "sampler", "batch_sampler")
 """Attributes of a DataLoader: what a copy of one is given."""

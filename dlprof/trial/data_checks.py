@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from dlprof.internals import worker_info_class
+from dlprof.internals import PIPES_SHARED_BY, worker_info_class
 from dlprof.records import (
     DUPLICATED_SIGN,
     SHARED_SIGN,
@@ -171,7 +171,7 @@ def _watched(plain: type, mark: Callable[[], object]) -> type:
 
 def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
     """Whether torch asks in order to share a data pipe out, and no part of that can be."""
-    if asking.f_code.co_name != "_sharding_worker_init_fn":
+    if asking.f_code.co_name != PIPES_SHARED_BY:
         return False
     from torch.utils.data.graph import traverse_dps
     from torch.utils.data.graph_settings import get_all_graph_pipes

@@ -34,6 +34,7 @@ PRIVATE = {
     "_rcvd_idx", "_shutdown_workers", "_next_index", "_next_data", "_InfiniteConstantSampler",
     "create_fetcher", "pt_data_pin", "pt_data_worker", "_worker_result_queue", "_index_queues",
     "_send_idx", "_task_info", "_try_put_index", "_sampler_iter", "_workers_status",
+    "_DataLoader__multiprocessing_context", "_sharding_worker_init_fn",
 }  # fmt: skip
 
 
