@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Config
 from dlprof.records.stages import AGE_STAGES, UNSEEN, Explanation
 from dlprof.tracing.clocks import MISSING
@@ -138,6 +141,24 @@ def test_what_a_child_process_computes_is_no_waiting(
     assert costs.put_cpu_s == pytest.approx([1e-3 * (0.5 + beside_ms)])  # the feeder has a half
     known = found.children_cpu_s
     assert known == (None if blocked_ms is None else pytest.approx(1e-3 * blocked_ms))
+
+
+@pytest.mark.parametrize(("children_ms", "least", "most"), [(18, 1.0, 1.2), (0, 4.0, 5.0)])
+def test_more_workers_than_cores_bring_nothing_where_children_compute(
+    children_ms: int, least: float, most: float
+) -> None:
+    rows = []
+    for number in range(12):
+        start = 40 * MS * number
+        slow = made(start=start, ordinal=number + 1, children_cpu=children_ms * MS)
+        slow = slow._replace(
+            fetched=start + 22 * MS, collated=start + 23 * MS, fetch_run_queue=0, others_cpu=0
+        )
+        rows.append(row(number, start=start, made=slow))
+    calibration = fit([explained(*rows)], [])
+    configs = [Config(num_workers=count).canonical() for count in (2, 10)]
+    few, many = predict_all(calibration, configs, Conditions(cores=2.0))
+    assert least <= many.batches_per_s.value / few.batches_per_s.value <= most
 
 
 def test_a_collate_fn_may_wait_for_a_child_too() -> None:
