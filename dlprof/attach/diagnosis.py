@@ -9,6 +9,7 @@ added.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
@@ -30,7 +31,7 @@ from dlprof.advise.thresholds import (
 )
 from dlprof.advise.wording import inside, percent
 from dlprof.attach.watching import Look, Seen
-from dlprof.machine.waits import Wait
+from dlprof.machine.waits import Wait, named_waits
 from dlprof.records import (
     EPOCH_SIGN,
     BatchCosts,
@@ -462,6 +463,13 @@ def _explanation(
     io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
     gil_s = sum(each.share("gil") for each in seen.workers) * period_s
     put_s = sum(each.others_cpu_s for each in seen.workers) / batches
+    # What workers wait for while their child processes compute keeps a core as busy.
+    children_s = sum(each.children_cpu_s for each in seen.workers) / batches
+    waited_s = min(children_s, io_s)
+    child_s = sum(each.share("child") for each in seen.workers) * period_s
+    late_s = min(io_s - waited_s, max(0.0, child_s - waited_s)) if waited_s else 0.0
+    cpu_s, io_s, put_s = cpu_s + waited_s, io_s - waited_s - late_s, put_s + children_s - waited_s
+    queue_s += late_s if crowded else 0.0
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches
     inside_s = shares.inside * period_s
     computed = main_s / max(1e-12, main_s + main_queue_s)
@@ -528,15 +536,19 @@ def _explanation(
             main_cpu_s=(dispatch_s,) * rows,
         ),
         wait_fraction=wait_s / period_s,
+        children_cpu_s=waited_s,
         worker_waits=_mean_waits(seen),
     )
 
 
 def _mean_waits(seen: Seen) -> dict[str, float]:
     """What workers were seen at, each of them for as much: shares of the looks."""
-    many = max(1, len(seen.workers))
-    names = {name for each in seen.workers for name in each.waits}
-    return {name: sum(each.share(name) for each in seen.workers) / many for name in sorted(names)}
+    each, shares = 1 / max(1, len(seen.workers)), collections.defaultdict[str, float](float)
+    for worker in seen.workers:
+        looks = sum(worker.waits.values())
+        for name, count in named_waits(worker.waits, worker.children).items():
+            shares[name] += each * count / looks
+    return dict(sorted(shares.items()))
 
 
 def _stage(
@@ -762,7 +774,7 @@ def _without_workers(seen: Seen, shares: _Shares, config: Config, machine: Machi
         "No worker loads data: what the main process does by itself can't be seen from outside.",
     )
     doubt = "How much of that is loading can't be seen from outside."
-    busy, blocked = main.share("running"), main.share("disk", "network")
+    busy, blocked = main.share("running", "child"), main.share("disk", "network")
     if (gil := main.share("gil")) >= LARGE_SHARE:
         found = _finding(
             "lock",

@@ -35,7 +35,7 @@ from dlprof.machine.procfs import (
     read_text,
 )
 from dlprof.machine.sharing import GroupShares, Processes
-from dlprof.machine.tree import Member, member_of
+from dlprof.machine.tree import Member, ProcessTree, member_of
 from dlprof.machine.waits import ProcFile, Thread, Wait, gil_of
 from dlprof.records import Machine, Usage
 
@@ -69,6 +69,10 @@ class ProcessSeen:
     yielded: int = 0  # times that it let go of its core, and so wanted one again later
     preempted: int = 0  # times that it was made to
     others_cpu_s: float = 0.0  # CPU seconds of its other threads
+    # CPU seconds of all processes that come from it; of the main process it isn't looked at.
+    children_cpu_s: float = 0.0
+    # How many looks found its main thread waiting for a child of this name that computed.
+    children: Mapping[str, int] = dataclasses.field(default_factory=dict)
     threads: int = 1  # alive at the end
     cpus: int | None = None  # that it may run on
     messages: int = 0  # that its feeder threads have put into queues
@@ -141,7 +145,7 @@ class Watcher:
         self._kills = oom_kills(self._cgroups, root) or 0
         self._first = self._sampler.take()
         self._gil = gil_of(f"{self._proc}/{training.pid}")  # and of workers that are forked
-        self._main = _Process(training.pid, self._proc, self._machine, self._gil)
+        self._main = _Process(training.pid, root, self._machine, self._gil, is_main=True)
         self._pin: Thread | None = None
         self._not_pins: set[str] = set()
         self._parents = f"{self._proc}/{training.parent}/task"
@@ -314,7 +318,7 @@ class Watcher:
             if stat is None or stat.state in ("Z", "X"):
                 continue
             if stat.name == WORKER:
-                self._workers[pid] = _Process(pid, self._proc, self._machine, self._gil)
+                self._workers[pid] = _Process(pid, self._root, self._machine, self._gil)
                 self._started += not first
             else:
                 unnamed = True
@@ -414,13 +418,17 @@ class Watcher:
 class _Process:
     """One process: its main thread, and what it had used when it was first seen."""
 
-    def __init__(self, pid: int, proc: str, machine: str, gil: Sequence[range]) -> None:
-        self.pid, self._folder = pid, f"{proc}/{pid}"
-        self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil)
+    def __init__(
+        self, pid: int, root: Path, machine: str, gil: Sequence[range], *, is_main: bool = False
+    ) -> None:
+        self.pid, self._folder = pid, f"{root}/proc/{pid}".replace("//", "/")
+        self.thread = Thread(f"{self._folder}/task/{pid}", machine, gil, leave_out=WORKER)
+        # Of main it would be all that the training has started.
+        self._tree = None if is_main else ProcessTree(pid, root=root)
         self._pages: list[int] = []
         self._fed: dict[str, IoCounters] = {}  # by feeder, also by those that have ended
         self._not_feeders: set[str] = set()
-        self._first = self._last = self._totals() or (Member(start_ticks=0), {})
+        self._first = self._last = self._totals() or (Member(start_ticks=0), {}, 0)
         self._switches = self._read_switches()[1]
 
     def look(self) -> Wait | None:
@@ -436,7 +444,8 @@ class _Process:
     def seen(self) -> ProcessSeen:
         """All that it did since it was first seen."""
         self._last = self._totals() or self._last
-        (first, first_io), (last, last_io), leader = self._first, self._last, str(self.pid)
+        (first, first_io, began_ns), (last, last_io, ended_ns) = self._first, self._last
+        own_ns, leader = last.cpu_ns - first.cpu_ns, str(self.pid)
 
         def ran(name: str) -> tuple[float, float]:
             now, then = (each.threads.get(name, _UNSEEN) for each in (last, first))
@@ -457,7 +466,9 @@ class _Process:
             queued_s=queued_s,
             yielded=max(0, yielded - self._switches[0]),
             preempted=max(0, preempted - self._switches[1]),
-            others_cpu_s=max(0.0, (last.cpu_ns - first.cpu_ns) / 1e9 - run_s),
+            others_cpu_s=max(0.0, own_ns / 1e9 - run_s),
+            children_cpu_s=max(0, ended_ns - began_ns - own_ns) / 1e9 if self._tree else 0.0,
+            children=dict(self.thread.children),
             threads=max(1, len(last.threads)),
             cpus=len(mask) if mask else None,
             messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
@@ -494,14 +505,18 @@ class _Process:
         if pages is not None:
             self._pages.append(pages[0] - pages[1])
 
-    def _totals(self) -> tuple[Member, dict[str, IoCounters]] | None:
-        """What it has used, and its threads have read and written; ``None`` where it has ended."""
+    def _totals(self) -> tuple[Member, dict[str, IoCounters], int] | None:
+        """What it has used, its threads have read and written, and it has used with its children.
+
+        ``None`` where it has ended.
+        """
         used = member_of(self._folder)
         if used is None:
             return None
         tasks = f"{self._folder}/task"
         read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
-        return used, {name: io for name, io in read.items() if io is not None}
+        whole_ns = 0 if self._tree is None else self._tree.read().cpu_ns
+        return used, {name: io for name, io in read.items() if io is not None}, whole_ns
 
 
 def _steady(sizes: Sequence[int]) -> int:

@@ -461,7 +461,7 @@ def explanation_of(message: Mapping[str, object], trial: Trial) -> Explanation |
     if found is None:
         return None
     used = trial.usage
-    return found.with_gil(used.worker_waits if trial.config.num_workers else used.main_waits)
+    return found.with_waits(used.worker_waits if trial.config.num_workers else used.main_waits)
 
 
 def calibrated(

@@ -228,5 +228,5 @@ class Follower:
         self.rest()
         self._glances.close()
         waits = self._glances.shares(least=50)
-        explanation = dataclasses.replace(explanation.with_gil(waits), worker_waits=waits)
+        explanation = dataclasses.replace(explanation.with_waits(waits), worker_waits=waits)
         return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from dlprof.machine.procfs import parse_process_stat, read_text
+from dlprof.machine.procfs import list_names, parse_process_stat, read_text
+from dlprof.records.stages import FORKED, UNSEEN, child_of
 
 Wait = Literal[
     "running", "queue", "handover", "sleep", "disk", "network", "lock", "gil", "threads", "child",
@@ -25,8 +26,8 @@ processes, as main does for a batch and a worker for indices; ``handover``: for 
 Unix socket, by which tensors change hands, or of a pipe, by which a process that starts is sent its
 dataset; ``sleep``; ``disk``: a file system or a block device;
 ``network``; ``lock``: one that processes share, or of a file; ``gil``: the interpreter's, where its
-place is known; ``threads``: for another thread of the process; ``child``: for a process to end;
-``other``: all the rest."""
+place is known; ``threads``: for another thread of the process; ``child``: while a child process
+computes, or for one to end where the system doesn't list children; ``other``: all the rest."""
 
 WAITS: tuple[Wait, ...] = get_args(Wait)
 
@@ -199,18 +200,55 @@ class ProcFile:
             self._descriptor = -1
 
 
+def named_waits(waits: Mapping[Wait, int], children: Mapping[str, int]) -> dict[str, int]:
+    """The waits, those for a child by the name of the one that computed, where it has one."""
+    found: dict[str, int] = {f"child {name}": count for name, count in children.items()}
+    unnamed = waits.get("child", 0) - sum(found.values())
+    found |= {wait: unnamed if wait == "child" else count for wait, count in waits.items()}
+    return {wait: count for wait, count in found.items() if count > 0}
+
+
+def computing(proc: str, listed: str, *, leave_out: str = "", depth: int = 3) -> str | None:
+    """The name of one that computes, or could, among some processes and what they have started.
+
+    ``listed`` is text of a ``children`` file; those of one name are left out, with all that they
+    have started. A shell waits for what it runs, as its parent does.
+    """
+    for pid in listed.split()[:16]:
+        folder = f"{proc}/{pid}"
+        stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+        if stat is None or stat.name == leave_out:
+            continue
+        tasks = list_names(f"{folder}/task")[:64] if stat.threads > 1 else []
+        states = (parse_process_stat(read_text(f"{folder}/task/{n}/stat") or "") for n in tasks)
+        if stat.state == "R" or any(each is not None and each.state == "R" for each in states):
+            return stat.name
+        below = read_text(f"{folder}/task/{pid}/children") if depth > 1 else None
+        if below and (name := computing(proc, below, depth=depth - 1)) is not None:
+            return name
+    return None
+
+
 class Thread:
     """One thread, by its folder below ``/proc``, and what it does just now.
 
-    Without ``gil`` (``gil_of``) a wait for that is one for another thread.
+    Without ``gil`` (``gil_of``) a wait for that is one for another thread. It waits for no child
+    of the name that is left out.
     """
 
-    def __init__(self, folder: str, machine: str, gil: Sequence[range] = ()) -> None:
-        self._machine, self._gil = machine, gil
+    def __init__(
+        self, folder: str, machine: str, gil: Sequence[range] = (), *, leave_out: str = ""
+    ) -> None:
+        self._machine, self._gil, self._leave_out = machine, gil, leave_out
         self._syscall, self._channel = ProcFile(f"{folder}/syscall"), ProcFile(f"{folder}/wchan")
         self._stat = ProcFile(f"{folder}/stat")
+        # Those that it has started; the system lists none where the kernel was built without that.
+        self._started = ProcFile(f"{folder}/children")
+        self._proc = folder.rsplit("/", 3)[0]  # of PROC/PID/task/TID
+        self.children = Counter[str]()  # how many looks found it waiting for one of this name
         # Whether the kernel keeps from us which calls it waits in.
         self.unreadable = self._syscall.read() is None
+        self._is_clear = bool(gil) and not self.unreadable
         self.waits: Counter[Wait] = Counter()  # how many looks found it so
 
     def look(self) -> Wait | None:
@@ -227,12 +265,41 @@ class Thread:
             wait = parse_wait(call, channel, self._machine, self._gil)
             if call is None and wait == "running":  # it sleeps, and the kernel hides in what
                 wait = "disk" if state == "D" else "other"
+            wait = self._for_child(wait, _call(call, self._machine)[0])
         self.waits[wait] += 1
         return wait
 
+    def _for_child(self, wait: Wait, call: str) -> Wait:
+        """What it waits for, where that may be a child: for its end, or at a pipe from it.
+
+        What a child waits for that doesn't compute isn't known.
+        """
+        known = wait in ("running", "gil") or (wait == "queue" and call == "poll")
+        listed = None if known else self._started.read()
+        if not listed:
+            return wait
+        name = computing(self._proc, listed, leave_out=self._leave_out)
+        if name is not None:
+            own = parse_process_stat(self._stat.read() or "")
+            self.children[FORKED if own is not None and name == own.name else name] += 1
+            return "child"
+        return "other" if wait == "child" or (wait == "queue" and call == "read") else wait
+
+    @property
+    def seen(self) -> Counter[str]:
+        """How many looks found it so, as in ``named_waits``.
+
+        Where a wait for the GIL would look like another, of all but children nothing is said.
+        """
+        seen = Counter(named_waits(self.waits, self.children))
+        if not self._is_clear:
+            named = Counter({wait: count for wait, count in seen.items() if child_of(wait)})
+            seen = named + Counter({UNSEEN: seen.total() - named.total()})
+        return seen
+
     def close(self) -> None:
         """Let go of its files."""
-        for each in (self._syscall, self._channel, self._stat):
+        for each in (self._syscall, self._channel, self._stat, self._started):
             each.close()
 
 
@@ -240,30 +307,30 @@ class Glances:
     """What the first threads of some processes do, looked at again and again.
 
     Only that shows whether a thread that is blocked waits for the GIL. Processes of which it can't
-    be seen are left out, as where Yama shows system calls to ancestors alone: a wait for the GIL
-    would count as one for another thread.
+    be seen show children that compute, and nothing else, as where Yama shows system calls to
+    ancestors alone: a wait for the GIL would count as one for another thread.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc, self._machine = proc, platform.machine()
         self._known: set[int] = set()
         self._threads: dict[int, Thread] = {}
-        self._ended: Counter[Wait] = Counter()
+        self._ended = Counter[str]()
 
-    def add(self, *pids: int, name: str = "") -> None:
-        """Take in processes, each once; those that have another name may get this one later."""
+    def add(self, *pids: int, name: str = "", leave_out: str = "") -> None:
+        """Take in processes, each once; those that have another name may get this one later.
+
+        None waits for children of the name that is left out.
+        """
         for pid in set(pids) - self._known:
             folder = f"{self._proc}/{pid}"
             stat = parse_process_stat(read_text(f"{folder}/stat") or "")
             if stat is None or (name and stat.name != name):
                 continue
             self._known.add(pid)
-            gil = gil_of(folder)
-            thread = Thread(f"{folder}/task/{pid}", self._machine, gil)
-            if thread.unreadable or not gil:
-                thread.close()
-            else:
-                self._threads[pid] = thread
+            self._threads[pid] = Thread(
+                f"{folder}/task/{pid}", self._machine, gil_of(folder), leave_out=leave_out
+            )
 
     def look(self) -> None:
         """Look at each of them once."""
@@ -273,7 +340,7 @@ class Glances:
 
     def _end(self, pid: int) -> None:
         thread = self._threads.pop(pid)
-        self._ended += thread.waits
+        self._ended += thread.seen
         thread.close()
 
     def close(self) -> None:
@@ -283,6 +350,8 @@ class Glances:
 
     def shares(self, *, least: int = 1) -> dict[str, float]:
         """Shares of the looks that found them so, as in ``records.Usage``; none of fewer looks."""
-        waits = sum((each.waits for each in self._threads.values()), self._ended)
+        waits = sum((each.seen for each in self._threads.values()), self._ended)
+        if not any(map(child_of, waits)):
+            del waits[UNSEEN]
         looks = waits.total()
         return {wait: count / looks for wait, count in waits.items() if looks >= least}

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dlprof.model.bounds import at_lock_s
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage, undisturbed
+from dlprof.records.stages import blocked_share
 
 MIN_BATCHES = 10  # fewer batches than this say nothing of their spread
 
@@ -142,7 +143,7 @@ def _unlocked(each: Explanation, trial: Trial | None) -> tuple[Explanation, floa
     """
     costs, workers = each.costs, each.config.num_workers
     waits = {} if trial is None else trial.usage.worker_waits
-    blocked = math.fsum(share for what, share in waits.items() if what not in {"running", "queue"})
+    blocked = blocked_share(waits)
     rate = None if trial is None else trial.batches_per_s
     if workers < 2 or blocked <= 0 or rate is None or rate.value <= 0 or not costs.io_s:
         return each, 0.0

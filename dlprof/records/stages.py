@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -17,6 +18,26 @@ AGE_STAGES: tuple[StageName, ...] = (
     "fetch", "collate", "serialise", "queue", "rebuild", "pin", "hold_up",
 )  # fmt: skip
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
+
+FORKED = "(forked)"
+"""In place of a name among waits: a child that runs no program of its own, as of a pool."""
+
+
+UNSEEN = "unseen"
+"""Among waits: it may be anything but a child that computes, where the kernel hides the rest."""
+
+
+def child_of(wait: str) -> str | None:
+    """The name of the child process that computes, where it is a wait for such a one."""
+    kind, _, name = wait.partition(" ")
+    return name if kind == "child" and name else None
+
+
+def blocked_share(waits: Mapping[str, float]) -> float:
+    """Share of looks that found it blocked, but for children that compute: that is no waiting."""
+    apart = {"running", "queue"}
+    return math.fsum(s for wait, s in waits.items() if wait not in apart and not child_of(wait))
+
 
 DRAWING, RECEIVING = "drawing indices", "receiving batches"
 """What the main process does for a loader with workers, of which it may be too busy."""
@@ -37,7 +58,8 @@ class Stage:
     median_s: float  # median
     p95_s: float  # 95th percentile
     max_s: float  # longest
-    # Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
+    # Mean CPU seconds of the thread that does it, and of child processes that ``fetch`` and
+    # ``collate`` are blocked by; ``None`` where that isn't known apart.
     cpu_s: float | None = None
     run_queue_s: float | None = None  # mean run-queue delay of that thread in seconds
     # Mean seconds blocked on I/O, a lock or the GIL: wall - CPU - run queue.
@@ -102,10 +124,12 @@ class BatchCosts:
     the model is fitted to; the columns are of equal length. Seconds.
     """
 
-    cpu_s: tuple[float, ...] = ()  # CPU of the thread that fetched and collated
+    # CPU of the thread that fetched and collated, and of child processes that it waited for.
+    cpu_s: tuple[float, ...] = ()
     io_s: tuple[float, ...] = ()  # seconds blocked in fetch and collate
     run_queue_s: tuple[float, ...] = ()  # run-queue delay in fetch and collate
-    # CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
+    # CPU of the worker beside that thread: the feeder's pickling, child processes that it didn't
+    # wait for; 0 without workers.
     put_cpu_s: tuple[float, ...] = ()
     # CPU of that thread between batches: sending one, taking indices; 0 without workers.
     between_cpu_s: tuple[float, ...] = ()
@@ -163,6 +187,9 @@ class Explanation:
     # without workers, from one batch to the next with them. Blocked time in ``fetch`` and
     # ``collate`` up to that may be a wait for the GIL; ``None`` where it isn't known.
     fetch_threads_cpu_s: float | None = None
+    # Mean CPU seconds a batch of child processes while fetching and collating were blocked: part of
+    # these stages' CPU time. ``None`` where the system doesn't say.
+    children_cpu_s: float | None = None
     # Mean CPU seconds of the main process in a step, all of its threads together; ``None`` where no
     # step was timed.
     step_cpu_s: float | None = None
@@ -182,33 +209,61 @@ class Explanation:
     worker_waits: Mapping[str, float] = empty()
     unavailable: Mapping[str, str] = empty()  # why something is missing, by field or stage
 
-    def with_gil(self, waits: Mapping[str, float]) -> Explanation:
-        """The same with the waits for the GIL apart, in making batches; where that isn't known, so.
+    def with_waits(self, waits: Mapping[str, float]) -> Explanation:
+        """The same with what making batches was blocked by apart, where looks at that say it.
 
+        Of a wait for a child that computes all but its CPU time is that child's run-queue delay.
         What other waits leave of the blocked time of ``fetch`` and ``collate`` is a wait for the
         GIL, and no more than was seen of that: outside of these, a worker waits for indices. The
         waits are what the threads that fetch did, shares of the window (``records.Usage``).
         """
         making = [stage for stage in self.stages if stage.name in ("fetch", "collate")]
-        no_gil = "fetch_threads_cpu_s" in self.unavailable
-        if not waits or no_gil or not self.batches or any(each.io_s is None for each in making):
+        if not waits or not self.batches or any(each.io_s is None for each in making):
             return self
         each_s = self.window_s * max(1, self.config.num_workers) / self.batches
         blocked_s = sum(stage.io_s or 0.0 for stage in making)
+        child_s = each_s * sum(share for wait, share in waits.items() if child_of(wait))
+        queued_s = child_s - (child_s if self.children_cpu_s is None else self.children_cpu_s)
+        queued_s = min(blocked_s, max(0.0, queued_s))
+        found = self._queued(queued_s / blocked_s) if queued_s else self
+        if "fetch_threads_cpu_s" in self.unavailable or UNSEEN in waits:
+            return found
         # What a thread does that is no blocked time of making a batch, and the GIL.
-        unblocked = ("running", "queue", "gil")
-        others_s = each_s * sum(share for wait, share in waits.items() if wait not in unblocked)
+        apart = {"running", "queue", "gil", *filter(child_of, waits)}
+        others_s = each_s * sum(share for wait, share in waits.items() if wait not in apart)
         step = None if self.config.num_workers else self.stage("step")
         if step is not None:  # it is the same thread
             others_s = max(0.0, others_s - (step.mean_s - (step.cpu_s or 0.0)))
+        blocked_s -= queued_s
         gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
         part = gil_s / blocked_s if blocked_s > 0 else 0.0
-        apart = {
-            stage.name: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
-            for stage in making
-        }
-        stages = tuple(apart.get(stage.name, stage) for stage in self.stages)
-        return dataclasses.replace(self, stages=stages)
+        stages = (
+            dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
+            if stage.name in ("fetch", "collate")
+            else stage
+            for stage in found.stages
+        )
+        return dataclasses.replace(found, stages=tuple(stages))
+
+    def _queued(self, part: float) -> Explanation:
+        """The same where that part of the blocked time is run-queue delay."""
+        stages = (
+            dataclasses.replace(
+                stage,
+                io_s=(1 - part) * (stage.io_s or 0.0),
+                run_queue_s=(stage.run_queue_s or 0.0) + part * (stage.io_s or 0.0),
+            )
+            if stage.name in ("fetch", "collate")
+            else stage
+            for stage in self.stages
+        )
+        rows = zip(self.costs.io_s, self.costs.run_queue_s, strict=True)
+        costs = dataclasses.replace(
+            self.costs,
+            io_s=tuple((1 - part) * io_s for io_s in self.costs.io_s),
+            run_queue_s=tuple(queue_s + part * io_s for io_s, queue_s in rows),
+        )
+        return dataclasses.replace(self, stages=tuple(stages), costs=costs)
 
     @property
     def fed_workers(self) -> int:

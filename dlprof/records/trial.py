@@ -120,8 +120,9 @@ class Usage:
     # the cores by how busy they were: a virtual core changes its speed.
     core_speed: float | None = None
     # What the main process's first thread did, shares of looks fifty times a second (``running``,
-    # ``queue`` for a batch or indices, ``gil``, ``disk``, …), where batches were traced and a wait
-    # for the GIL can be seen; else empty.
+    # ``queue`` for a batch or indices, ``gil``, ``disk``, ``child gzip`` while a child process of
+    # that name computes, …), where batches were traced and a wait for the GIL can be seen; else
+    # empty.
     main_waits: Mapping[str, float] = empty()
     worker_waits: Mapping[str, float] = empty()  # the same of the workers'
     observer_cpu_cores: float | None = None  # what the observer itself used

@@ -55,7 +55,8 @@ def explain(
     asked. It counts in what the consumer waits for, in ``first_fetch_s``, and else where no worker
     made another one.
     """
-    rows = in_window(trace, window)
+    plain = in_window(trace, window)
+    rows = [_with_children(row)[0] for row in plain]
     began, ended = window or ((rows[0].asked, rows[-1].yielded) if rows else (0, 0))
     window_s = (ended - began) * 1e-9
     unavailable = dict(trace.unavailable)
@@ -104,6 +105,7 @@ def explain(
             None if "fetch_threads_cpu_s" in unavailable else _beside_fetching_s(made)
         ),
         step_cpu_s=_step_cpu_s(rows),
+        children_cpu_s=_waited_for_s(plain),
         # They come before the window, and at each epoch's start.
         first_fetch_s=(
             statistics.median(each.fetched - each.picked for each in firsts) * 1e-9
@@ -147,6 +149,38 @@ def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
     """Rows yielded in a window, in the order of their yields."""
     began, ended = (-math.inf, math.inf) if window is None else window
     return [row for row in trace.rows if began <= row.yielded <= ended]
+
+
+def _with_children(row: Row) -> tuple[Row, int]:
+    """The batch with what its child processes computed as CPU of what waited for them.
+
+    A process that is blocked while its child computes waits for that, and no core is idle by it; or
+    it waits for a core itself meanwhile, as where the child was given its own. What is left was
+    computed beside it.
+
+    Returns:
+        The batch, whose ``children_cpu`` is what is left, and for how long they computed while it
+        was blocked.
+    """
+    made = row.made
+    if made is None or made.children_cpu <= 0:
+        return row, 0
+    fetched, collated = made.fetched - made.picked, made.collated - made.fetched
+    left = made.children_cpu
+    fetch = min(left, max(0, fetched - made.fetch_cpu))
+    collate = min(left - fetch, max(0, collated - made.collate_cpu))
+    blocked = min(fetch, fetched - made.fetch_cpu - max(0, made.fetch_run_queue))
+    blocked += min(collate, collated - made.collate_cpu - max(0, made.collate_run_queue))
+    made = made._replace(
+        fetch_cpu=made.fetch_cpu + fetch,
+        fetch_run_queue=min(made.fetch_run_queue, max(0, fetched - made.fetch_cpu - fetch)),
+        collate_cpu=made.collate_cpu + collate,
+        collate_run_queue=min(
+            made.collate_run_queue, max(0, collated - made.collate_cpu - collate)
+        ),
+        children_cpu=left - fetch - collate,
+    )
+    return dataclasses.replace(row, made=made), max(0, blocked)
 
 
 def _started(rows: Sequence[Row]) -> Sequence[Row]:
@@ -215,6 +249,12 @@ def _beside_fetching_s(made: Sequence[Row]) -> float | None:
         elif MISSING not in (row.asked_process_cpu, row.process_cpu, row.next_cpu):
             used.append(max(0, row.process_cpu - row.asked_process_cpu - row.next_cpu))
     return statistics.fmean(used) * 1e-9 if used else None
+
+
+def _waited_for_s(rows: Sequence[Row]) -> float | None:
+    """CPU of child processes while making a batch was blocked."""
+    known = [row for row in _started(rows) if row.made and row.made.children_cpu != MISSING]
+    return statistics.fmean(_with_children(row)[1] for row in known) * 1e-9 if known else None
 
 
 def _step_cpu_s(rows: Sequence[Row]) -> float | None:
@@ -310,7 +350,10 @@ def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
         cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * 1e-9 for a, b in both),
         io_s=tuple((a.waited_ns + b.waited_ns) * 1e-9 for a, b in both),
         run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * 1e-9 for a, b in both),
-        put_cpu_s=tuple(each.others_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
+        put_cpu_s=tuple(
+            (each.others_cpu + max(0, each.children_cpu)) * 1e-9 if each.worker >= 0 else 0.0
+            for each in own
+        ),
         between_cpu_s=tuple(each.between_cpu * 1e-9 if each.worker >= 0 else 0.0 for each in own),
         receive_cpu_s=tuple((span.cpu_ns or 0) * 1e-9 for span in receive) or (0.0,) * len(rows),
         receive_io_s=tuple(span.waited_ns * 1e-9 for span in receive) or (0.0,) * len(rows),

@@ -17,9 +17,11 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from dlprof.internals import WORKER
 from dlprof.tracing.chains import Chains
 from dlprof.tracing.clocks import (
     MISSING,
+    ChildrenClock,
     Reading,
     ThreadClock,
     cpu_ns,
@@ -45,6 +47,9 @@ class Stamper:
         # When the batch was begun, then when each sample was there; seconds.
         self.ends: list[float] = []
         self._clock = ThreadClock()
+        # Workers of another loader in main are no matter of this one's batches.
+        self._children = ChildrenClock(leave_out=WORKER if worker < 0 else "")
+        self._children_ns = self._children.read()
         self._dataset = dataset
         self._chains = Chains(dataset)
         self._undo: Callable[[], None] | None = None
@@ -85,11 +90,14 @@ class Stamper:
 
         fetcher.collate_fn, self._undo = timed, undo
         self._left_cpu = cpu_ns()  # what came before was starting
+        self._children_ns = self._children.read()
 
     def picked(self, index: Any) -> None:
         """Indices were taken up."""
         self._index = index
         self._fetched = self._collated = None
+        if self.worker < 0:  # whose children may have more to do than this loader's batches
+            self._children_ns = self._children.read()
         self._picked = reading = self._clock.read()
         self.ends[:] = (reading.wall * 1e-9,)
 
@@ -126,19 +134,22 @@ class Stamper:
         self._picked = self._index = self._facts = None
         return made
 
-    def _process(self, picked: Reading) -> tuple[int, int, int]:
+    def _process(self, picked: Reading) -> tuple[int, int, int, int]:
         """CPU since the batch before, and of the whole process so far.
 
         Returns:
             Of the process's other threads; of this one, until it took up this batch's indices;
-            of all of them.
+            of all of them so far; of child processes.
         """
+        began_ns, self._children_ns = self._children_ns, self._children.read()
+        children_ns = MISSING if began_ns == MISSING else self._children_ns - began_ns
         if self.worker < 0:  # main's threads have more to do than this loader's batches
-            return MISSING, MISSING, MISSING
+            return MISSING, MISSING, MISSING, children_ns
         process_ns, before_ns, left_cpu = process_cpu_ns(), self._others_ns, self._left_cpu
         self._left_cpu = cpu_ns()
         self._others_ns = process_ns - self._left_cpu
-        return max(0, self._others_ns - before_ns), max(0, picked.cpu - left_cpu), process_ns
+        others_ns, between_ns = self._others_ns - before_ns, picked.cpu - left_cpu
+        return max(0, others_ns), max(0, between_ns), process_ns, children_ns
 
     def _samples(self) -> tuple[int, int, int, bytes, tuple[tuple[str, int], ...]]:
         """Times of single samples: each lasts from the end of the one before to its own."""
@@ -194,6 +205,7 @@ class Stamper:
             self._undo = None
         self._chains.let_go()
         self._clock.close()
+        self._children.close()
         self._dataset = None
         self._picked = self._index = None
 

@@ -51,6 +51,9 @@ class Made(NamedTuple):
     # indices.
     between_cpu: int
     process_cpu: int  # CPU of the whole process so far
+    # CPU of its child processes since the batch before, in main since ``picked``; ``MISSING`` if
+    # unknown.
+    children_cpu: int = MISSING
     samples: int = 0  # samples timed one by one
     samples_ns: int = 0  # what they took together
     worst_ns: int = 0  # what the slowest took

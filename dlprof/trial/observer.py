@@ -366,7 +366,7 @@ class Observer:
             self._end_glances()  # a window may begin again
             if pid is not None:
                 self._glances = {"main_waits": Glances(), "worker_waits": Glances()}
-                self._glances["main_waits"].add(pid)
+                self._glances["main_waits"].add(pid, leave_out=WORKER)
                 self._glances["worker_waits"].add(*sampler.pids, name=WORKER)
         elif verb == "end":
             self._end_glances()

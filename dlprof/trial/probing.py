@@ -8,6 +8,7 @@ import functools
 import io
 import math
 import multiprocessing
+import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -279,15 +280,17 @@ def _read_bytes(process: psutil.Process) -> int | None:
 
 
 def _cpu_s(workers: Sequence[psutil.Process]) -> float:
-    """CPU time of this process, and of its workers that run."""
+    """CPU time of this process, of its workers that run, and of what these have waited for."""
     import psutil  # workers, which have this module, too, start without it
 
-    used = [time.process_time()]
+    own = os.times()
+    used = [time.process_time(), own.children_user, own.children_system]
     for worker in workers:
         with contextlib.suppress(psutil.Error):
             times = worker.cpu_times()
-            used.append(times.user + times.system)
-    return sum(used)
+            ended = (getattr(times, f"children_{kind}", 0.0) for kind in ("user", "system"))
+            used += [times.user, times.system, *ended]
+    return math.fsum(used)
 
 
 @contextlib.contextmanager

@@ -155,6 +155,12 @@ class SeededFetcher:
         return getattr(self._dlprof_fetcher, name)
 
 
+def used_s() -> float:
+    """CPU time of this process and of child processes that it has waited for, so far."""
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
+
+
 class ClockedFetcher:
     """A fetcher of torch's that adds up what batches take."""
 
@@ -180,9 +186,9 @@ class ClockedFetcher:
         clock, place = self._dlprof_clock, self._dlprof_place
         asked, began_s = clock[place + ASKED], time.perf_counter()
         # Within the time of the batch: a thread is often made to wait where a read of it ends.
-        began_delay_s, began_cpu_s = self._dlprof_delay_s(), time.process_time()
+        began_delay_s, began_cpu_s = self._dlprof_delay_s(), used_s()
         batch = self._dlprof_fetcher.fetch(indices)
-        clock[place + CPU_SECONDS] += time.process_time() - began_cpu_s
+        clock[place + CPU_SECONDS] += used_s() - began_cpu_s
         clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + BATCHES] += 1

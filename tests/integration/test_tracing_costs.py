@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dlprof.records import Config
+from dlprof.records import Config, Explanation
 from dlprof.records.stages import BatchCosts
 from dlprof.targets.grammar import parse_target
+from dlprof.tracing.clocks import ChildrenClock
 from dlprof.tracing.explain import explain
 from dlprof.tracing.trace import Trace
 from dlprof.tracing.tracer import Tracer
@@ -89,6 +93,143 @@ def test_all_cpu_of_main_is_reported(workers: int) -> None:
     first = 0 if workers else 1  # a worker's first batch is no usual one
     shown_s = sum(sum(column[first:]) for column in shown)
     assert LEAST < shown_s / (1e-9 * (counted[-1] - counted[0])) < MOST
+
+
+CHILD_S = 0.02
+BURN = f"""
+import sys, time
+for _ in sys.stdin:
+    until_s = time.process_time() + {CHILD_S}
+    while time.process_time() < until_s: pass
+    print("made", flush=True)
+"""
+WAIT = f"import time\ntime.sleep({CHILD_S})"
+
+
+def burn(_index: int) -> None:
+    """What a process of a pool does."""
+    until_s = time.process_time() + CHILD_S
+    while time.process_time() < until_s:
+        pass
+
+
+class Decoded(Dataset[torch.Tensor]):
+    """Samples by child processes."""
+
+    def __init__(self, make: Callable[[Decoded, int], object]) -> None:
+        self.make = make
+        self.helper: Any = None
+        self.pool: Any = None
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.make(self, index)
+        return torch.zeros(4)
+
+    def by_its_own(self, _index: int) -> None:
+        """Each by a process."""
+        subprocess.run([sys.executable, "-S", "-c", BURN], input=b"1\n", check=True)
+
+    def by_one(self, _index: int) -> None:
+        """All by one, which lives as long."""
+        if self.helper is None:
+            self.helper = subprocess.Popen(
+                [sys.executable, "-S", "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        self.helper.stdin.write(b"1\n")
+        self.helper.stdin.flush()
+        assert self.helper.stdout.readline()
+
+    def by_a_pool(self, index: int) -> None:
+        """Each by a process of a pool."""
+        if self.pool is None:
+            self.pool = multiprocessing.get_context("fork").Pool(1)
+        self.pool.apply(burn, [index])
+
+    def by_waiting(self, _index: int) -> None:
+        """Each by a process that waits, as for the network."""
+        subprocess.run([sys.executable, "-S", "-c", WAIT], check=True)
+
+    def close(self) -> None:
+        """End what still runs here."""
+        if self.helper is not None:
+            self.helper.communicate()
+        if self.pool is not None:
+            self.pool.terminate()
+            self.pool.join()
+
+
+def decoded(make: Callable[[Decoded, int], object], workers: int) -> Explanation:
+    """What an epoch of such samples shows."""
+    with contextlib.closing(Decoded(make)) as dataset:
+        tracer = Tracer(DataLoader(dataset, batch_size=1, num_workers=workers))
+        tracer.install()
+        for _ in tracer:
+            pass
+        tracer.remove()
+    return explain(tracer.trace(), trial_id="", config=Config(num_workers=workers).canonical())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+@pytest.mark.parametrize(
+    ("make", "workers"),
+    [
+        (Decoded.by_its_own, 0),
+        (Decoded.by_its_own, 1),
+        (Decoded.by_one, 0),
+        (Decoded.by_one, 1),
+        (Decoded.by_a_pool, 0),  # a worker may start no processes of multiprocessing's
+    ],
+)
+def test_what_child_processes_compute_is_cpu_time(
+    make: Callable[[Decoded, int], object], workers: int
+) -> None:
+    """It was taken for I/O, of which more workers than cores would make more at once."""
+    found = decoded(make, workers)
+    least_s = 0.75 * CHILD_S  # it begins while its parent still has to do with starting it
+    assert min(found.costs.cpu_s) >= least_s
+    assert found.children_cpu_s
+    fetch = found.stage("fetch")
+    assert fetch is not None
+    assert fetch.cpu_s is not None
+    assert fetch.cpu_s >= least_s
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_child_process_that_waits_is_waited_for(workers: int) -> None:
+    assert min(decoded(Decoded.by_waiting, workers).costs.io_s) >= 0.75 * CHILD_S
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_a_childs_end_changes_nothing_of_what_it_has_computed() -> None:
+    clock = ChildrenClock()
+    began_ns = clock.read()
+    run = [sys.executable, "-S", "-c", BURN]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(10 * b"1\n")
+        child.stdin.flush()
+        assert all(child.stdout.readline() for _ in range(10))
+        living_s = 1e-9 * (clock.read() - began_ns)
+    ended_s = 1e-9 * (clock.read() - began_ns)
+    assert 10 * CHILD_S <= living_s <= ended_s < 1.5 * living_s
+    clock.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_workers_of_another_loader_in_main_are_no_children_of_this_ones(tmp_path: Path) -> None:
+    shell = tmp_path / "pt_data_worker"
+    shell.symlink_to("/bin/sh")
+    every, others = ChildrenClock(), ChildrenClock(leave_out=shell.name)
+    began_ns, theirs_ns = every.read(), others.read()
+    with subprocess.Popen([shell, "-c", "while :; do :; done"]) as child:
+        while every.read() < began_ns + 10_000_000:
+            pass
+        assert others.read() == theirs_ns
+        child.kill()
 
 
 class Computed(Dataset[torch.Tensor]):

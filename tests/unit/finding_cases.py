@@ -59,6 +59,7 @@ class Loader:
     growth: float | None = None
     page_faults: PageFaults | None = None
     idle_workers: int = 0
+    children: float | None = None
 
 
 def stage(name: StageName, cpu: float, io: float = 0.0, queue: float = 0.0) -> Stage:
@@ -105,6 +106,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
         ),
         workers=tuple(_worker(loader, number) for number in range(count)),
         page_faults=loader.page_faults,
+        children_cpu_s=loader.children,
         costs=BatchCosts(
             cpu_s=(loader.fetch_cpu + loader.collate_cpu,) * 4,
             io_s=(loader.fetch_io + loader.collate_io,) * 4,

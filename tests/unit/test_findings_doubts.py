@@ -393,7 +393,9 @@ def test_threads_of_main_that_cost_more_than_they_give(
         dataclasses.replace(
             each,
             explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s).with_gil(waits),
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s).with_waits(
+                waits
+            ),
         )
         for each in seen.observations
     ]
@@ -466,7 +468,7 @@ def test_what_waits_for_the_gil_is_no_io(waits: dict[str, float], code: str) -> 
         dataclasses.replace(
             each,
             explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.03).with_gil(waits),
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.03).with_waits(waits),
         )
         for each in seen.observations
     ]

@@ -502,6 +502,55 @@ def test_waits_for_another_process_are_seen_beside_run_queue_delays(on: str) -> 
     assert (not first.fix.dataloader_kwargs) or on == "network"
 
 
+@pytest.mark.parametrize(("workers", "who"), [(2, "the worker"), (0, "the main process")])
+@pytest.mark.parametrize(
+    ("looks", "named"),
+    [
+        ({"child ffmpeg": 0.7, "child (forked)": 0.1, "running": 0.2}, " (ffmpeg)"),
+        ({"child (forked)": 0.8, "running": 0.2}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_child_process_that_computes_is_said_to(
+    workers: int, who: str, looks: dict[str, float], named: str
+) -> None:
+    """Their time was taken for I/O, and as many workers advised as would wait for that."""
+    loader = Loader(config=config(workers), fetch_cpu=0.02, rate=95 if workers else 48)
+    seen = evidence(dataclasses.replace(loader, children=0.018))
+    usage = dataclasses.replace(QUIET, own_cpu_cores=1.9, worker_waits=looks, main_waits=looks)
+    observations = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=usage))
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=observations))
+    (first,) = (each for each in found if each.code == "fetch.cpu")
+    assert first.title == f"Child processes{named} compute in __getitem__"
+    assert f"18 ms of it is of child processes{named}, for which {who} waits." in first.explanation
+    assert first.fix is not None
+    assert "by a library" in first.fix.text
+    assert (first.evidence["children_cpu_s"], first.evidence["child"] or "") == (
+        0.018,
+        named.strip(" ()"),
+    )
+    few = find(evidence(dataclasses.replace(loader, children=0.002)))
+    assert "CPU time in __getitem__" in [each.title for each in few]
+
+
+def test_child_processes_beside_a_worker_are_no_threads_of_it() -> None:
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=8, rate=60, children=0.008)
+    seen = evidence(loader)
+    observations = tuple(
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.0002),
+        )
+        for each in seen.observations
+    )
+    assert "cpu.threads" in codes(find(seen))
+    assert "cpu.threads" not in codes(find(dataclasses.replace(seen, observations=observations)))
+
+
 def _unpickling() -> Evidence:
     loader = Loader(config=config(4), fetch_cpu=0.03, receive=0.0095, busy=0.3, rate=100)
     return evidence(loader, cores=8, target_fields={"batch_tensors": 3})

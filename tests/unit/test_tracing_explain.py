@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlprof.model.calibrate import fit
+from dlprof.model.predict import predict_all
+from dlprof.model.work import Conditions
 from dlprof.records import Config
-from dlprof.records.stages import AGE_STAGES, Explanation
+from dlprof.records.stages import AGE_STAGES, UNSEEN, Explanation
 from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import explain, quantile, timeline, with_copies
 from dlprof.tracing.trace import Facts, Made, Ring, Row, Trace
@@ -107,6 +110,82 @@ def test_cpu_waiting_for_a_core_and_true_waiting_are_distinguished() -> None:
     fetch = explained(row(0)).stage("fetch")
     assert fetch is not None
     assert (fetch.cpu_s, fetch.run_queue_s, fetch.io_s) == pytest.approx((0.001, 0.001, 0.002))
+
+
+@pytest.mark.parametrize(
+    ("children_ms", "fetch_ms", "beside_ms", "blocked_ms"),
+    [
+        (1.5, (2.5, 1, 0.5), 0, 1.5),  # a part of the 2 ms for which fetching is blocked
+        (2.5, (3.5, 0.5, 0), 0, 2),  # and has taken the core from who fetches
+        (40, (4, 0, 0), 37, 2),  # in threads of its own
+        (MISSING / MS, (1, 1, 2), 0, None),  # where the system doesn't say
+    ],
+)
+def test_what_a_child_process_computes_is_no_waiting(
+    children_ms: float,
+    fetch_ms: tuple[float, float, float],
+    beside_ms: float,
+    blocked_ms: float | None,
+) -> None:
+    found = explained(row(0, made=made(children_cpu=round(children_ms * MS))))
+    fetch, costs = found.stage("fetch"), found.costs
+    assert fetch is not None
+    assert fetch.mean_s == pytest.approx(0.004)
+    cpu_s, queue_s, io_s = (1e-3 * each for each in fetch_ms)
+    assert fetch.cpu_s == pytest.approx(cpu_s)
+    assert fetch.run_queue_s == pytest.approx(queue_s)
+    assert fetch.io_s == pytest.approx(io_s)
+    assert costs.cpu_s == pytest.approx([cpu_s + 0.001])  # collating computes for all of its 1 ms
+    assert costs.run_queue_s == pytest.approx([queue_s])
+    assert costs.io_s == pytest.approx([io_s])
+    assert costs.put_cpu_s == pytest.approx([1e-3 * (0.5 + beside_ms)])  # the feeder has a half
+    known = found.children_cpu_s
+    assert known == (None if blocked_ms is None else pytest.approx(1e-3 * blocked_ms))
+
+
+@pytest.mark.parametrize(("children_ms", "least", "most"), [(18, 1.0, 1.2), (0, 4.0, 5.0)])
+def test_more_workers_than_cores_bring_nothing_where_children_compute(
+    children_ms: int, least: float, most: float
+) -> None:
+    rows = []
+    for number in range(12):
+        start = 40 * MS * number
+        slow = made(start=start, ordinal=number + 1, children_cpu=children_ms * MS)
+        slow = slow._replace(
+            fetched=start + 22 * MS, collated=start + 23 * MS, fetch_run_queue=0, others_cpu=0
+        )
+        rows.append(row(number, start=start, made=slow))
+    calibration = fit([explained(*rows)], [])
+    configs = [Config(num_workers=count).canonical() for count in (2, 10)]
+    few, many = predict_all(calibration, configs, Conditions(cores=2.0))
+    assert least <= many.batches_per_s.value / few.batches_per_s.value <= most
+
+
+def test_a_collate_fn_may_wait_for_a_child_too() -> None:
+    busy = made(fetch_cpu=4 * MS, fetch_run_queue=0, collate_cpu=0, children_cpu=MS // 2)
+    costs = explained(row(0, made=busy)).costs
+    assert costs.cpu_s == pytest.approx([0.0045])
+    assert costs.io_s == pytest.approx([0.0005])
+
+
+def test_a_child_that_wants_a_core_is_no_io_either() -> None:
+    """Of 4 ms of fetching it is blocked for 2: 0.5 a child computes, and for 1 it could."""
+    found = explained(row(0, made=made(children_cpu=MS // 2)), window=(0, 20 * MS))
+    waits = {"running": 0.05, "queue": 0.8, "child gzip": 0.075, "disk": 0.025}
+    named = found.with_waits(waits)
+    fetch = named.stage("fetch")
+    assert fetch is not None
+    assert (fetch.cpu_s, fetch.run_queue_s, fetch.io_s) == pytest.approx((0.0015, 0.002, 0.0005))
+    assert named.costs.run_queue_s == pytest.approx((0.002,))
+    assert named.costs.io_s == pytest.approx((0.0005,))
+    assert fetch.gil_s == 0
+    hidden = found.with_waits({"child gzip": 0.075, UNSEEN: 0.925}).stage("fetch")
+    assert hidden is not None
+    assert hidden.io_s == pytest.approx(0.0005)
+    assert hidden.gil_s is None
+    # Nothing is moved where the system doesn't say what children compute.
+    blind = explained(row(0), window=(0, 20 * MS)).with_waits(waits)
+    assert blind.costs.io_s == pytest.approx((0.002,))
 
 
 def test_without_the_kernels_word_waiting_is_io_and_said_to_be() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from dlprof.tuning import seeding
 from dlprof.tuning.seeding import (
     ASKED,
     BATCHES,
+    CPU_SECONDS,
     DELAY_SECONDS,
     PLACES,
     SELDOM,
@@ -271,3 +274,17 @@ def test_a_fetcher_that_is_gone_leaves_no_file_open() -> None:
         ClockedFetcher(_Drawing(), [0.0] * PLACES, 0)
         gc.collect()
     assert not [each for each in warned if "schedstat" in str(each.message)]
+
+
+def test_what_a_child_process_computes_is_cpu_time_of_its_batch() -> None:
+    """Else a batch that a child decodes seems to wait, and more workers to be worth a try."""
+
+    class Decoding:
+        def fetch(self, program: str) -> str:
+            run = [sys.executable, "-c", program]
+            return subprocess.run(run, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+    clock = [0.0] * PLACES
+    program = "import time\nwhile time.process_time() < 0.1: pass\nprint(time.process_time())"
+    child_s = float(ClockedFetcher(Decoding(), clock, 0).fetch(program))
+    assert clock[CPU_SECONDS] >= child_s - 0.02  # the kernel counts it in ticks of 10 ms

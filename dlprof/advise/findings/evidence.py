@@ -39,6 +39,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
+from dlprof.records.stages import FORKED, blocked_share, child_of
 from dlprof.stats.intervals import typical
 from dlprof.units import spread_of
 
@@ -769,11 +770,25 @@ class Evidence:
         costs = self.costs
         if costs is None or self.explained is None or costs.making.cpu_s <= 0:
             return 0.0
-        if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
+        beside_s, threads_s = costs.put_cpu_s, self.explained.fetch_threads_cpu_s
+        if self.children_s and threads_s is not None:  # child processes are no threads
+            beside_s = min(beside_s, threads_s)
+        if beside_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
         watched = self.start_method in BY_COPY  # by a thread of dlprof's
         many = self.most_threads > at.OWN_THREADS + watched
-        return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
+        return beside_s / costs.making.cpu_s if many else 0.0
+
+    @property
+    def children_s(self) -> float:
+        """CPU time of child processes in making a batch, which waits for them meanwhile."""
+        return 0.0 if self.explained is None else self.explained.children_cpu_s or 0.0
+
+    @property
+    def child(self) -> str | None:
+        """The command of the child process that looks saw compute most; ``None`` without one."""
+        seen = {child_of(wait): share for wait, share in self.fetching_waits.items()}
+        return max(seen.keys() - {None, FORKED}, key=seen.__getitem__, default=None)
 
     @property
     def waits_for_gil_s(self) -> float | None:
@@ -787,9 +802,18 @@ class Evidence:
         """What the workers of the traced trial were seen at: shares of the looks at them."""
         if self.explained is not None and self.explained.worker_waits:
             return self.explained.worker_waits  # of a script
+        return {} if self._traced_usage is None else self._traced_usage.worker_waits
+
+    @property
+    def fetching_waits(self) -> Mapping[str, float]:
+        """The same of what makes batches: of the main process without workers."""
+        usage = self._traced_usage
+        return self.worker_waits if self.workers or usage is None else usage.main_waits
+
+    @property
+    def _traced_usage(self) -> Usage | None:
         traced_id = None if self.explained is None else self.explained.trial_id
-        traced = (trial for trial in self.trials() if trial.id == traced_id)
-        return next((trial.usage.worker_waits for trial in traced), {})
+        return next((trial.usage for trial in self.trials() if trial.id == traced_id), None)
 
     def blocked_s(self, wait: str) -> float:
         """Seconds of fetching a batch that are blocked on one thing, as ``worker_waits`` names it.
@@ -797,7 +821,7 @@ class Evidence:
         Looks share out the blocked time: whoever wakes up, or waits for a core, seems to run.
         """
         waits = self.worker_waits
-        blocked = math.fsum(waits.values()) - waits.get("running", 0.0) - waits.get("queue", 0.0)
+        blocked = blocked_share(waits)
         if self.costs is None or blocked <= 0:
             return 0.0
         return self.costs.fetch.io_s * min(1.0, waits.get(wait, 0.0) / blocked)

@@ -740,8 +740,22 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
+    title, cheaper = f"CPU time in {view.fetched_by}", slowest.name if slowest else view.fetched_by
+    fix = f"Make {cheaper} cheaper: resize before decoding in full, cache what comes out the same "
+    fix += "each epoch, move arithmetic on whole batches to the device."
+    if view.children_s >= 0.5 * costs.fetch.cpu_s:
+        child = f" ({view.child})" if view.child else ""
+        title = f"Child processes{child} compute in {view.fetched_by}"
+        waits = "the worker waits" if view.workers else "the main process waits"
+        named += f" {format_duration(view.children_s)} of it is of child processes{child}, for "
+        named += f"which {waits}. They keep a core as busy, so that more workers than cores don't "
+        named += "help."
+        fix = "Do in the process itself what the child does, by a library (PyAV or torchcodec for "
+        fix += "ffmpeg, torchaudio for sox, zlib for gzip), as each start of a process costs "
+        fix += "milliseconds; have one child serve many samples; or keep what it gives, once for "
+        fix += "all epochs."
     return Claim(
-        f"CPU time in {view.fetched_by}",
+        title,
         f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
         f"{percent(share)} of the time to make a batch{_with_a_core(costs)}.{named}",
         _cost(view, costs, share),
@@ -750,10 +764,9 @@ def fetch_cpu(view: Evidence) -> Claim | None:
             "share": share,
             "dearest_transform": slowest.name if slowest else None,
             "dearest_transform_share": slowest.share if slowest else None,
+            **({"children_cpu_s": view.children_s, "child": view.child} if view.children_s else {}),
         },
-        f"Make {slowest.name if slowest else view.fetched_by} cheaper: resize before decoding in "
-        "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
-        "the device. The gain assumes half of its CPU time.",
+        f"{fix} The gain assumes half of its CPU time.",
         gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
     )
 

@@ -10,7 +10,13 @@ import pytest
 from builders import machine
 
 from dlprof.advise.wording import NO_LIMIT
-from dlprof.attach.diagnosis import Attached, _depth, diagnose_training
+from dlprof.attach.diagnosis import (
+    Attached,
+    _depth,
+    _explanation,
+    _shares,
+    diagnose_training,
+)
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
 from dlprof.machine.waits import Wait
@@ -362,6 +368,38 @@ def test_others_promise_nothing_beside_a_limit_that_workers_may_share() -> None:
     said = dict(answer((first, *rest), 0.9, workers=2))
     assert "Also" not in said
     assert str(said["Speed-up"]).startswith("up to ")
+
+
+@pytest.mark.parametrize(
+    ("child", "looks", "cause", "queued_s"),
+    [
+        ({"children_cpu_s": 9.0, "children": {"gzip": 190}}, "child", "fetch.cpu", 0.5),
+        ({"children_cpu_s": 4.5, "children": {"gzip": 190}}, "child", "fetch.cpu", 5.0),
+        ({"children_cpu_s": 0.2}, "other", "fetch.io", 0.0),  # as curl: it waits itself
+    ],
+)
+def test_workers_that_wait_for_a_child_that_computes_keep_cores_busy(
+    child: dict[str, Any], looks: Wait, cause: str, queued_s: float
+) -> None:
+    """Their waiting was taken for I/O, and 16 workers advised where two do."""
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 0.5, "queued_s": 0.0, **child},
+        worker_waits={looks: 190, "running": 10},
+        main={"run_s": 0.5},
+    )
+    found = _diagnose(seen)
+    assert found.finding is not None
+    assert found.finding.code == cause
+    asked = found.finding.fix.dataloader_kwargs if found.finding.fix else {}
+    assert ("num_workers" in asked) is (cause == "fetch.io")
+    assert (found.finding.title == "Child processes (gzip) compute in __getitem__") is (
+        cause == "fetch.cpu"
+    )
+    costs = _explanation(seen, _shares(seen), found.config).costs
+    made_s = costs.cpu_s[0] + costs.run_queue_s[0] + costs.io_s[0]
+    assert 400 * made_s == pytest.approx(2 * 10.0)  # of two workers, all the time
+    assert 400 * costs.run_queue_s[0] == pytest.approx(2 * queued_s)
 
 
 def _ranked(seen: Seen) -> Seen:

@@ -457,6 +457,43 @@ def test_what_a_feeder_sent_until_it_ended_counts(root: Path) -> None:
         watcher.close()
 
 
+def test_what_the_children_of_a_worker_compute_is_counted(root: Path) -> None:
+    """Of one that ended, and of one that lives."""
+    now, (first, *_), child = [0], WORKERS, 29999
+
+    def ran(pid: int, *, place: int, ticks: int) -> None:
+        stat = root / f"proc/{pid}/stat"
+        head, _, rest = stat.read_text(encoding="ascii").rpartition(")")
+        columns = rest.split()
+        columns[place] = str(int(columns[place]) + ticks)
+        stat.write_text(f"{head}) {' '.join(columns)}\n", encoding="ascii")
+
+    watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
+    try:
+        assert watcher.look()
+        shutil.copytree(root / f"proc/{first}", root / f"proc/{child}")
+        _rename(root, child, "ffmpeg")
+        _reparent(root, child, first)
+        for task in (root / f"proc/{child}/task").iterdir():
+            shutil.rmtree(task)
+        ran(child, place=11, ticks=100 - _ticks(root, child, 11))
+        ran(child, place=12, ticks=-_ticks(root, child, 12))
+        ran(child, place=13, ticks=-_ticks(root, child, 13))
+        (root / f"proc/{first}/task/{first}/children").write_text(f"{child} ")
+        ran(first, place=13, ticks=50)
+        now[0] += 1_000_000_000
+        seen = {each.pid: each for each in watcher.seen().workers}
+    finally:
+        watcher.close()
+    assert seen.pop(first).children_cpu_s == pytest.approx(1.5)
+    assert {each.children_cpu_s for each in seen.values()} <= {0.0}
+
+
+def _ticks(root: Path, pid: int, place: int) -> int:
+    text = (root / f"proc/{pid}/stat").read_text(encoding="ascii")
+    return int(text.rpartition(")")[2].split()[place])
+
+
 PYTHON = "10-20 rw-p 00000000 00:19 11                     /usr/bin/python3.11\n"
 
 
@@ -484,7 +521,7 @@ def test_where_a_wait_for_the_gil_would_look_like_another_nothing_counts(
     path = f"proc/{MAIN}/maps" if missing == "maps" else f"proc/{MAIN}/task/{MAIN}/syscall"
     (root / path).unlink()
     glances = Glances(f"{root}/proc")
-    glances.add(MAIN)
+    glances.add(MAIN, leave_out="pt_data_worker")
     glances.look()
     assert glances.shares() == {}
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.machine.waits import WAITS, Thread, needs_channel, parse_wait, python_data
+from dlprof.machine.waits import (
+    WAITS,
+    Glances,
+    Thread,
+    Wait,
+    needs_channel,
+    parse_wait,
+    python_data,
+)
+from dlprof.records.stages import FORKED, UNSEEN
 
 POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762aa3f16\n"
 
@@ -108,6 +117,97 @@ def test_where_the_kernel_hides_both_a_thread_that_sleeps_does_not_run(
     thread = Thread(str(tmp_path), "x86_64")
     assert (thread.unreadable, thread.look()) == (True, wait)
     thread.close()
+
+
+PYTHON = "10-20 rw-p 00000000 00:19 11                     /usr/bin/python3.11\n"
+
+
+def process(
+    root: Path,
+    pid: int,
+    name: str,
+    state: str = "S",
+    *,
+    started: str = "",
+    threads: str = "",
+    **files: str,
+) -> Path:
+    """A process in a made-up ``/proc`` with what it has started, and states of its threads."""
+    folder, stat = root / f"{pid}", "{} ({}) {} " + "0 " * 16 + "{} " + "0 " * 20
+    for number, letter in enumerate(threads or state, start=pid):
+        task = folder / f"task/{number}"
+        task.mkdir(parents=True)
+        (task / "stat").write_text(stat.format(number, name, letter, len(threads or "1")))
+        (task / "children").write_text(started if number == pid else "")
+    (folder / "stat").write_text(stat.format(pid, name, state, len(threads or "1")))
+    for file, text in files.items():
+        path = folder if file == "maps" else folder / f"task/{pid}"
+        (path / file).write_text(text)
+    return folder / f"task/{pid}"
+
+
+ENDS = {"syscall": "61 0x1c3 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17"}
+READS = {"syscall": "0 0x5 0x7ffc 0x400 0x0 0x0 0x0 0x7ffc 0x7f17", "wchan": "anon_pipe_read"}
+ASKS = {"syscall": POLL.format(ms="0xffffffff")}
+INDICES = {"syscall": POLL.format(ms="0x1388")}
+FORKING = {"syscall": "202 0x7f1734000ba0 0x189 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17"}
+
+
+@pytest.mark.parametrize("call", [ENDS, READS, ASKS, FORKING], ids=["end", "pipe", "poll", "pool"])
+@pytest.mark.parametrize(
+    ("child", "seen"),
+    [
+        ({"name": "gzip", "state": "R"}, "gzip"),
+        ({"name": "ffmpeg", "threads": "SSR"}, "ffmpeg"),  # its other threads decode
+        ({"name": "sh", "started": "9"}, "sox"),  # a shell waits for what it runs
+        ({"name": "python", "state": "R"}, FORKED),  # a pool, or a child before its program begins
+        ({"name": "curl"}, ""),  # it waits itself
+        ({"name": "gone", "state": "Z"}, ""),
+    ],
+)
+def test_what_waits_for_a_child_that_computes_is_seen_to(
+    tmp_path: Path, call: dict[str, str], child: dict[str, str], seen: str
+) -> None:
+    process(tmp_path, 9, "sox", "R")
+    process(tmp_path, 8, **child)
+    thread = Thread(str(process(tmp_path, 7, "python", started="8 ", **call)), "x86_64")
+    plain: dict[int, Wait] = {id(ASKS): "network", id(FORKING): "threads"}
+    assert thread.look() == ("child" if seen else plain.get(id(call), "other"))
+    assert dict(thread.children) == ({seen: 1} if seen else {})
+    thread.close()
+
+
+def test_who_waits_for_indices_waits_for_no_child_that_runs_ahead(tmp_path: Path) -> None:
+    process(tmp_path, 8, "ffmpeg", "R")
+    thread = Thread(str(process(tmp_path, 7, "python", started="8", **INDICES)), "x86_64")
+    assert thread.look() == "queue"
+    thread.close()
+
+
+def test_main_waits_for_none_of_its_workers(tmp_path: Path) -> None:
+    process(tmp_path, 8, "pt_data_worker", "R")
+    folder = str(process(tmp_path, 7, "python", started="8", **READS))
+    thread = Thread(folder, "x86_64", leave_out="pt_data_worker")
+    assert thread.look() == "other"
+    thread.close()
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_children_are_named_also_where_the_kernel_hides_what_else_is_waited_for(
+    tmp_path: Path, *, hides: bool
+) -> None:
+    """As Yama does of what is no descendant: the GIL can't be told from another thread."""
+    process(tmp_path, 8, "gzip", "R")
+    files = {"wchan": "anon_pipe_read"} if hides else READS
+    folder = process(tmp_path, 7, "python", started="8", maps=PYTHON, **files)
+    glances = Glances(str(tmp_path))
+    glances.add(7)
+    glances.look()
+    (folder / "children").write_text("")
+    glances.look()
+    rest = UNSEEN if hides else "queue"
+    assert glances.shares() == {"child gzip": 0.5, rest: 0.5}
+    glances.close()
 
 
 def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
