@@ -107,7 +107,7 @@ class Design:
     whole: bool = False
 
 
-OF_PACKAGES = Design(budget_s=6.0, seconds=0.7, rounds=2, most=6, sweeps=1, whole=True)
+OF_PACKAGES = Design(budget_s=6.0, seconds=0.7, rounds=2, most=10, sweeps=1, whole=True)
 QUICK = Design(budget_s=5.0, seconds=0.3, rounds=2, most=2, sweeps=1)
 
 

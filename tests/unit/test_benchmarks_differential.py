@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import random
@@ -86,6 +87,14 @@ def test_the_loop_goes_through_epochs_until_it_is_enough(by_hand: Any) -> None:
 )
 def test_the_length_of_the_first_field(by_hand: Any, batch: Any, expected: int) -> None:
     assert by_hand.first_length(batch) == expected
+
+
+def test_what_a_package_prints_is_no_answer_of_the_loop(differential: Any, tmp_path: Path) -> None:
+    text = "print('a word')\ndef made(**_):\n    print('another')\n    return [[1, 2], [3]] * 9\n"
+    (tmp_path / "printing.py").write_text(text)
+    loop = differential.ByHand(tmp_path / "printing.py", "made", {})
+    with contextlib.closing(loop):
+        assert loop.ask(NONE, 0.0, whole=True)["samples"] > 0
 
 
 @pytest.mark.parametrize("seed", range(30))
