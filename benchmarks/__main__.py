@@ -75,8 +75,9 @@ def run(names: Sequence[str], *, quick: bool) -> list[str]:
 
 
 def collect(results: Path) -> list[dict[str, Any]]:
-    """The kept results of full runs, in order, those of ranks or live ones after the others."""
-    names = dict.fromkeys(f"{name}{end}" for name in NAMES for end in ("", "_ranks", "_live"))
+    """The kept results of full runs, in order, those of ranks and other kinds after the others."""
+    ends = ("", "_ranks", "_live", "_ecosystem")
+    names = dict.fromkeys(f"{name}{end}" for name in NAMES for end in ends)
     paths = [results / f"{name}.json" for name in names]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 

@@ -1,11 +1,11 @@
 """Are the figures and the promises of ``dlprof sweep`` those of a loop by hand, on any loader?
 
 Loaders of many kinds, some written down (``differential_targets.py``), some drawn at random
-(``drawn_loaders.py``), and with ``--ecosystem`` those of real packages
-(``tests/ecosystem/loaders.py``), each set as its framework's users set it, are swept by the command
-that users run. ``differential_loop.py``, which knows nothing of dlprof, times the same settings
-before the sweep and after it, and whether the recommended ones bring there what the recommendation
-says.
+(``drawn_loaders.py``), are swept by the command that users run. ``differential_loop.py``, which
+knows nothing of dlprof, times the same settings before the sweep and after it, and whether the
+recommended ones bring there what the recommendation says. With ``--ecosystem`` the loaders are
+those of real packages (``tests/ecosystem/loaders.py``), each set as its framework's users set it,
+and the gain that ``dlprof profile`` promises is judged, too.
 """
 
 from __future__ import annotations
@@ -44,24 +44,32 @@ from common import (
 )
 from trainings import is_there, surroundings_of
 
-NAME = "differential"
+NAME, ECOSYSTEM_NAME = "differential", "differential_ecosystem"
 ECOSYSTEM = Path(__file__).parents[1] / "tests" / "ecosystem" / "loaders.py"
 PACKAGES = {
     "web_loader": "webdataset",
+    "hf_map": "datasets",
+    "hf_iterable": "datasets",
     "stateful": "torchdata",
+    "nodes": "torchdata",
     "data_module": "lightning",
     "trainer": "transformers",
     "prepared": "accelerate",
     "monai_loader": "monai",
     "monai_threads": "monai",
+    "graphs": "torch_geometric",
     "neighbors": "torch_geometric",
     "timm_loader": "timm",
-    "timm_multi_epochs": "timm",
     "lit": "litdata",
     "mosaic": "streaming",
     "speech": "lhotse",
+    "nodes_made": "torchdata",
+    "spdl_loader": "spdl",
+    "ray_batches": "ray",
 }
-"""Loaders of real packages whose settings can be set."""
+"""Loaders of real packages, by what has to be installed."""
+AS_THEY_ARE = ("nodes_made", "spdl_loader", "ray_batches")
+"""Those of which nothing can be set: none is advised either."""
 DRAWN = 30
 """Loaders that are drawn at random."""
 GOAL, WORST = 0.05, 0.15
@@ -88,6 +96,7 @@ class Design:
         most: At most, where they don't agree.
         sweeps: At most, where the first are not near the loop by hand: cores that change their
             speed can hold one state for a whole sweep, so all of them count, by the median.
+        whole: Whether each loop goes over whole epochs, as packages' loaders have short ones.
     """
 
     budget_s: float = 8.0
@@ -95,8 +104,10 @@ class Design:
     rounds: int = 3
     most: int = 8
     sweeps: int = 3
+    whole: bool = False
 
 
+OF_PACKAGES = Design(budget_s=6.0, seconds=0.7, rounds=2, most=10, sweeps=1, whole=True)
 QUICK = Design(budget_s=5.0, seconds=0.3, rounds=2, most=2, sweeps=1)
 
 
@@ -108,7 +119,7 @@ class Loader:
         name: In the table.
         kind: ``written``, ``drawn`` or ``ecosystem``.
         function: In its file.
-        workers: That are tried beside none.
+        workers: That are tried beside none; 0 where the loader is taken as it is.
         prefetch: Batches sent ahead to each.
         text: Of its file; empty for those of ``differential_targets.py``.
         wrong: Whether its data is wrong with workers, so that there is no rate.
@@ -170,6 +181,7 @@ class Promise:
         value: How many times.
         low: Lower end of its interval.
         high: Upper end.
+        steady: Whether it is one of steady rates, not of whole epochs.
     """
 
     one: Settings
@@ -177,6 +189,7 @@ class Promise:
     value: float
     low: float | None
     high: float | None
+    steady: bool = False
 
     @property
     def narrow(self) -> bool:
@@ -193,6 +206,7 @@ class Outcome:
         kind: Its kind.
         cells: Its configurations.
         promise: Of the recommendation; ``None`` where it compares nothing.
+        profiled: Of a profile's first finding that settings fix; ``None`` where none does.
         pick: The recommended settings.
         wrong: Whether settings with which its data is wrong have a rate or are recommended.
         error: What failed.
@@ -205,6 +219,7 @@ class Outcome:
     kind: str
     cells: list[Cell] = dataclasses.field(default_factory=list)
     promise: Promise | None = None
+    profiled: Promise | None = None
     pick: Settings | None = None
     wrong: bool = False
     error: str = ""
@@ -228,14 +243,23 @@ class Outcome:
         return any(abs(ratio - 1) > WORST for ratio in self.ratios)
 
     @property
+    def promises(self) -> list[Promise]:
+        """All that was promised."""
+        return [each for each in (self.promise, self.profiled) if each is not None]
+
+    @property
     def true(self) -> tuple[float, float] | None:
-        """The promised gain as the loop by hand has it, with its standard error."""
-        if self.promise is None:
-            return None
-        one, two = (self.cell(each) for each in (self.promise.one, self.promise.two))
+        """The gain that the recommendation promises as the loop by hand has it."""
+        return None if self.promise is None else self.true_of(self.promise)
+
+    def true_of(self, promise: Promise) -> tuple[float, float] | None:
+        """A promised gain as the loop by hand has it, with its standard error."""
+        one, two = (self.cell(each) for each in (promise.one, promise.two))
         # Recommendations weigh whole epochs wherever epochs end.
         whole = bool(one.plain(whole=True) and two.plain(whole=True))
-        if not whole and any(each.get("ends") for each in [*one.answers, *two.answers]):
+        if promise.steady and one.plain(whole=False) and two.plain(whole=False):
+            whole = False
+        elif not whole and any(each.get("ends") for each in [*one.answers, *two.answers]):
             return None  # epochs take longer than a loop by hand
         sides = [cell.plain(whole=whole) for cell in (one, two)]
         errors = [standard_error(side) for side in sides]
@@ -294,7 +318,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     workers = config["num_workers"]
     settings: Settings = {"num_workers": workers}
     if workers:
-        settings["prefetch_factor"] = config["prefetch_factor"]
+        settings["prefetch_factor"] = config["prefetch_factor"] or 2
         if config["persistent_workers"]:
             settings["persistent_workers"] = True
         if not config["in_order"]:
@@ -320,6 +344,20 @@ def promise_of(found: Mapping[str, Any]) -> Promise | None:
         first = _PICK_FIRST.search(reason["claim"]) is not None
         one, two = (pick, other) if first else (other, pick)
         return Promise(one=one, two=two, **{end: ratio[end] for end in ("value", "low", "high")})
+    return None
+
+
+def promise_of_profile(found: Mapping[str, Any]) -> Promise | None:
+    """What the first finding that settings of the loader fix promises, in a profile's JSON."""
+    config = found["config"]
+    whole = {trial["id"] for trial in found["trials"] if trial["whole_epochs"]}
+    for finding in found["findings"]:
+        changed = (finding["fix"] or {}).get("dataloader_kwargs") or {}
+        gain, tried = finding["predicted_gain"], finding["evidence"].get("gain_trials") or ()
+        one, two = settings_of({**config, **changed}), settings_of(config)
+        if gain is not None and one != two:
+            ends = {end: gain[end] for end in ("value", "low", "high")}
+            return Promise(one=one, two=two, **ends, steady=whole.isdisjoint(tried))
     return None
 
 
@@ -376,19 +414,26 @@ class ByHand:
         self._process.wait()
 
 
-def swept(loader: Loader, path: Path, environ: Mapping[str, str], budget_s: float) -> Any:
-    """What ``dlprof sweep`` says of a loader, as JSON.
+def said(
+    command: str,
+    loader: Loader,
+    path: Path,
+    environ: Mapping[str, str],
+    budget_s: float,
+) -> Any:
+    """What ``dlprof sweep`` or ``dlprof profile`` says of a loader, as JSON.
 
     Raises:
         CommandError: It failed.
     """
+    tried = ("--num-workers", f"0,{loader.workers}", "--prefetch-factor", str(loader.prefetch))
     with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
         flags = [
-            *("--num-workers", f"0,{loader.workers}", "--prefetch-factor", str(loader.prefetch)),
+            *(tried if loader.workers and command == "sweep" else ()),
             *("--budget", f"{budget_s:g}s", "-o", f"{folder}/run.dlprof.jsonl", "--json", "-q"),
         ]
         target = f"{path}:{loader.function}"
-        done = run_command([*DLPROF, "sweep", target, *flags], environ=environ)
+        done = run_command([*DLPROF, command, target, *flags], environ=environ)
     return json.loads(done.stdout)
 
 
@@ -414,18 +459,23 @@ def measure(
         try:
             outcome.cell({"num_workers": 0})
             outcome.sweeps += before is not None
-            if not loader.wrong:
+            if loader.workers and not loader.wrong:
                 outcome.cell({"num_workers": loader.workers, "prefetch_factor": loader.prefetch})
             by_hand.ask(outcome.cells[0].settings, 0.0)
             import_s = time.monotonic() - began_s
             _round(outcome.cells, by_hand, design, rng)
             # A sweep's budget counts its imports, and some packages take seconds.
             budget_s = design.budget_s + 3 * import_s
-            add_sweep(outcome, loader, swept(loader, path, environ, budget_s))
+            add_sweep(outcome, loader, said("sweep", loader, path, environ, budget_s))
+            if loader.kind == "ecosystem" and loader.workers:
+                profile = said("profile", loader, path, environ, 4 * design.budget_s + 3 * import_s)
+                outcome.profiled = promise_of_profile(profile)
+                for promise in outcome.promises:
+                    outcome.cell(promise.one), outcome.cell(promise.two)
             _until_known(outcome, by_hand, design, rng)
             while outcome.sweeps < design.sweeps and (outcome.far or not outcome.near):
                 outcome.sweeps += 1
-                add_sweep(outcome, loader, swept(loader, path, environ, budget_s))
+                add_sweep(outcome, loader, said("sweep", loader, path, environ, budget_s))
                 _round(outcome.cells, by_hand, design, rng)
                 _until_known(outcome, by_hand, design, rng)
             _promised(outcome, by_hand, design)
@@ -436,12 +486,11 @@ def measure(
 
 
 def _promised(outcome: Outcome, by_hand: ByHand, design: Design) -> None:
-    """Loop over whole epochs of what a promise compares, where no loop has seen such.
+    """Loop over whole epochs of what the promises compare, where no loop has seen such.
 
     An endless loader is left after one.
     """
-    promise = outcome.promise
-    cells = [outcome.cell(each) for each in (promise.one, promise.two)] if promise else []
+    cells = [outcome.cell(each) for made in outcome.promises for each in (made.one, made.two)]
     for _ in range(design.rounds):
         for cell in cells:
             if len(cell.plain(whole=True)) < design.rounds:
@@ -462,7 +511,7 @@ def _until_known(outcome: Outcome, by_hand: ByHand, design: Design, rng: random.
 
 def _round(cells: Sequence[Cell], by_hand: ByHand, design: Design, rng: random.Random) -> None:
     for cell in rng.sample(list(cells), len(cells)):
-        cell.answers.append(by_hand.ask(cell.settings, design.seconds))
+        cell.answers.append(by_hand.ask(cell.settings, design.seconds, whole=design.whole))
 
 
 def is_known(cell: Cell, rounds: int) -> bool:
@@ -555,10 +604,84 @@ def files(made: Sequence[Loader]) -> Iterator[dict[str, Path]]:
 
 def ecosystem() -> list[Loader]:
     """Those of real packages, whose samples wait: four workers are worth trying on any machine."""
-    return [Loader(name=name, kind="ecosystem", function=name, workers=4) for name in PACKAGES]
+    workers = {name: 0 if name in AS_THEY_ARE else 4 for name in PACKAGES}
+    return [
+        Loader(name=name, kind="ecosystem", function=name, workers=count)
+        for name, count in workers.items()
+    ]
 
 
-def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NAME) -> Report:
+def report_of_packages(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
+    """The table of real packages: a row for what a sweep advises, one for what a profile does."""
+    rows, missing = [], []
+    gains: list[float] = []
+    for outcome in found:
+        for command, promise in (("sweep", outcome.promise), ("profile", outcome.profiled)):
+            true = outcome.true_of(promise) if promise else None
+            over = promise.value / true[0] if promise and true else None
+            gains += [over] if over else []
+            settable = outcome.loader not in AS_THEY_ARE
+            if settable and over is None:
+                missing.append(f"{outcome.loader} ({command})")
+            if settable or command == "sweep":
+                rows.append(_row_of_package(outcome, command, promise, true, over))
+    near = [_NEAR_GAIN[0] <= over <= _NEAR_GAIN[1] for over in gains]
+    failed, far = [each for each in found if each.error], [each for each in found if each.far]
+    close = [each for each in found if each.near and each.ratios]
+    columns = ("loader", "package", "by", "advice", "promised", "true", "promised / true")
+    return Report(
+        name=ECOSYSTEM_NAME,
+        title="The advice brings what was promised, in the loaders of real packages",
+        goal=(
+            "promised over true gain within "
+            f"{_NEAR_GAIN[0]:g}-{_NEAR_GAIN[1]:g} for every loader that takes settings"
+        ),
+        passed=all(near) and not (missing or failed or left_out),
+        tables=[Table("", columns, rows)],
+        notes=[
+            (
+                f"{len(found)} loaders of {len({PACKAGES[each.loader] for each in found})} "
+                f"packages. Of {len(near)} promised gains {sum(near)} are within "
+                f"{_NEAR_GAIN[0]:g}-{_NEAR_GAIN[1]:g} of the true one."
+            ),
+            (
+                f"Samples per second of the sweeps are within {GOAL:.0%} of the loop by hand in "
+                f"the median for {len(close)} loaders, and beyond {WORST:.0%} in a setting of "
+                f"{len(far)}."
+            ),
+            (
+                "The true gain is that of differential_loop.py, which shares no code with dlprof: "
+                "both settings by turns, set as the package's users set them; medians."
+            ),
+            *([f"Not known: {', '.join(missing)}."] if missing else []),
+            *(f"{each.loader}: {each.error.strip()}" for each in failed),
+            *(f"{name} was left out: {why}." for name, why in left_out.items()),
+        ],
+        data={"outcomes": [dataclasses.asdict(each) for each in found]},
+    )
+
+
+def _row_of_package(
+    outcome: Outcome,
+    command: str,
+    promise: Promise | None,
+    true: tuple[float, float] | None,
+    over: float | None,
+) -> tuple[str, ...]:
+    name = outcome.loader
+    nothing = "nothing can be set" if name in AS_THEY_ARE else "none by settings"
+    return (
+        name,
+        PACKAGES[name],
+        command,
+        f"{_said(promise.one)}, not {_said(promise.two)}" if promise else nothing,
+        _said_gain(promise),
+        "-" if promise is None else "?" if true is None else f"{true[0]:.2f}",
+        "-" if over is None else f"{over:.2f}",
+    )
+
+
+def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
     """The tables."""
     shown = [each for each in found if each.ratios]
     near = [each for each in shown if each.near]
@@ -575,7 +698,7 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str], name: str = NA
     failed = [each for each in found if each.error]
     columns = ("loader", "settings", "dlprof / by hand", "promised", "true", "holds")
     return Report(
-        name=name,
+        name=NAME,
         title="The figure and the promise are true, on any loader",
         goal=(
             f"the median ratio of each loader within {GOAL:.0%} of 1 and none beyond {WORST:.0%}; "
@@ -630,15 +753,27 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     cells = [cell for cell in outcome.cells if cell.dlprof or cell.over_epochs]
     ratios = ["?" if cell.ratio is None else f"{cell.ratio:.3f}" for cell in cells]
     promise, true = outcome.promise, outcome.true
-    ends = "" if promise is None or not promise.low else f" ({promise.low:.2f}-{promise.high:.2f})"
     return (
         outcome.loader,
         ", ".join(_short(cell.settings) + (" whole" if cell.whole else "") for cell in cells),
         ", ".join(ratios) or "-",
-        "-" if promise is None else f"{promise.value:.2f}{ends}",
+        _said_gain(promise),
         "?" if true is None and promise else "-" if true is None else f"{true[0]:.2f}",
         "**wrong data**" if outcome.wrong else {None: "-", True: "yes"}.get(outcome.held, "**no**"),
     )
+
+
+def _said_gain(promise: Promise | None) -> str:
+    if promise is None:
+        return "-"
+    ends = f" ({promise.low:.2f}-{promise.high:.2f})" if promise.low else ""
+    return f"{promise.value:.2f}{ends}"
+
+
+def _said(settings: Settings) -> str:
+    """Settings as a text, without those that are PyTorch's default."""
+    usual = {"prefetch_factor": 2}
+    return ", ".join(f"{key}={val}" for key, val in settings.items() if usual.get(key) != val)
 
 
 def _short(settings: Settings) -> str:
@@ -684,10 +819,11 @@ def main() -> None:
         if each.name in packages and not is_there(packages[each.name], given.site)
     }
     quick = given.quick or (bool(given.names) and not given.more)
-    name = f"{NAME}_ecosystem" if given.ecosystem else NAME
+    name, made_of = (ECOSYSTEM_NAME, report_of_packages) if given.ecosystem else (NAME, report)
     before_this = earlier(RESULTS / f"{name}.json") if given.more else []
     found = {each.loader: each for each in before_this if not each.error}
-    design, before, began_s = QUICK if given.quick else Design(), surroundings(), time.monotonic()
+    design = OF_PACKAGES if given.ecosystem else QUICK if given.quick else Design()
+    before, began_s = surroundings(), time.monotonic()
     with files(made) as paths:
         for loader in made:
             kept = found.get(loader.name)
@@ -701,8 +837,8 @@ def main() -> None:
             found[loader.name] = outcome = measure(loader, path, environ, design, kept)
             took = f"{outcome.took_s:.0f} s"
             print(" | ".join(_row(outcome)), took, outcome.error, file=sys.stderr, flush=True)
-            keep(report(list(found.values()), left_out, name), before, quick=quick)
-    publish(report(list(found.values()), left_out, name), before, quick=quick)
+            keep(made_of(list(found.values()), left_out), before, quick=quick)
+    publish(made_of(list(found.values()), left_out), before, quick=quick)
 
 
 if __name__ == "__main__":

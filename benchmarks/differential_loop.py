@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 LONGEST = 6.0
 """Times the wanted seconds after which a loop ends whatever it has."""
@@ -154,16 +154,17 @@ def _has_length(loader: Any) -> bool:
 
 
 def _in_a_fork(
-    make: Callable[..., Any], count: Callable[[Any], int], request: Mapping[str, Any]
+    make: Callable[..., Any], count: Callable[[Any], int], request: Mapping[str, Any], out: TextIO
 ) -> None:
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            print(json.dumps(answer(make, count, request)), flush=True)
+            print(json.dumps(answer(make, count, request)), file=out, flush=True)
             status = 0
         except Exception as error:  # the user's code
-            print(json.dumps({"error": f"{type(error).__name__}: {error}"[-300:]}), flush=True)
+            said = {"error": f"{type(error).__name__}: {error}"[-300:]}
+            print(json.dumps(said), file=out, flush=True)
         finally:
             os._exit(status)
     os.waitpid(pid, 0)
@@ -172,12 +173,14 @@ def _in_a_fork(
 def main() -> None:
     """Serve until standard input ends."""
     path, name = Path(sys.argv[1]), sys.argv[2]
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what packages print, such as litdata, is no answer
     sys.path.insert(0, str(path.parent))
     module = importlib.import_module(path.stem)
     make = getattr(module, f"by_hand_{name}", None) or getattr(module, name)
     own = getattr(module, f"samples_of_{name}", getattr(module, "samples_of", first_length))
     for line in sys.stdin:
-        _in_a_fork(make, own, json.loads(line))
+        _in_a_fork(make, own, json.loads(line), out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ where ``ECOSYSTEM_DATA`` says.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import tarfile
@@ -36,7 +37,10 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
     def made(**settings: Any) -> Any:
         _BY_HAND.update(settings)
-        found = globals()[name.removeprefix("by_hand_")]()
+        make = globals()[name.removeprefix("by_hand_")]
+        found = make(**{each: settings[each] for each in inspect.signature(make).parameters})
+        if hasattr(found, "with_format"):  # a dataset of datasets, in a loader as dlprof makes it
+            return torch.utils.data.DataLoader(found, batch_size=32, **settings)
         if hasattr(found, "get_train_dataloader"):
             return found.get_train_dataloader()
         if hasattr(found, "train_dataloader"):
@@ -52,8 +56,8 @@ def data() -> Path:
     return Path(os.environ["ECOSYSTEM_DATA"])
 
 
-def waited(sample: Any) -> Any:
-    time.sleep(WAIT_S)
+def waited(sample: Any, count: int = 1) -> Any:
+    time.sleep(count * WAIT_S)
     return sample
 
 
@@ -138,7 +142,7 @@ def _table() -> Any:
 
 
 def hf_map() -> Any:
-    return _table().with_transform(waited)
+    return _table().with_transform(lambda rows: waited(rows, len(rows["y"])))
 
 
 def hf_formatted() -> Any:
@@ -169,13 +173,9 @@ def stateful() -> Any:
 def nodes(num_workers: int) -> Any:
     import torchdata.nodes as tn
 
-    samples = tn.MapStyleWrapper(Waiting(), torch.utils.data.SequentialSampler(Waiting()))
-    mapped = tn.ParallelMapper(samples, _same, num_workers=num_workers, method="process")
+    samples = tn.IterableWrapper(range(SAMPLES))
+    mapped = tn.ParallelMapper(samples, waited, num_workers=num_workers, method="process")
     return tn.Loader(tn.Batcher(mapped, BATCH))
-
-
-def _same(sample: Any) -> Any:
-    return sample
 
 
 def nodes_made() -> Any:
@@ -280,12 +280,20 @@ def _graph(nodes: int) -> Any:
     return Data(x=torch.randn(nodes, 16), edge_index=edges)
 
 
+class _Graphs(Waiting):
+    def __getitem__(self, index: int) -> Any:
+        return waited(_graph(20))
+
+
 def graphs() -> Any:
     from torch_geometric.loader import DataLoader
 
-    return DataLoader(
-        [_graph(20) for _ in range(SAMPLES)], batch_size=BATCH, **set_to(num_workers=1)
-    )
+    return DataLoader(_Graphs(), batch_size=BATCH, **set_to(num_workers=1))
+
+
+def samples_of_graphs(batch: Any) -> int:
+    """A batch of graphs is one big graph."""
+    return int(batch.num_graphs)
 
 
 def graphs_prefetched() -> Any:
@@ -335,9 +343,14 @@ def neighbors() -> Any:
         num_neighbors=[2],
         neighbor_sampler=None if own else Sampler(graph),
         batch_size=BATCH,
-        transform=waited,
+        transform=lambda batch: waited(batch, BATCH),
         **set_to(num_workers=1),
     )
+
+
+def samples_of_neighbors(batch: Any) -> int:
+    """A batch of seeds is one graph around them."""
+    return int(batch.batch_size)
 
 
 # timm
@@ -469,6 +482,10 @@ def mosaic() -> Any:
 # SPDL, lhotse, Ray
 
 
+def _stacked(numbers: list[int]) -> Any:
+    return torch.tensor(numbers).unsqueeze(1)
+
+
 def spdl_pipeline() -> Any:
     from spdl.pipeline import PipelineBuilder
 
@@ -477,7 +494,7 @@ def spdl_pipeline() -> Any:
         .add_source(list(range(SAMPLES)))
         .pipe(waited, concurrency=4)
         .aggregate(BATCH)
-        .pipe(torch.tensor)
+        .pipe(_stacked)
         .add_sink(4)
         .build(num_threads=4)
     )
@@ -490,7 +507,7 @@ def spdl_loader() -> Any:
         list(range(SAMPLES)),
         batch_size=BATCH,
         preprocessor=waited,
-        aggregator=torch.tensor,
+        aggregator=_stacked,
         num_threads=4,
     )
 
@@ -508,7 +525,7 @@ def speech() -> Any:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         cuts = []
-        for number in range(64):
+        for number in range(SAMPLES):
             name = folder / f"{number}.wav"
             noise = np.random.default_rng(number).normal(0, 3e3, 16_000)
             with wave.open(str(name), "wb") as out:
@@ -522,7 +539,7 @@ def speech() -> Any:
 
     class Cuts(UnsupervisedWaveformDataset):
         def __getitem__(self, cuts: Any) -> Any:
-            return waited(super().__getitem__(cuts))
+            return waited(super().__getitem__(cuts), len(cuts))
 
     sampler = SimpleCutSampler(CutSet.from_file(path), max_duration=8.0)
     return DataLoader(Cuts(), sampler=sampler, batch_size=None, **set_to(num_workers=1))

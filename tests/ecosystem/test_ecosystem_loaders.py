@@ -116,7 +116,8 @@ def dlprof(place: Path, *arguments: str) -> Any:
             timeout=TIMEOUT_S,
             check=False,
         )
-        if "can't hold a single trial" not in done.stdout + done.stderr:
+        said = done.stdout + done.stderr
+        if not any(words in said for words in ("can't hold a single trial", "Raise --budget")):
             break
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     is_json = "--json" in arguments and arguments[0] != "run"  # where it names a file

@@ -126,8 +126,10 @@ def test_quick_results_are_not_collected(
 ) -> None:
     (tmp_path / "truth.quick.json").write_text("{}")
     assert runner["collect"](tmp_path) == []
-    (tmp_path / "truth.json").write_text(json.dumps(document(common)))
-    assert [each["name"] for each in runner["collect"](tmp_path)] == ["truth"]
+    for name in ("differential_ecosystem", "truth"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**document(common), "name": name}))
+    found = [each["name"] for each in runner["collect"](tmp_path)]
+    assert found == ["truth", "differential_ecosystem"]
 
 
 def test_a_failed_command_is_an_error_with_what_it_wrote(common: Any) -> None:

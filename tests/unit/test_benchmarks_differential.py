@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
 import random
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TWO = {"num_workers": 2, "prefetch_factor": 2}
 NONE = {"num_workers": 0}
+COMMANDS = ("sweep", "profile")
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +89,14 @@ def test_the_length_of_the_first_field(by_hand: Any, batch: Any, expected: int) 
     assert by_hand.first_length(batch) == expected
 
 
+def test_what_a_package_prints_is_no_answer_of_the_loop(differential: Any, tmp_path: Path) -> None:
+    text = "print('a word')\ndef made(**_):\n    print('another')\n    return [[1, 2], [3]] * 9\n"
+    (tmp_path / "printing.py").write_text(text)
+    loop = differential.ByHand(tmp_path / "printing.py", "made", {})
+    with contextlib.closing(loop):
+        assert loop.ask(NONE, 0.0, whole=True)["samples"] > 0
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_drawn_modules_are_python_and_the_same_each_time(seed: int) -> None:
     drawn_loaders = importlib.import_module("drawn_loaders")
@@ -118,6 +129,65 @@ def test_a_promise_says_which_settings_are_so_many_times_as_fast(differential: A
     assert (promise.one, promise.two) == (TWO, NONE)
     assert differential.promise_of(found("More workers don't pay: num_workers=2 is", 0)) is None
     assert differential.promise_of({"recommendation": None}) is None
+
+
+def profiled(*tried: str) -> dict[str, Any]:
+    """A profile whose first finding no setting fixes, and whose second one two workers do."""
+    gain = {"value": 2.0, "low": 1.8, "high": 2.2}
+    by_settings = {
+        "fix": {"dataloader_kwargs": {"num_workers": 2}},
+        "predicted_gain": gain,
+        "evidence": {"gain_trials": list(tried)},
+    }
+    trials = [{"id": "t1", "whole_epochs": False}, {"id": "t2", "whole_epochs": True}]
+    other = {**by_settings, "fix": None}
+    return {"config": config(0), "trials": trials, "findings": [other, by_settings]}
+
+
+@pytest.mark.parametrize(("tried", "steady"), [((), True), (("t1",), True), (("t2",), False)])
+def test_a_profile_promises_what_its_first_settings_bring(
+    differential: Any, tried: tuple[str, ...], *, steady: bool
+) -> None:
+    promise = differential.promise_of_profile(profiled(*tried))
+    assert (promise.one, promise.two, promise.steady) == (TWO, NONE, steady)
+    assert differential.promise_of_profile({**profiled(), "findings": []}) is None
+
+
+def test_a_steady_promise_is_held_against_steady_rates_where_there_are_some(
+    differential: Any,
+) -> None:
+    made = outcome(differential, 190.0)
+    for cell in made.cells:
+        cell.answers = [{**each, "whole": 50.0} for each in cell.answers]
+    steady = dataclasses.replace(made.promise, steady=True)
+    assert made.true[0] == 1.0
+    assert made.true_of(steady)[0] == 1.9
+    for cell in made.cells:
+        cell.answers = [{**each, "steady": None} for each in cell.answers]
+    assert made.true_of(steady)[0] == 1.0
+
+
+def test_the_report_of_packages_needs_a_true_promise_of_each_that_can_be_set(
+    differential: Any,
+) -> None:
+    good = dataclasses.replace(outcome(differential, 190.0), loader="trainer")
+    good.profiled = good.promise
+    as_it_is = differential.Outcome(loader="spdl_loader", kind="ecosystem")
+    report = differential.report_of_packages([good, as_it_is], {})
+    assert report.passed
+    rows = [row[:1] + row[2:] for row in report.tables[0].rows]
+    advice = "num_workers=2, not num_workers=0"
+    assert rows == [
+        *(("trainer", by, advice, "2.00 (1.80-2.20)", "1.90", "1.05") for by in COMMANDS),
+        ("spdl_loader", "sweep", "nothing can be set", "-", "-", "-"),
+    ]
+    assert not differential.report_of_packages([good], {"lit": "it is not installed"}).passed
+    good.profiled = dataclasses.replace(good.promise, value=2.5)
+    assert not differential.report_of_packages([good], {}).passed
+    good.profiled = None
+    unknown = differential.report_of_packages([good], {})
+    assert not unknown.passed
+    assert "Not known: trainer (profile)." in unknown.notes
 
 
 def outcome(differential: Any, two: float) -> Any:
