@@ -89,7 +89,7 @@ def recommend(
     )
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     found = run.findings
-    if not found and run.explanations:
+    if not found and run.trials:
         from dlprof.advise.findings.diagnosis import shown_in  # which needs the model
 
         found = tuple(_over_pick(shown_in(run), choice))
