@@ -77,6 +77,7 @@ def wanted_configs(
             known |= {cell.config for cell in kept.cells}
         else:
             worth = candidate_configs(situation)
+            known |= {config for config in (run.advised,) if config is not None}
         sizes = {None, calibration.batch_size} if situation.as_measured else ()
         if run.recommendation is not None:  # which the search may have looked further for
             known.add(run.recommendation.config)

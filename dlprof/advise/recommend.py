@@ -15,6 +15,7 @@ from dlprof.advise import candidates
 from dlprof.advise.choice import (
     Candidate,
     Choice,
+    advised,
     broken_limit,
     candidates_of,
     decide,
@@ -88,7 +89,7 @@ def recommend(
     )
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     found = run.findings
-    if not found and run.explanations:
+    if not found and run.trials:
         from dlprof.advise.findings.diagnosis import shown_in  # which needs the model
 
         found = tuple(_over_pick(shown_in(run), choice))
@@ -217,15 +218,18 @@ def _over_pick(found: Sequence[Finding], choice: Choice) -> Iterator[Finding]:
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
     """What to measure next: as ``predict`` says it, of all that it predicts."""
-    situation, pick = choice.situation, choice.pick
-    if not (pick.measured and situation.as_measured and situation.is_calibrated):
+    situation, pick, first = choice.situation, choice.pick, {*advised(choice.situation.run)}
+    known = pick.measured or pick.config in first
+    if not (known and situation.as_measured and situation.is_calibrated):
         return
     kept = dataclasses.replace(pick.config, persistent_workers=True)
     with contextlib.suppress(DlprofError):  # nothing can be predicted
         wanted = candidates.wanted_configs(situation, {})
-        # Workers that persist go first: where they are the answer, no other need be predicted.
-        for some in filter(None, ({kept}.intersection(wanted) - {pick.config}, wanted)):
-            found, speeds = candidates_of(situation, some)
+        # These go first: where one of them is the answer, no other need be predicted.
+        for some in filter(None, ({kept, *first}.intersection(wanted) - {pick.config}, wanted)):
+            found, speeds = candidates_of(
+                situation, some if pick.measured else {*some, pick.config}
+            )
             better = perhaps_faster(pick, found, speeds, situation)
             if better is not None:
                 yield Alternative(

@@ -352,9 +352,11 @@ def _depth(flights: Sequence[tuple[Look, float]], workers: int) -> int | None:
     """``prefetch_factor``: so many batches are in flight at most, for each worker."""
     if len(flights) < _FEW_LOOKS or not workers:
         return None
-    ordered = sorted(flight for _, flight in flights)
-    # A batch shows twice in a look that comes as its worker hands it over, the more on a busy
-    # machine, and not at all while main takes it in.
+    # A batch shows twice in a look that comes as its worker hands it over: until that has a core
+    # again, it is seen at work, and the batch in the queue. Nor is it seen while main takes it in.
+    sure = [(e, n) for e, n in flights if not e.finished_bytes or e.idle == e.alive]
+    seen = sure if len(sure) >= _FEW_LOOKS / 5 else flights
+    ordered = sorted(flight for _, flight in seen)
     most = ordered[int(0.8 * (len(ordered) - 1))]
     depth = math.floor(round(most) / workers + 0.5)
     # Of one worker's two batches one is all that shows where main is always busy inside next().

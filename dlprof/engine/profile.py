@@ -13,6 +13,7 @@ from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
+from dlprof.advise.findings.machine import growth_in_doubt
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.trials import (
     Deadline,
@@ -181,6 +182,8 @@ class _Profile(Measuring):
         ended = reason in {"complete", "budget"}
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
+        if ended and (doubt := growth_in_doubt(evidence)):
+            notes.append(doubt)
         run = dataclasses.replace(self.so_far, calibration=evidence.calibration)
         if present := evidence.plain("present"):
             rate, samples = shown_rate(run, self.config), present[0].samples_per_batch

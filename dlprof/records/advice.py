@@ -148,10 +148,9 @@ class LeastLoss:
     at_least: Mapping[str, float] = empty()
 
     @property
-    def is_known(self) -> bool:
-        """Whether what it loses is known to within a factor of two in each case."""
-        least = self.at_least
-        return all(least.get(name, 0.0) >= USELESS * kept for name, kept in self.speeds.items())
+    def is_useful(self) -> bool:
+        """Whether half of the best rate is certain in each case: no other is worth a word."""
+        return all(self.at_least.get(name, 0.0) >= USELESS for name in self.speeds)
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -122,6 +123,18 @@ class Run(Shown):
     def findings(self) -> tuple[Finding, ...]:
         """The causes that its profile found; none without one."""
         return () if self.diagnosis is None else self.diagnosis.findings
+
+    @property
+    def advised(self) -> Config | None:
+        """The settings by which its profile fixes what it names first; ``None`` without any."""
+        first = next(iter(self.findings), None)
+        if self.diagnosis is None or first is None or first.fix is None:
+            return None
+        changes = dict(first.fix.dataloader_kwargs)
+        if "multiprocessing_context" in changes:
+            changes["start_method"] = changes.pop("multiprocessing_context")
+        own = self.diagnosis.config
+        return dataclasses.replace(own, **changes).canonical() if changes else None
 
     @property
     def traced(self) -> Explanation | None:

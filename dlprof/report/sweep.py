@@ -230,6 +230,13 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
+        elif each.code == "cpu.threads" and run.diagnosis is None:
+            gain = f"{gain_text(each.predicted_gain)} with" if each.predicted_gain else "give it"
+            slowed = doc.Styled(
+                "num_workers=0 is slowed by threads that compete for the cores", "warn"
+            )
+            rest = f": {gain} torch.set_num_threads(1), or OMP_NUM_THREADS=1 in the environment"
+            yield "Threads", (slowed, f"{rest}, only predicted.")
         elif each.code == "memory.faults" and each.predicted_gain and run.diagnosis is None:
             # What a profile found is over its own settings, and said there.
             share = percent_text(each.evidence.get("page_fault_fraction"))
@@ -610,9 +617,9 @@ def _cases(advice: Recommendation) -> Iterator[doc.Words]:
 
 
 def _least_loss(advice: Recommendation) -> LeastLoss | None:
-    """What loses least, where that is known; that its workers persist is no advice for a load."""
+    """What loses least, where it keeps enough; that workers persist is no advice for a load."""
     found = advice.least_loss
-    if found is None or not found.is_known:
+    if found is None or not found.is_useful:
         return None
     other = found.config.differing(advice.config)
     return None if other == ["persistent_workers"] else found

@@ -62,6 +62,7 @@ class Adapted:
     # Whether what ``load`` gives can be iterated only once, so that each epoch needs a new object
     # from the function that makes them.
     once: bool = False
+    note: str = ""  # what to know of its figures, in a sentence
 
 
 Adapter = Callable[[Any], "Adapted | None"]
@@ -363,7 +364,12 @@ def _timm(found: Any) -> Adapted | None:
 
 def _torch_geometric(found: Any) -> Adapted | None:
     """A loader of PyG's: each collates by itself, and most ignore a ``collate_fn`` in silence."""
-    call = _call_of_class(type(found))
+    call, name = _call_of_class(type(found)), type(found).__name__
+    if call is None and _is_a(found, "CachedLoader"):
+        return Adapted(
+            note=f"{name} keeps its batches: from its second epoch on they come from memory, and "
+            "its rate is of those. Measure its loader for the first epoch."
+        )
     if call is None:
         return None
     taken = inspect.signature(type(found)).parameters
@@ -372,9 +378,12 @@ def _torch_geometric(found: Any) -> Adapted | None:
         own = "joins the attributes of its graphs, but for exclude_keys"
     elif "transform" in taken:
         own = "samples each batch and calls transform"
-    none = f"{type(found).__name__} takes no collate_fn: its own {own}"
-    fixed = {**call.fixed, "collate_fn": none}
-    return Adapted(call=dataclasses.replace(call, fixed=fixed))
+    fixed = {**call.fixed, "collate_fn": f"{name} takes no collate_fn: its own {own}"}
+    whole = {"batch_size": f"{name} has torch load one batch of its own at a time"}
+    return Adapted(
+        call=dataclasses.replace(call, fixed=fixed),
+        fixed=whole if hasattr(found, "events_per_batch") else {},
+    )
 
 
 def _webdataset(found: Any) -> Adapted | None:

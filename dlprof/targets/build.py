@@ -174,7 +174,7 @@ def build_from_object(
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
-    notes += (misfit,) if misfit else ()
+    notes += tuple(filter(None, (misfit, adapted.note if adapted is not None else "")))
     dataset = getattr(core_of(loader), "dataset", None)
     against = against_persisting(dataset)
     notes += (against,) if against else ()

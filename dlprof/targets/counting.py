@@ -24,8 +24,9 @@ _STORED: Mapping[str, tuple[str, ...]] = {
 give its parts."""
 
 
-_OWN_COUNTS = ("num_graphs", "batch_size")
-"""What a batch of graphs says it has: several, or one around so many nodes, as PyG writes them."""
+_OWN_COUNTS = ("num_graphs", "num_events", "batch_size")
+"""What a batch of graphs says it has, as PyG writes them: several, events of one that changes, or
+one around so many nodes."""
 
 
 _Seen = dict[int, tuple[object, Any]]

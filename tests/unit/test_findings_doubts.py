@@ -12,7 +12,7 @@ from finding_cases import QUIET, Loader, codes, evidence, modeled
 
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence, Observation
-from dlprof.advise.findings.machine import growth_per_batch, may_grow
+from dlprof.advise.findings.machine import growth_in_doubt, growth_per_batch, may_grow
 from dlprof.records import BatchCosts, Finding, SampleCosts, Usage
 
 MIB = 1 << 20
@@ -55,6 +55,24 @@ def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
 def test_memory_grows_where_it_goes_on(points: Sequence[tuple[int, int]], *, grows: bool) -> None:
     view = _with_memory(points)
     assert (growth_per_batch(view) is not None) == grows
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([(34, 173), (60, 192), (132, 391)], True),  # of a leak: 224 were needed
+        ([(34, 173), (132, 265)], False),  # no more than pools fill up by
+        ([(50, 200), (100, 500)], False),  # it is known to grow
+        ([(50, 200), (900, 400)], False),  # and here not to, after so many batches
+        ([(132, 391)], False),
+    ],
+)
+def test_what_no_trial_was_long_enough_to_show_of_memory_is_said(
+    points: Sequence[tuple[int, int]], *, said: bool
+) -> None:
+    text = growth_in_doubt(_with_memory(points))
+    assert bool(text) == said
+    assert not said or text.startswith("Memory grew by 218 MiB within 98 batches")
 
 
 def test_growth_is_reported_with_when_memory_is_full() -> None:

@@ -84,6 +84,16 @@ def test_what_loses_least_is_not_said_where_nobody_knows_what_it_loses() -> None
         assert "loses least" not in text
 
 
+def test_what_keeps_a_fifth_of_the_rate_is_no_advice_for_any_load() -> None:
+    """It was the best for both of two ranks, certain to keep 22% alone, and advised."""
+    answer = _known(recommend(_beside({"cores": 12.0})), dedicated=0.22)
+    least = dataclasses.replace(_least(answer), speeds={"as shared now": 0.9, "dedicated": 0.25})
+    other = dataclasses.replace(answer, config=config(2), least_loss=least)
+    text = drawn(recommendation_report(_beside({"cores": 12.0}), other), 120, verbose=True)
+    assert "if the load may change" not in text
+    assert "loses least" not in text
+
+
 def test_no_second_recommendation_where_the_first_loses_as_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,6 +28,7 @@ from dlprof.records import (
     Diagnosis,
     Estimate,
     Finding,
+    Fix,
     Recommendation,
     Run,
     Usage,
@@ -144,6 +145,50 @@ def test_what_a_profile_found_the_main_process_to_do_is_what_all_views_of_its_ru
     # On other cores it may be another.
     other = forecast(asked(where.run, cores=1.0), None)
     assert "main" not in {row.prediction.bound for row in other.rows}
+
+
+def advising(**changes: Any) -> Diagnosis:
+    """What a profile of one worker found, whose fix are these arguments of DataLoader."""
+    fix = Fix(text="Set them.", dataloader_kwargs=changes)
+    cause = Finding(code="fetch.io", severity="high", title="Slow", explanation="It is.", fix=fix)
+    return Diagnosis(config=config(1), findings=(cause,), trials=("t0001",))
+
+
+@pytest.mark.parametrize("purpose", ["measure", "explain"])
+def test_what_a_profile_advises_is_what_is_recommended_of_its_run(purpose: Any) -> None:
+    """It had no time to measure it, and no view of its run answers otherwise."""
+    tried = [trial(config(1), 700.0, purpose=purpose)]
+    run_ = dataclasses.replace(calibrated(trials=tried), diagnosis=advising(num_workers=6))
+    advice, found = recommend(run_), forecast(asked(run_), None)
+    assert (advice.config, found.pick) == (config(6), config(6))
+    assert advice.basis == "predicted"
+    assert {each.config for each in advice.rates} >= {config(1), config(6)}
+
+
+def test_advice_of_a_profile_that_is_not_certain_is_what_seems_faster() -> None:
+    costs = calibration(cpu=0.004, io=0.04, receive=0.041)  # which main hardly takes in faster
+    tried = [trial(config(1), rate) for rate in (650.0, 800.0)]
+    several = dataclasses.replace(calibrated(costs, tried), diagnosis=advising(num_workers=6))
+    advice, found = recommend(several), forecast(asked(several), None)
+    assert (advice.config, found.pick) == (config(1), config(1))
+    seems = [each.config for each in advice.alternatives if each.relation == "predicted"]
+    assert (seems, found.faster) == ([config(6)], config(6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"num_workers": 0}, config(0)),
+        ({"multiprocessing_context": "spawn"}, config(1, start_method="spawn")),
+    ],
+)
+def test_a_profile_advises_settings_where_its_first_fix_has_any(
+    changes: dict[str, Any], expected: Config | None
+) -> None:
+    run_ = calibrated()
+    assert run_.advised is None
+    assert dataclasses.replace(run_, diagnosis=advising(**changes)).advised == expected
 
 
 def test_a_run_of_no_trials_is_enough() -> None:

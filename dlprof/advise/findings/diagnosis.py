@@ -278,7 +278,10 @@ def find(view: Evidence) -> tuple[Finding, ...]:
 
 
 def shown_in(run: Run) -> tuple[Finding, ...]:
-    """What traced trials show of any run: that a container grows; page faults without workers."""
+    """What trials show of any run.
+
+    That a container grows; without workers page faults, and threads that compete for the cores.
+    """
     traced = {each.config: each for each in run.explanations}
     found: dict[FindingCode, Finding] = {}
     for config, shown in sorted(traced.items(), key=lambda each: -each[0].num_workers):
@@ -296,6 +299,18 @@ def shown_in(run: Run) -> tuple[Finding, ...]:
             asked = row.code == "memory.faults" or (row.code == "memory.growth" and grows)
             if asked and row.code not in found and (claim := row.rule(view)):
                 found[row.code] = _stated(view, row, claim).finding
+    one_each = run.completed if run.header.launched == 1 else ()  # of ranks some is of all
+    alone = [trial.config for trial in one_each if not trial.config.num_workers]
+    if alone:
+        view = Evidence(
+            machine=run.header.machine,
+            target=run.header.target,
+            config=min(alone, key=lambda config: config.cost_key),
+            observations=tuple(Observation(trial=each) for each in one_each),
+        )
+        row = next(each for each in TABLE if each.code == "cpu.threads")
+        if claim := machine.pool_by_trials(view):
+            found[row.code] = _stated(view, row, claim).finding
     return tuple(found.values())
 
 

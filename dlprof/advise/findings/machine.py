@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Failure, FailureKind, GpuUsage
+from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial
 from dlprof.records.stages import CACHE, FREED, KEEPING
 from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
@@ -83,10 +83,8 @@ def _pool_of_main(view: Evidence) -> Claim | None:
         share * (view.wait or 1.0),
         "num_workers usable_cores making_s starved_fraction",
         {"other_threads_cpu_fraction": share},
-        "Compute in one thread: torch.set_num_threads(1) where the script begins, or, of code that "
-        "doesn't call torch, OMP_NUM_THREADS=1 in the environment. If the step needs more, let its "
-        "threads sleep while they wait: OMP_WAIT_POLICY=passive.",
-        "torch.set_num_threads(1)  # before the loader is iterated",
+        _ONE_THREAD,
+        _ONE_THREAD_CODE,
     )
     if one is None:
         return dataclasses.replace(claim, fix=f"{claim.fix} A worker computes in one thread, too.")
@@ -109,6 +107,52 @@ def _pool_of_main(view: Evidence) -> Claim | None:
         gain=gain,
         place=None if view.starved >= at.LARGE_SHARE else Place.SETTING,
     )
+
+
+def pool_by_trials(view: Evidence) -> Claim | None:
+    """The same of a sweep without workers, by plain trials: those with workers show one thread.
+
+    One thread gets as much of a core as each of the pool's that want one do.
+    """
+    most, alone = view.config.batch_size, view.plain("present")
+    others = [
+        trial
+        for trial in view.plain("variant")
+        if trial.config.batch_size == most and trial.config.worker_threads in {None, 1}
+    ]
+    least = min((trial.config.num_workers for trial in others), default=0)
+    fewest = (trial for trial in others if trial.config.num_workers == least)
+    runnable = typical(trial.usage.main_runnable for trial in alone)
+    cpu_s, one_cpu_s = (typical(map(_cpu_per_batch_s, some)) for some in (alone, fewest))
+    if not (least and runnable and cpu_s and one_cpu_s) or runnable < 1 + at.HELPERS:
+        return None
+    gain = bound(cpu_s / one_cpu_s / runnable)
+    if not gain.pays:
+        return None
+    return Claim(
+        "Threads of the main process cost more than they give",
+        f"Without workers a batch takes {format_duration(cpu_s)} of CPU time in {runnable:.1f} "
+        f"threads that want a core at once, and {format_duration(one_cpu_s)} with "
+        f"num_workers={least}, as a worker computes in one thread.",
+        gain.saved,
+        given={"main_runnable": runnable, "batch_cpu_s": cpu_s, "one_thread_cpu_s": one_cpu_s},
+        fix=_ONE_THREAD,
+        code=_ONE_THREAD_CODE,
+        gain=gain,
+    )
+
+
+def _cpu_per_batch_s(trial: Trial) -> float | None:
+    cores, rate = trial.usage.own_cpu_cores, trial.batches_per_s
+    return None if cores is None or rate is None or rate.value <= 0 else cores / rate.value
+
+
+_ONE_THREAD_CODE = "torch.set_num_threads(1)  # before the loader is iterated"
+_ONE_THREAD = (
+    "Compute in one thread: torch.set_num_threads(1) where the script begins, or, of code that "
+    "doesn't call torch, OMP_NUM_THREADS=1 in the environment. If the step needs more, let its "
+    "threads sleep while they wait: OMP_WAIT_POLICY=passive."
+)
 
 
 def single_threaded(view: Evidence) -> Config | None:
@@ -447,6 +491,24 @@ def may_grow(view: Evidence, batches: float) -> bool:
     # More than the allocator's noise; half of what would show, since a slope has its luck.
     least = at.LEAST_SEEN * max(1, view.workers)
     return grown >= 4 << 20 and 2 * expected >= least
+
+
+def growth_in_doubt(view: Evidence) -> str:
+    """That memory grew by what may be filling up or growth, which no trial was long enough to show.
+
+    Empty where it is known, or grew by too little to say. What malloc keeps is known to fill up.
+    """
+    points, processes = _memory(view), max(1, view.workers)
+    if len(points) < 2 or growth_per_batch(view) is not None or FREED in growing(view):
+        return ""
+    batches, grown = points[-1][0] - points[0][0], points[-1][1] - points[0][1]
+    least, enough = at.LEAST_SEEN * processes, at.ENOUGH_BATCHES * processes
+    if grown < max(least, 2 * (view.batch_bytes or 0.0)) or points[-1][0] >= enough:
+        return ""
+    return (
+        f"Memory grew by {format_bytes(grown)} within {batches:,} batches. What fills up does so, "
+        f"too: trials of {enough:,} batches show whether it goes on. Give a longer --trial-time."
+    )
 
 
 def _is_past_filling(view: Evidence, slope: float) -> bool:

@@ -21,6 +21,7 @@ from dlprof.records import (
     Estimate,
     Failure,
     Recommendation,
+    Run,
     RunEnd,
     Target,
     Trial,
@@ -656,3 +657,38 @@ def test_one_trial_each_makes_nothing_certain(usage: Usage, most: float) -> None
     once = recommend(run(blocks(rates, usage=usage)))
     twice = recommend(run(blocks({each: 2 * row for each, row in rates.items()}, usage=usage)))
     assert (once.confidence, twice.confidence) == ("medium", "high")
+
+
+def _threaded_alone(runnable: float | None = 2.0, cores: float = 2.0, **rest: Any) -> Run:
+    """Without workers a batch takes ten times as much CPU time as in a worker of one thread."""
+    alone = Usage(own_cpu_cores=cores, main_runnable=runnable)
+    one = Usage(own_cpu_cores=1.0, main_runnable=0.1)
+    tried = [trial(config(0), 200.0, usage=alone), trial(config(1), 1000.0, usage=one)]
+    return run(tried, **rest)
+
+
+def test_a_sweep_names_the_threads_that_make_loading_without_workers_slow() -> None:
+    """And what fixes them, though it recommends workers: its gain over none rests on them."""
+    found = recommend(_threaded_alone())
+    assert found.config == config(1)
+    (threads,) = found.findings
+    assert threads.code == "cpu.threads"
+    # Each of two threads gets a core, and one alone takes a tenth of their CPU time.
+    assert threads.predicted_gain is not None
+    assert threads.predicted_gain.value == pytest.approx(5.0)
+    screen = drawn(recommendation_report(_threaded_alone(), found), 200)
+    assert "Threads" in screen
+    assert "torch.set_num_threads(1), or OMP_NUM_THREADS=1" in screen
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        _threaded_alone(runnable=1.0),  # one thread
+        _threaded_alone(runnable=None),  # nobody knows
+        _threaded_alone(cores=0.4),  # each of two does half of the work
+        run([trial(config(0), 200.0, usage=Usage(own_cpu_cores=2.0, main_runnable=2.0))]),
+    ],
+)
+def test_threads_that_share_the_work_are_no_cause(quiet: Run) -> None:
+    assert recommend(quiet).findings == ()

@@ -464,6 +464,15 @@ def test_batches_that_show_twice_on_a_busy_machine_make_no_queue_deeper(
     assert _depth(seen, workers) == prefetch
 
 
+def test_what_a_worker_has_just_handed_over_makes_no_queue_deeper() -> None:
+    """On the busiest machine a third of the looks found it at work still, and its batch queued."""
+    twice = [(_look("running", idle=0, finished=1), 5.0)] * 20
+    starved = [(_look("queue", idle=0, finished=0), 4.0)] * 20
+    full = [(_look("running", idle=2, finished=4), 4.0)] * 20
+    assert _depth([*twice, *starved, *full], 2) == 2
+    assert _depth(3 * twice, 2) == 3  # nothing else was seen
+
+
 def test_of_shards_that_are_fewer_than_workers_the_idle_ones_count() -> None:
     seen = _cpu()
     training = dataclasses.replace(seen.training, ended_workers=4)

@@ -344,6 +344,32 @@ def test_a_loader_of_pyg_s_collates_by_itself() -> None:
     assert LoaderCall().collates == ""
 
 
+def test_a_loader_of_pyg_s_that_slices_events_has_torch_load_one_batch_at_a_time() -> None:
+    """Another ``batch_size`` of torch's would leave events out."""
+
+    def given(self: Any, data: Any, batch_size: int = 1, **rest: Any) -> None:
+        self.events_per_batch = batch_size
+        DataLoader.__init__(self, data, 1, **rest)
+
+    made: Any = of("torch_geometric", "TemporalDataLoader", DataLoader, __init__=given)
+    adapted, _ = adapt(made(Numbers(), batch_size=50))
+    assert adapted is not None
+    assert list(adapted.fixed) == ["batch_size"]
+
+
+def test_of_a_loader_that_keeps_its_batches_it_is_said_which_rate_is_measured() -> None:
+    def given(self: Any, loader: Any) -> None:
+        self.loader, self.kept = loader, []
+
+    def batches(self: Any) -> Any:
+        self.kept = self.kept or [*self.loader]
+        return iter(self.kept)
+
+    made: Any = of("torch_geometric", "CachedLoader", object, __init__=given, __iter__=batches)
+    built = build_from_object(made(DataLoader(Numbers(), batch_size=2)))
+    assert "CachedLoader keeps its batches" in " ".join(built.target.notes)
+
+
 def test_an_adapter_of_another_package_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,6 +302,13 @@ def test_what_an_object_of_the_user_s_own_holds_has_bytes() -> None:
     assert count_samples(Graphs(), batch_size=4) == 4
 
 
+def test_events_of_a_graph_that_changes_are_counted_and_not_torch_s_batches_of_one() -> None:
+    """Of PyG's TemporalDataLoader batches were counted: torch has it load one at a time."""
+    batch = Graphs()
+    batch.num_events = 50  # type: ignore[attr-defined]
+    assert SampleCounter(1)(batch) == 50
+
+
 @pytest.mark.parametrize("name", ["num_graphs", "batch_size"])
 def test_graphs_are_counted_by_their_own_word_where_no_loader_has_a_batch_size(name: str) -> None:
     """Of PyG's CachedLoader and PrefetchLoader no sample could be counted."""
