@@ -573,7 +573,7 @@ def _worth_predicting(
     # As long as the first batch takes, all of them start, without workers too.
     starts_s = (each.startup_s for each in needed.values() if each.startup_s is not None)
     least_s, present = min(starts_s, default=0.0), None if plan is None else plan.present
-    # The user's own are measured however long they take to start: so may others that take no longer.
+    # The user's own are measured however long they start: others may be that start as quickly.
     own_s = (needed[present].startup_s or 0.0) if present in needed else 0.0
     machine = run.header.machine
     memory, shared = (
