@@ -1323,6 +1323,27 @@ def mostly_waits(run: Run) -> bool:
     return making is not None and sum(making.io_s) > sum(making.cpu_s)
 
 
+def differs_along(run: Run, config: Config) -> float:
+    """How many times a process's rate with fewer workers each of its workers gives, at least.
+
+    0 unless that is over twice, which no number of workers brings: as trials load the beginning of
+    an epoch, and those of more workers more of it, its first samples are slower than the rest then.
+    """
+    target, workers = run.header.target, config.num_workers
+    own, fewer = list[float](), list[float]()
+    for trial in run.completed:
+        rate, count = trial.samples_per_s, trial.config.num_workers
+        if rate is None or rate.low is None or rate.high is None:
+            continue
+        if count == workers > 1:
+            own.append(rate.low / count)
+        elif count < workers:
+            fewer.append(rate.high / max(1, count))
+    if not own or not fewer or target.keeps_samples or target.stores_samples:
+        return 0.0
+    return min(own) / max(fewer) if min(own) > 2 * max(fewer) else 0.0
+
+
 def gain_if(run: Run, config: Config) -> str:
     """What must hold for a gain of its workers over fewer; empty where nothing must.
 

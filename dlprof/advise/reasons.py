@@ -20,6 +20,7 @@ from dlprof.advise.choice import (
     against_model,
     candidates_of,
     cores_share,
+    differs_along,
     gather,
     mostly_waits,
     predictions,
@@ -778,6 +779,9 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
     if not pick.measured:
         yield from _doubts_of_prediction(choice)
         return
+    if times := differs_along(run, pick.config):
+        each = f"each of {workers} workers gave at least {times:.2g}x what fewer gave each"
+        yield "low", f"{each}: the first samples of an epoch are slower than the rest, it seems"
     if there.extrapolated:
         name = there.machine.hostname
         known = f"nothing was measured on {name}: only its cores and memory are known"

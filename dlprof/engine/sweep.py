@@ -572,7 +572,9 @@ def _worth_predicting(
     }
     # As long as the first batch takes, all of them start, without workers too.
     starts_s = (each.startup_s for each in needed.values() if each.startup_s is not None)
-    least_s = min(starts_s, default=0.0)
+    least_s, present = min(starts_s, default=0.0), None if plan is None else plan.present
+    # The user's own are measured however long they start: others may be that start as quickly.
+    own_s = (needed[present].startup_s or 0.0) if present in needed else 0.0
     machine = run.header.machine
     memory, shared = (
         math.inf if limit is None else limit.size
@@ -588,11 +590,12 @@ def _worth_predicting(
         need, workers = needed[cell], cell.num_workers
         looked_at = workers in many and cell.prefetch_factor == depth
         most_s = waiting_s if 2 * share < workers <= most else longest_s
-        if not (looked_at or workers <= most) or (need.startup_s or 0.0) > least_s + most_s:
+        if not (looked_at or workers <= most):
+            return False
+        if (need.startup_s or 0.0) > max(least_s + most_s, own_s):
             return False
         return workers <= _MANY or fits(need)
 
-    present = None if plan is None else plan.present
     return [cell for cell in cells if cell == present or worth(cell)]
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING
 
-from dlprof.advise.choice import Candidate
+from dlprof.advise.choice import Candidate, differs_along
 from dlprof.advise.recommend import FAILED, PICK, TIE, ConfigSummary, summarize, with_recommendation
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import TEN_EPOCHS, background_text
@@ -267,6 +267,8 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     seen = [trial for trial in run.completed if trial.config == pick]
     crowded = 2 * run.crowded(seen) > len(seen)  # more of what others disturb is no surer
     again = "sweep again on a quieter machine" if crowded else _more(run)
+    if compared and differs_along(run, pick):
+        return "not known: fewer workers got to slower samples only (compare whole epochs)"
     if compared:
         sure = advice.certificate if advice.basis == "measured" else None
         gains = gains_text(compared, sure, run.completed)

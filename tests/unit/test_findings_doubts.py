@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from builders import around, config, trial
@@ -13,7 +14,7 @@ from finding_cases import QUIET, Loader, codes, evidence, modeled
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.advise.findings.machine import growth_in_doubt, growth_per_batch, may_grow
-from dlprof.records import BatchCosts, Finding, SampleCosts, Usage
+from dlprof.records import BatchCosts, DatasetWeight, Finding, SampleCosts, Usage
 
 MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -208,7 +209,14 @@ def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None
     assert "order.blocking" not in codes(find(_with_batches(seen, (0.03, 0.045) * 50)))
 
 
-def _uneven(io_s: tuple[float, ...], *, longest_s: float = 0.4) -> list[Finding]:
+def _uneven(
+    io_s: tuple[float, ...],
+    *,
+    longest_s: float = 0.4,
+    slow: tuple[int, int] = (407, 7),
+    weight: DatasetWeight | None = None,
+    **target: Any,
+) -> list[Finding]:
     """Beside others, who take most of the cores: samples of a few ms, and some."""
     cpu_s, queue_s, blocked_s = 0.03, 0.06, statistics.fmean(io_s)
     loader = Loader(
@@ -218,11 +226,12 @@ def _uneven(io_s: tuple[float, ...], *, longest_s: float = 0.4) -> list[Finding]
     crowd = Usage(
         own_cpu_cores=0.6, available_cpu_cores=0.7, other_cpu_cores=1.3, other_runnable=4.0
     )
-    seen = evidence(loader, usage=crowd, noisy=True)
+    seen = evidence(loader, usage=crowd, noisy=True, weight=weight)
     seen = _with_batches(seen, io_s, cpu_s=cpu_s, queue_s=queue_s)
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, **target))
     samples = SampleCosts(
         count=1600, mean_s=0.006, median_s=0.004, p95_s=0.01, p99_s=0.02, max_s=longest_s,
-        slowest={"407": longest_s, "7": 0.9 * longest_s, "30": 0.05},
+        slowest={f"{slow[0]}": longest_s, f"{slow[1]}": 0.9 * longest_s, "30": 0.05},
     )  # fmt: skip
     named = tuple(
         dataclasses.replace(o, explanation=dataclasses.replace(o.explanation, samples=samples))
@@ -244,6 +253,37 @@ def test_a_few_samples_that_wait_far_longer_are_named_before_others_who_take_cor
         found = _uneven(io_s, longest_s=longest_s)
         assert codes(found)[0] == "cpu.neighbours"
         assert not any("few samples" in each.title for each in found)
+
+
+IN_ORDER = {"sampler": "SequentialSampler"}
+FIRST_OF_BLOCK = DatasetWeight(far_sample_s=0.4, next_sample_s=0.00001)
+ALIKE = DatasetWeight(far_sample_s=0.004, next_sample_s=0.004)
+
+
+@pytest.mark.parametrize(
+    ("slow", "weight", "target", "blocks"),
+    [
+        ((512, 256), None, IN_ORDER, True),
+        ((512, 256), None, {"kind": "iterable", "sampler": None}, True),
+        ((300, 7), FIRST_OF_BLOCK, IN_ORDER, True),  # blocks of several lengths
+        ((512, 256), ALIKE, IN_ORDER, False),
+        ((512, 256), None, {"sampler": "RandomSampler"}, False),
+        ((407, 7), None, IN_ORDER, False),
+        ((8, 7), None, IN_ORDER, False),
+    ],
+)
+def test_the_first_of_a_block_waits_for_what_none_is_spared(
+    slow: tuple[int, int], weight: DatasetWeight | None, target: dict[str, Any], blocks: bool
+) -> None:
+    """Left out, it would have the next sample wait: as of row groups that are read whole."""
+    tail = ((0.001,) * 11 + (0.4,)) * 8
+    first = _uneven(tail, slow=slow, weight=weight, **target)[0]
+    title = "The first sample of each block waits" if blocks else "A few samples wait far longer"
+    assert (first.code, first.title.startswith(title)) == ("fetch.io", True)
+    assert first.fix is not None
+    assert ("left out" in first.fix.text) is not blocks
+    if blocks:  # reading ahead hides one behind the other
+        assert first.predicted_gain is None or first.predicted_gain.value <= 2.0
 
 
 def test_reading_that_costs_nothing_comes_after_others_who_take_the_cores() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 from typing import Any, NamedTuple
@@ -882,22 +883,35 @@ def _few_slow(view: Evidence) -> Claim | None:
         return None
     named = [f"{name} ({format_duration(each_s)})" for name, each_s in slow.items()]
     which = "position" if view.target.kind == "iterable" else "index"
-    gain = predicted_gain(view, costs=costs.without(math.fsum(beyond_s) / len(blocked)))
+    waits_s, title = (
+        math.fsum(beyond_s) / len(blocked),
+        "A few samples wait far longer than the rest",
+    )
     fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
-    fix += "that is tried again, a chunk that is read as a whole. Have such samples read ahead, "
-    fix += "cached or left out."
+    fix += "that is tried again. Have such samples read ahead, cached or left out."
+    why, in_blocks = "", _begin_blocks(view, costs)
+    if in_blocks:  # a thread that reads one block ahead hides no more than the rest takes
+        waits_s = min(waits_s, max(0.0, costs.making.own_s - waits_s))
+        title = "The first sample of each block waits for all of it"
+        why = " Samples are read in blocks: without such a sample the next one would wait as long."
+        fix = "Read the next blocks ahead, by threads of the dataset, or read smaller blocks. More "
+        fix += "workers pay as far as each reads blocks of its own."
+    gain = predicted_gain(view, costs=costs.without(waits_s))
     more, brings = _more_that_pay(view)
+    if in_blocks:  # several that read the same blocks bring nothing, nor does one block ahead alone
+        gain = gain if gain is not None and gain.pays else None
+        more = more if brings is not None and brings.pays else None
     if more is not None and brings is not None and (gain is None or brings.value > gain.value):
         gain = brings
         fix = f"Set num_workers={more.num_workers}: others go on while one waits. And {inside(fix)}"
     else:
         more = None
     return Claim(
-        f"A few samples wait far longer than the rest: {which} {named[0]}",
+        f"{title}: {which} {named[0]}",
         f"The usual sample takes {format_duration(samples.median_s)}, and some of "
         f"{samples.count:,} up to {format_duration(samples.max_s)}: what their batches are blocked "
         f"beyond others is {percent(share)} of the time to make all. The slowest: {which} "
-        f"{', '.join(named)}.",
+        f"{', '.join(named)}.{why}",
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share",
         {"share": share, "slowest_samples": slow},
@@ -906,6 +920,29 @@ def _few_slow(view: Evidence) -> Claim | None:
         gain=gain,
         place=Place.FAULT,
     )
+
+
+def _begin_blocks(view: Evidence, costs: Costs) -> bool:
+    """Whether the slow samples are the first of blocks: any that came first would be as slow.
+
+    By samples that were asked for in two orders, if they were; else as they come at even distances
+    in the order in which they are stored, as far as few workers share it.
+    """
+    explained = min(view.explanations(), key=lambda each: each.config.num_workers)
+    samples, weight = explained.samples, view.weight
+    if samples is None:
+        return False
+    if weight is not None and weight.far_sample_s is not None:
+        block = _block(view, costs)
+        return block is not None and 2 * block.far_s >= samples.max_s
+    if view.target.kind != "iterable" and view.target.sampler != "SequentialSampler":
+        return False
+    slow = [name for name, took_s in samples.slowest.items() if 2 * took_s >= samples.max_s]
+    if len(slow) < 2 or not all(map(str.isdecimal, slow)):
+        return False
+    places = sorted(map(int, slow))
+    apart = min(after - before for before, after in itertools.pairwise(places))
+    return apart > 1 and all(place % apart == 0 for place in places)
 
 
 def fetch_io(view: Evidence) -> Claim | None:

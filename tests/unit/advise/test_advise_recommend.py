@@ -52,6 +52,28 @@ def relations(answer: Recommendation) -> dict[str, str]:
     return {other.config.key: other.relation for other in answer.alternatives}
 
 
+@pytest.mark.parametrize(
+    ("rates", "fields", "differs"),
+    [
+        ({W0: [90, 91], W2: [180, 181], W8: [7000, 6900]}, {"kind": "iterable"}, True),
+        ({W0: [90, 91], W2: [180, 181], W8: [1400, 1390]}, {"kind": "iterable"}, False),
+        ({W0: [90, 91], W2: [1600, 1610], W8: [7000, 6900]}, {"kind": "iterable"}, False),
+        ({W0: [90, 91], W8: [7000, 6900]}, {"first_sample_s": 0.01, "kept_sample_s": 0.0}, False),
+    ],
+)
+def test_workers_that_each_give_far_more_than_one_alone_saw_other_samples(
+    rates: dict[Config, list[float]], fields: dict[str, Any], differs: bool
+) -> None:
+    """Where the first samples are slow, only many workers get past them within a trial."""
+    seen = run(blocks(rates, usage=WAITING), target=target(**fields), machine=machine(64))
+    answer = recommend(seen)
+    assert answer.config == W8
+    sign = "each of 8 workers gave at least 9.3x what fewer gave each: the first samples of an"
+    assert answer.confidence_reason.startswith(sign) is differs
+    shown = drawn(recommendation_report(seen, answer), 200)
+    assert ("not known: fewer workers got to slower samples only" in shown) is differs
+
+
 def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
     answer = recommend(run(rising()))
     assert answer.config == W4

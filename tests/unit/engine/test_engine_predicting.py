@@ -75,6 +75,21 @@ def test_a_first_batch_that_takes_long_leaves_nothing_out() -> None:
     assert most(slow, budget_s=30.0) == 16
 
 
+def test_what_takes_no_longer_to_start_than_the_users_own_is_predicted() -> None:
+    """As ``persistent_workers=True``, which is what spares a start of seconds in each epoch."""
+    slow = dataclasses.replace(WAITS, startup_s={"main": (0.1,), "default": (3.3, 0.1)})
+    own, kept = config(2), config(2, persistent_workers=True)
+    cells = (config(0), config(1), own, kept, config(4))
+    made = header(
+        machine=machine(2),
+        plan=plan(cells, search="model", cells=cells, present=own),
+        settings={"budget_s": 45.0},
+    )
+    found = sweep_prediction(Run(path="run.dlprof.jsonl", header=made, calibration=slow))
+    assert found is not None
+    assert {each.config for each in found.cells} == {*cells} - {config(4)}
+
+
 @pytest.mark.parametrize(
     ("cpu_s", "workers"),
     [(0.0005, 128), (0.001, 64), (0.004, 32), (0.02, 32)],
