@@ -91,7 +91,7 @@ class Gathering(DataLoader[Any]):
         options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
         super().__init__(dataset, 4, persistent_workers=True, collate_fn=self.gather, **options)
 
-    def gather(self, samples: Any) -> list[int]:
+    def gather(self, samples: Any) -> list[int | None]:
         return [self.batch_size, *(int(each[0]) for each in samples)]
 
 
