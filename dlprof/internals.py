@@ -167,6 +167,23 @@ def kept_iterator(loader: Any) -> Any:
     return getattr(loader, "_iterator", None)
 
 
+@contextlib.contextmanager
+def without_kept_iterator(loader: Any) -> Iterator[None]:
+    """A loader as it is before the iterator that it keeps, which can't be pickled.
+
+    A worker that isn't forked may be sent the loader: with a ``collate_fn`` that is its method.
+    """
+    kept = kept_iterator(loader)
+    if kept is None:
+        yield
+        return
+    loader._iterator = None
+    try:
+        yield
+    finally:
+        loader._iterator = kept
+
+
 def index_source(loader: Any) -> Any:
     """Where a loader takes its indices from; ``None`` where that isn't known."""
     return getattr(loader, "_index_sampler", None)

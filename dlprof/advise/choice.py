@@ -1326,8 +1326,9 @@ def mostly_waits(run: Run) -> bool:
 def differs_along(run: Run, config: Config) -> float:
     """How many times a process's rate with fewer workers each of its workers gives, at least.
 
-    0 unless that is over twice, which no number of workers brings: as trials load the beginning of
-    an epoch, and those of more workers more of it, its first samples are slower than the rest then.
+    0 unless that is over twice, which no number of workers brings: as trials of an iterable load
+    the beginning of an epoch, and those of more workers more of it, its first samples are slower
+    than the rest then.
     """
     target, workers = run.header.target, config.num_workers
     own, fewer = list[float](), list[float]()
@@ -1337,9 +1338,10 @@ def differs_along(run: Run, config: Config) -> float:
             continue
         if count == workers > 1:
             own.append(rate.low / count)
-        elif count < workers:
-            fewer.append(rate.high / max(1, count))
-    if not own or not fewer or target.keeps_samples or target.stores_samples:
+        elif count < workers and (count or (trial.usage.main_runnable or 0.0) < 1 + at.HELPERS):
+            fewer.append(rate.high / max(1, count))  # main's threads may get in each other's way
+    keeps = target.keeps_samples or target.stores_samples
+    if not own or not fewer or keeps or target.kind != "iterable":
         return 0.0
     return min(own) / max(fewer) if min(own) > 2 * max(fewer) else 0.0
 

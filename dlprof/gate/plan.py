@@ -12,6 +12,7 @@ pass, all views have to be below the limit, so that each may spend the share of 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Collection, Sequence
 from typing import get_args
@@ -75,7 +76,7 @@ def make_plan(
         loader_difference=loader_difference,
         keeping=tuple(side for side in SIDES.values() if side in keeping),
         epochs=epochs,
-        error_bound=sum(rule.alpha * len(rule.views) * len(rule.looks) for rule in rules),
+        error_bound=math.fsum(rule.alpha * len(rule.views) * len(rule.looks) for rule in rules),
     )
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from dlprof.errors import UsageError
@@ -183,6 +184,15 @@ def _tuned(loader: Any) -> Mapping[str, float]:
     return tuning.figures() if module is not None and isinstance(tuning, module.Tuning) else {}
 
 
+def _users_level() -> int:
+    """At which level ``warnings.warn`` of the caller names a line that isn't dlprof's."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("dlprof."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 class _Log:
     """Calls the user's logger for every so many batches, with the figures of ``more`` too."""
 
@@ -222,7 +232,7 @@ class _Log:
                     f"dlprof.watch: the logger raised {type(error).__name__}: {error}; "
                     "nothing more is logged, and the loop goes on",
                     RuntimeWarning,
-                    stacklevel=5,
+                    stacklevel=_users_level(),
                 )
             self._batches, self._waited_ns = self.statistics.batches, self.statistics.waited_ns
             self._waits, self._steps = self.statistics.waits.copy(), self.statistics.steps.copy()

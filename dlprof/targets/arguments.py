@@ -37,7 +37,7 @@ def bind_arguments(
         try:
             values[key] = _convert(text, wanted)
         except (ValueError, TypeError):
-            shown = getattr(wanted, "__name__", None) or str(wanted)
+            shown = wanted.__name__ if isinstance(wanted, type) else str(wanted)
             raise TargetError(
                 f"--arg {key}={text} can't be converted to {shown}, which {name} asks for.",
                 hint="int, float, bool, str, Path and None can be given as text; for anything else "

@@ -7,7 +7,8 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, SupportsIndex
+from types import MethodType
+from typing import Any, SupportsIndex, TypeGuard
 
 import torch
 from torch.utils.data import (
@@ -132,7 +133,12 @@ class LoaderParts:
         plain = vars(DataLoader(self.dataset, **arguments))
         made: DataLoader[Any] = object.__new__(self.loader_class)
         attributes = vars(made)  # past __setattr__, which guards a loader against half a change
-        attributes.update(vars(self.copied))
+        attributes.update(
+            # Its methods go with it: to pickle the loader they were of would fail while that has
+            # workers, and what starts workers by anything but fork pickles collate_fn.
+            (name, MethodType(value.__func__, made) if _is_method_of(self.copied, value) else value)
+            for name, value in vars(self.copied).items()
+        )
         attributes.update({name: plain[name] for name in _SETTINGS if name in plain})
         if self.batching != _batching(self.copied):
             attributes.update({name: plain[name] for name in _BATCHING})
@@ -270,6 +276,10 @@ def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
     if not isinstance(loader.dataset, IterableDataset):
         batching["sampler"] = loader.sampler
     return batching
+
+
+def _is_method_of(owner: object, value: object) -> TypeGuard[MethodType]:
+    return isinstance(value, MethodType) and value.__self__ is owner
 
 
 def _extra_arguments(loader: DataLoader[Any]) -> dict[str, Any] | None:

@@ -124,6 +124,9 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
     if plain is None:
         return lambda: True
     if context.get_start_method() != "fork":
+        # For data pipes torch asks before any ``worker_init_fn`` could notice.
+        if isinstance(loader.dataset, _pipe_classes()) and _can_be_shared(loader.dataset):
+            return lambda: True
         noticing = Noticing(loader.worker_init_fn, context.RawValue("b", 0))
         loader.worker_init_fn = noticing
         return lambda: noticing.asked.value == 1
@@ -173,11 +176,22 @@ def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
     """Whether torch asks in order to share a data pipe out, and no part of that can be."""
     if asking.f_code.co_name != PIPES_SHARED_BY:
         return False
+    return not _can_be_shared(object.__getattribute__(info, "dataset"))
+
+
+def _pipe_classes() -> tuple[Any, ...]:
+    """The classes of data pipes; none with a torch that has given them up."""
+    from torch.utils import data
+
+    names = ("IterDataPipe", "MapDataPipe")
+    return tuple(getattr(data, name) for name in names if hasattr(data, name))
+
+
+def _can_be_shared(pipe: Any) -> bool:
     from torch.utils.data.graph import traverse_dps
     from torch.utils.data.graph_settings import get_all_graph_pipes
 
-    pipes = get_all_graph_pipes(traverse_dps(object.__getattribute__(info, "dataset")))
-    return not any(hasattr(pipe, "apply_sharding") for pipe in pipes)
+    return any(hasattr(each, "apply_sharding") for each in get_all_graph_pipes(traverse_dps(pipe)))
 
 
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:

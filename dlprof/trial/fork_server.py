@@ -33,7 +33,13 @@ import psutil
 
 from dlprof.machine.procfs import list_names
 from dlprof.records.codec import from_json
-from dlprof.trial.processes import adopt_orphans, answer_with_stacks, die_with_parent, end_group
+from dlprof.trial.processes import (
+    adopt_orphans,
+    answer_with_stacks,
+    die_with_parent,
+    end_group,
+    leave_forkserver,
+)
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
 from dlprof.trial.runtime import GRACE_S
 from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
@@ -210,6 +216,7 @@ class ForkServer:
             die_with_parent(parent)
             # Let go of everything that is the fork server's, what it is to finalize above all.
             self._parting = Parting()
+            leave_forkserver()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, self._users_handler)
             self._channel.close()

@@ -57,6 +57,20 @@ def tie_forked() -> None:
     os.register_at_fork(after_in_child=tie)
 
 
+def leave_forkserver() -> None:
+    """In a forked process: have multiprocessing start a fork server of its own when it needs one.
+
+    That of the parent runs where a target started workers while it was built, as they are by
+    default from Python 3.14 on. Before each use it is waited for, which only its parent can.
+    """
+    # It has no public name, and only who has used one has the module.
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is not None:
+        with contextlib.suppress(OSError):  # by which that of the parent learns who still needs it
+            os.close(server._forkserver_alive_fd)  # noqa: SLF001
+        server._forkserver_pid = server._forkserver_alive_fd = None  # noqa: SLF001
+
+
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent dies, so that they can be reaped."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER

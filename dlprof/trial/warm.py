@@ -40,7 +40,13 @@ from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
-from dlprof.trial.processes import answer_with_stacks, die_with_parent, guard_worker, tie_forked
+from dlprof.trial.processes import (
+    answer_with_stacks,
+    die_with_parent,
+    guard_worker,
+    leave_forkserver,
+    tie_forked,
+)
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, line_of, serve
 from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
@@ -300,6 +306,7 @@ def _forked(answer: Callable[[], Message], limit_s: float | None = None) -> Mess
             # What it reads of a file, or asks a server, is not to be missing here.
             have_own_positions(open_files())
             cut_off(writing)
+            leave_forkserver()
             try:
                 message = answer()
             except BaseException as error:  # whatever the user's code raises is a result

@@ -944,13 +944,14 @@ class _Tuner:
                 internals.init_of(iterator).open_again(self._opened_here())
             if not after.workers:
                 self._fetch_here()
-            if after.workers and not started:
-                self._note_files(tap.loader, after)
-                with self._as_set(tap.loader, after._replace(workers=1)):
-                    internals.start_first_worker(iterator, tap.loader, seeded=self.reseeds)
-                started = 1
-            for _ in range(started, after.workers):
-                internals.start_worker(iterator, self._context)
+            with internals.without_kept_iterator(self._loader()):
+                if after.workers and not started:
+                    self._note_files(tap.loader, after)
+                    with self._as_set(tap.loader, after._replace(workers=1)):
+                        internals.start_first_worker(iterator, tap.loader, seeded=self.reseeds)
+                    started = 1
+                for _ in range(started, after.workers):
+                    internals.start_worker(iterator, self._context)
         except OSError as error:
             return f"no more workers could be started: {error.strerror}"
         known = self._clock[READY : PLACES * after.workers : PLACES]

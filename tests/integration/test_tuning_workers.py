@@ -81,6 +81,33 @@ def test_each_start_method_starts_more_workers(scripted: None, method: str) -> N
     assert numbers(dlprof.tune(loader(**options), max_workers=4)) == numbers(loader(**options))
 
 
+class Gathering(DataLoader[Any]):
+    """As PyG's loaders: it collates by a method of its own, with which a worker is sent all of it.
+
+    Its workers outlive an epoch, so it keeps their iterator, which can't be sent.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
+        super().__init__(dataset, 4, persistent_workers=True, collate_fn=self.gather, **options)
+
+    def gather(self, samples: Any) -> list[int | None]:
+        return [self.batch_size, *(int(each[0]) for each in samples)]
+
+
+def test_more_workers_are_started_for_a_loader_that_is_sent_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = refusals_of(monkeypatch, Setting(2, 2))
+    made: Any = dlprof.tune(Gathering(Numbers(draws=False)), max_workers=2)
+    wanted = [[4, *range(at, at + 4)] for at in range(0, LENGTH, 4)]
+    assert [[*made], [*made]] == [wanted, wanted]
+    assert (said, made.tuning.off) == ([], "")
+    batches = internals.kept_iterator(made)
+    assert internals.started_workers(batches) == 2
+    internals.shut_down(batches)
+
+
 @pytest.mark.parametrize(
     ("method", "seen"), [("fork", 1.0), pytest.param("spawn", 0.0, marks=pytest.mark.slow)]
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import dlprof
+from dlprof.device import patching
 from dlprof.integrations.wait_statistics import MOST_PENDING
 from dlprof.integrations.watch import Logger, Watched
 
@@ -274,7 +275,13 @@ def test_what_the_logger_takes_is_neither_wait_nor_step() -> None:
     assert seen.waited_s == pytest.approx(0.177)
 
 
-def test_a_logger_that_fails_warns_once_and_the_loop_goes_on() -> None:
+@pytest.mark.parametrize("kind", [None, "cuda"])
+def test_a_logger_that_fails_warns_once_and_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch, kind: str | None
+) -> None:
+    """It names the loop's line, also where copies to a device are noticed on the way."""
+    monkeypatch.setattr(patching, "compiled_for", lambda: kind)
+
     def broken(_: dict[str, float]) -> None:
         raise ConnectionError("no network")
 

@@ -305,10 +305,22 @@ def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(
 ) -> None:
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
     pipe = IterableWrapper(range(16)).shuffle()
-    loader = DataLoader(pipe.sharding_filter() if shards else pipe, num_workers=2)
+    options: Any = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loader = DataLoader(pipe.sharding_filter() if shards else pipe, **options)
     asked = watch_worker_info(loader)
     assert len(list(loader)) == (16 if shards else 32)
     assert asked() is shards
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_that_torch_asks_for_data_pipes_is_known_of_workers_that_are_not_forked(
+    *, shards: bool
+) -> None:
+    """It does so before any ``worker_init_fn`` is called, by which others are noticed."""
+    pipe = IterableWrapper(range(16)).shuffle()
+    options: Any = {"num_workers": 2, "multiprocessing_context": "forkserver"}
+    loader = DataLoader(pipe.sharding_filter() if shards else pipe, **options)
+    assert watch_worker_info(loader)() is shards
 
 
 def test_workers_that_ask_are_reported_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +355,8 @@ def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPa
     others: Any = types.ModuleType("others")
     others.WorkerInfo = worker.WorkerInfo
     monkeypatch.setitem(sys.modules, "others", others)
-    asked = watch_worker_info(DataLoader(Numbers(asks=True), num_workers=2))
+    workers: Any = {"num_workers": 2, "multiprocessing_context": "fork"}
+    asked = watch_worker_info(DataLoader(Numbers(asks=True), **workers))
     info = others.WorkerInfo(id=0, num_workers=2, seed=1, dataset=None)
     assert info.seed == 1
     assert not asked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -29,6 +30,27 @@ STUBBORN = (
     "time.sleep(60)\n"
 )
 POLITE = "print('ready', flush=True); import time; time.sleep(60)"
+
+
+@posix
+def test_a_fork_has_multiprocessing_start_another_fork_server() -> None:
+    """As a trial where the target started workers while it was built."""
+    method = multiprocessing.get_context("forkserver")
+
+    def exit_code() -> int | None:
+        process = method.Process(target=time.sleep, args=(0,))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    assert exit_code() == 0
+    if not (pid := os.fork()):
+        with contextlib.suppress(BaseException):
+            processes.leave_forkserver()
+            os._exit(exit_code() or 0)
+        os._exit(70)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_code() == 0  # by its own, as before
 
 
 def start(code: str) -> subprocess.Popen[str]:
