@@ -157,8 +157,8 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
         )
     if any(not block.corrected for quad in quads for block in quad.blocks):
         notes.append(
-            "Run-queue delay can't be read here, so times are wall times: service time and the "
-            f"main process fail only beyond {UNCORRECTED_FACTOR:g} times their limits, and wall "
+            "Run-queue delay can't be read here, so times are wall times: service time and "
+            f"receiving fail only beyond {UNCORRECTED_FACTOR:g} times their limits, and wall "
             "time fails nothing."
         )
     # A few failures are forgiven; but who looks for what got slower wants to know of them.

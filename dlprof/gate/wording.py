@@ -28,7 +28,7 @@ class Metric(NamedTuple):
 
 METRICS: Mapping[GateName, Metric] = {
     "service": Metric("Service time", by_sample=True),
-    "receive": Metric("Main process", by_sample=True),
+    "receive": Metric("Receiving batches", by_sample=True),
     "wall": Metric("Wall time", by_sample=True),
     "startup": Metric("Time to first batch"),
     "epoch_turnover": Metric("Epoch restart"),

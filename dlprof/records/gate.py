@@ -42,8 +42,8 @@ class Block:
     # time.
     corrected: bool = True
     # Contention-corrected seconds of the whole block by stage: ``fetch``, ``collate``, ``receive``
-    # (the main process takes and deserializes batches, and draws indices), and of transforms
-    # within, as ``fetch: Resize``.
+    # (the main process takes and deserializes batches), and of transforms within, as ``fetch:
+    # Resize``.
     stages_s: Mapping[str, float] = empty()
     startup_s: float | None = None  # ``iter(loader)`` plus the first ``next()``
     # From the last batch of an epoch to the first of the next.

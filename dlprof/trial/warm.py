@@ -35,7 +35,6 @@ from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.records.codec import from_json
 from dlprof.targets.workers import add_delay
-from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.explain import Span, spans
 from dlprof.tracing.trace import Row
 from dlprof.trial import child, failures
@@ -471,12 +470,10 @@ def block_figures(
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
         # CPU time, where that is known: the wall time holds waiting for a worker that sends, and
-        # beside other processes that worker's own run-queue delay. And what else main computes in
-        # ``next()``: a sampler draws indices there, which workers hide from the service time.
-        beside_ns = (max(0, r.next_cpu - r.other_cpu) for r in rows if r.next_cpu != MISSING)
+        # beside other processes that worker's own run-queue delay.
         stages_s["receive"] = math.fsum(
             _own_s(span) if span.cpu_ns is None else span.cpu_ns * 1e-9 for span in receive
-        ) + math.fsum(each * 1e-9 for each in beside_ns)
+        )
     if hooked:
         stages_s |= _parts_s(rows, transforms)
     wall_s, came = None, sum(samples[1 : len(times_s)])

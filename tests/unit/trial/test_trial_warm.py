@@ -72,14 +72,6 @@ def test_waiting_for_a_core_is_taken_off() -> None:
     )
 
 
-def test_what_main_computes_in_drawing_indices_counts_with_receiving() -> None:
-    """Workers hide a sampler from the service time, and wall time decides nothing beside others."""
-    rows = [dataclasses.replace(row(0), next_cpu=6 * MS, other_cpu=MS), row(1)]
-    figures = block_figures(rows, samples=[4, 4], times_s=[0.0, 0.5])
-    assert figures["stages_s"]["receive"] == pytest.approx(2 * 0.001 + 0.005)
-    assert figures["service_s"] == pytest.approx([0.012, 0.012])
-
-
 def test_transforms_are_parts_of_fetching() -> None:
     one = row(0, run_queue=5 * MS)  # half of fetching was waiting for a core
     assert one.made is not None
