@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
