@@ -255,8 +255,8 @@ def report_on(seen: Sequence[Repeats], costs: Sequence[Lost]) -> Report:
         ],
         notes=[
             (
-                f"Windows of {WINDOW_S:g} s, each in a trial of its own; pairs of {PAIR_S:g} s; the "
-                f"probe alone by windows of {WINDOW_S:g} s, with its start and its end."
+                f"Windows of {WINDOW_S:g} s, each in a trial of its own; pairs of {PAIR_S:g} s; "
+                f"the probe alone by windows of {WINDOW_S:g} s, with its start and its end."
             ),
             (
                 f"The probe does 30 to 50 us of fixed work every {1000 * PERIOD_S:g} ms, on the "
