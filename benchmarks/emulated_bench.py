@@ -161,6 +161,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
         config=recommended.config,
         cost_s=time.monotonic() - began_s,
         epsilon=None if sure is None else sure.epsilon,
+        epsilon_measured=None if sure is None else sure.epsilon_measured,
     )
 
 

@@ -41,8 +41,13 @@ def run_dlprof(target: str, *, budget_s: float, seed: int) -> Pick:
     advice = found.get("recommendation")
     if advice is None:
         raise PeerError(str(found.get("error") or "no recommendation"))
-    epsilon = (advice["certificate"] or {}).get("epsilon")
-    return Pick(config=Config(**advice["config"]), cost_s=wall_s, epsilon=epsilon)
+    sure = advice["certificate"] or {}
+    return Pick(
+        config=Config(**advice["config"]),
+        cost_s=wall_s,
+        epsilon=sure.get("epsilon"),
+        epsilon_measured=sure.get("epsilon_measured"),
+    )
 
 
 def run_loadtune(target: str, site: Path) -> Pick:

@@ -114,6 +114,7 @@ class Choice:
             config=self.pick.config.key,
             cost_s=self.pick.cost_s,
             epsilon=self.pick.epsilon,
+            epsilon_measured=self.pick.epsilon_measured,
         )
 
 
@@ -278,7 +279,8 @@ def _notes(design: Design, cells: int) -> list[str]:
             "how much; then the other way round. It may come out a little below 0. Rates are those "
             "at the usual speed of the cores, by the slope of each dataset's rates over what the "
             "probe saw. A pick is surely near (far) where it is within (beyond) 3 % of each (one) "
-            "of the others by two standard errors."
+            "of the others by two standard errors. A certificate is over all settings, and in "
+            "brackets over those that the sweep measured."
         ),
         (
             "Those that only measure are not charged for starting Python and importing torch; "
@@ -308,7 +310,9 @@ def _options() -> argparse.ArgumentParser:
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="datasets, or beginnings")
     options.add_argument(
-        "--more", action="store_true", help="add datasets that earlier runs didn't come to"
+        "--more",
+        action="store_true",
+        help="add datasets that earlier runs didn't come to; those that are named replace theirs",
     )
     options.add_argument("--minutes", type=float, help=f"in all; {FULL_MINUTES:g} if left out")
     options.add_argument("--beside-neighbour", action="store_true", help="choose beside two")
@@ -336,8 +340,9 @@ def main(*, beside: bool = False) -> None:
         worlds = [world for world in worlds if world.name.startswith(tuple(given.names))]
     elif given.quick:
         worlds = [worlds[1], worlds[-1]]
-    had = {outcome.world for outcome in known}
-    worlds = [world for world in worlds if world.name not in had]
+    elif given.more:
+        had = {outcome.world for outcome in known}
+        worlds = [world for world in worlds if world.name not in had]
     if not worlds:
         options.error("there is no such dataset, or none that was not measured yet")
     design = QUICK if given.quick else Design(minutes=given.minutes or FULL_MINUTES)
@@ -345,7 +350,7 @@ def main(*, beside: bool = False) -> None:
     before, found = surroundings(), known
     kept, quick = dataclasses.asdict(design), given.quick or (bool(given.names) and not given.more)
     for outcome in play_all(worlds, design, given.loadtune, beside=beside):
-        found = [*found, outcome]
+        found = [*(each for each in found if each.world != outcome.world), outcome]
         keep(shown_of(found, design, kept, beside=beside), before, quick=quick)
     publish(shown_of(found, design, kept, beside=beside), before, quick=quick)
 

@@ -40,11 +40,13 @@ class Pick:
         cost_s: Seconds that it measured for.
         epsilon: What it may lose against the best, as it says itself with 95 %; ``None`` where it
             says nothing.
+        epsilon_measured: Against the best of those that it measured.
     """
 
     config: Config
     cost_s: float
     epsilon: float | None = None
+    epsilon_measured: float | None = None
 
 
 Block = Mapping[Config, Shot]

@@ -37,20 +37,28 @@ def test_what_the_speed_explains_is_taken_off_the_scatter(core_speed: Any) -> No
 
 
 def test_what_a_probe_costs_is_reported_with_its_error(core_speed: Any) -> None:
-    found = core_speed.Lost(load="x", log_ratios=[math.log(0.99), math.log(0.97)] * 8)
+    found = core_speed.Lost(load="x", log_ratios=[math.log(0.99), math.log(0.97)] * 8, cores=[])
     assert found.value == pytest.approx(0.02, abs=0.001)
     assert found.error == pytest.approx(0.0026, abs=0.0002)
 
 
 @pytest.mark.parametrize(
-    ("left", "ratio", "passed"), [(0.04, 1.0, True), (0.08, 1.0, False), (0.04, 0.98, False)]
+    ("left", "ratio", "cores", "passed"),
+    [
+        (0.04, 1.0, 0.009, True),
+        (0.08, 1.0, 0.009, False),
+        (0.04, 0.98, 0.009, False),
+        (0.04, 1.0, 0.012, False),
+    ],
 )
-def test_goals(core_speed: Any, left: float, ratio: float, *, passed: bool) -> None:
+def test_goals(core_speed: Any, left: float, ratio: float, cores: float, *, passed: bool) -> None:
     rng = random.Random(1)
     ratios = [math.log(ratio) + rng.gauss(0, 0.001) for _ in range(100)]
     report = core_speed.report_on(
-        [repeats(core_speed, left)], [core_speed.Lost(load="x", log_ratios=ratios)]
+        [repeats(core_speed, left)],
+        [core_speed.Lost(load="x", log_ratios=ratios, cores=[0.005, cores, 0.02])],
     )
+    assert f"{100 * cores:.2f}" in report.tables[1].rows[0]
     assert report.passed is passed
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
 
@@ -59,4 +67,6 @@ def test_goals(core_speed: Any, left: float, ratio: float, *, passed: bool) -> N
 def test_loads_do_their_work(core_speed: Any) -> None:
     for work in (core_speed.computing, core_speed.sleeping):
         assert len(list(itertools.islice(work(), 2))) == 2
-    assert core_speed.lost("x", core_speed.sleeping, 1, 0.01).log_ratios
+    found = core_speed.lost("x", core_speed.sleeping, 1, 0.01, 2, 0.05)
+    assert found.log_ratios
+    assert all(0 < cores < 1 for cores in found.cores)

@@ -178,6 +178,60 @@ def test_what_was_found_is_read_again_as_it_was(shown: Any, tmp_path: Path) -> N
     assert shown.earlier(path) == []
     path.write_text(json.dumps({"data": report.data}))
     assert shown.earlier(path) == found
+    kept = json.loads(path.read_text())
+    for each in kept["data"]["worlds"][0]["chosen"]:
+        del each["epsilon_measured"]
+    path.write_text(json.dumps(kept))  # of a version that kept one certificate alone
+    assert shown.earlier(path) == found
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"), [(None, "15"), (0.04, "15 (4)"), (0.2, "15 (20)")], ids=str
+)
+def test_a_certificate_is_shown_over_all_settings_and_over_those_measured(
+    shown: Any, measured: float | None, said: str
+) -> None:
+    pick = shown.Chosen(who=shown.DLPROF, config=TWO.key, epsilon=0.15, epsilon_measured=measured)
+    for rate, broken in ((30.0, ""), (10.0, " broken")):
+        turns = [{SIX.key: 30.0, TWO.key: rate}] * 4
+        found = outcome(shown, {}, chosen=[pick], finals=turns)
+        report = shown.report([found], [], {}, cells=4, beside=True)
+        (row,), columns = report.tables[1].rows, report.tables[1].columns
+        assert row[columns.index("certificate (of the measured), %")] == f"{said}{broken}"
+
+
+def test_more_measures_what_is_missing_and_again_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nine datasets beside others; each that was measured is kept before the next."""
+    picks = importlib.import_module("picks")
+    asked, kept = list[str](), list[list[str]]()
+    names = [world.name for world in importlib.import_module("worlds").real_worlds()]
+
+    def play(world: Any, *_: Any, beside: bool) -> Any:
+        assert beside
+        asked.append(world.name)
+        turns = [{SIX.key: 30.0, TWO.key: 30.0}] * 4
+        shown = importlib.import_module("picks_report")
+        return outcome(shown, {shown.DLPROF: TWO}, world=world.name, finals=turns)
+
+    def keep(report: Any, *_: Any, quick: bool) -> None:
+        assert not quick
+        kept.append([each["world"] for each in report.data["worlds"]])
+        (tmp_path / "picks_beside.json").write_text(json.dumps({"data": report.data}))
+        assert report.passed is (True if len(names) == len(kept[-1]) else None)
+        assert {"surely near, %", "surely far, %", "can't tell, %"} < {*report.tables[0].columns}
+
+    monkeypatch.setattr(picks, "RESULTS", tmp_path)
+    monkeypatch.setattr(picks, "play", play)
+    monkeypatch.setattr(picks, "keep", keep)
+    monkeypatch.setattr(picks, "publish", lambda *_, **__: None)
+    monkeypatch.setattr(picks, "surroundings", dict)
+    for arguments in ([*names[:2], "--more"], ["--more"], [names[1], "--more"]):
+        monkeypatch.setattr("sys.argv", ["picks_beside.py", *arguments])
+        importlib.import_module("picks_beside").main()
+    assert asked == [*names, names[1]]
+    assert sorted(kept[-1]) == sorted(names)
 
 
 def test_a_whole_grid_costs_what_its_cells_cost(shown: Any) -> None:
