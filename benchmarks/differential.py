@@ -471,7 +471,8 @@ def measure(
                 profile = said("profile", loader, path, environ, 4 * design.budget_s + 3 * import_s)
                 outcome.profiled = promise_of_profile(profile)
                 for promise in outcome.promises:
-                    outcome.cell(promise.one), outcome.cell(promise.two)
+                    outcome.cell(promise.one)
+                    outcome.cell(promise.two)
             _until_known(outcome, by_hand, design, rng)
             while outcome.sweeps < design.sweeps and (outcome.far or not outcome.near):
                 outcome.sweeps += 1

@@ -25,7 +25,10 @@ class ExitCode(enum.IntEnum):
     OK = 0, "Done; the check passed."
     USAGE = 2, "An option, a configuration, a file or the target can't be used."
     REGRESSION = 3, "The check failed: data loading got slower."
-    INCONCLUSIVE = 4, "The check is inconclusive, and --inconclusive fail was given."
+    INCONCLUSIVE = (
+        4,
+        "The check is inconclusive, with --inconclusive fail; or --self-test saw too little.",
+    )
     NO_BASELINE = 5, "There is no comparable baseline."
     NOTHING_MEASURED = 6, "Nothing could be measured."
     INTERNAL = 70, "A fault of dlprof's own."

@@ -1020,8 +1020,10 @@ def decide(
         # No time was left for plain trials; where they were tried in vain, that is the answer.
         tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
         cells = [] if tried or not situation.is_calibrated else others
-        if cells and run.prediction is None:  # a profile's, which is over what it looked at
-            cells = [*cells, *filter(None, (run.present,)), Config(batch_size=cells[0].batch_size)]
+        if cells and run.diagnosis is not None:  # a profile's, which is over what it looked at
+            more = [*filter(None, (run.present,)), Config(batch_size=cells[0].batch_size)]
+            useless = Integrity.of(run).is_useless
+            cells = [*cells, *(c for c in more if not may_fail(run, c) and not useless(c))]
         if not cells and not situation.constraints.asks_for_cores:
             raise _nothing_measured(situation)
         return _among_all(situation, cells)
@@ -1038,7 +1040,7 @@ def decide(
         if not (situation.as_measured and situation.is_calibrated):
             raise
         return _among_all(situation, among or ())
-    asked = others if among is not None or run.prediction is None else ()
+    asked = others if among is not None or run.diagnosis is not None else ()
     speeds = candidates_of(situation, asked)[1] if asked else speeds_of(situation)
     choice = choose(allowed, situation, speeds)
     better = _trusted(run, [each for each in others if is_better(choice, each.key)])
@@ -1197,7 +1199,8 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     """
     run, named = situation.run, among is not None
     if among is None:
-        among = [cell.config for cell in run.prediction.cells] if run.prediction else advised(run)
+        predicted = () if run.prediction is None else run.prediction.cells
+        among = [cell.config for cell in predicted] or [*filter(None, (run.advised,))]
     if not situation.as_measured or not among:
         return []
     found = Integrity.of(run)
@@ -1219,13 +1222,6 @@ def unmeasured(situation: Situation, among: Collection[Config] | None = None) ->
     return [each.config for each in needy if breach(each, situation) is None]
 
 
-def advised(run: Run) -> list[Config]:
-    """The settings that its profile advises, if any, where the run can predict them."""
-    config, known = run.advised, run.calibration
-    fits = config is not None and known and config.batch_size in {None, known.batch_size}
-    return [config] if config is not None and fits else []
-
-
 def may_fail(run: Run, config: Config) -> bool:
     """Whether a trial of it failed on this machine, or of what asks for no more than it does."""
     faults = (t for t in run.trials if t.failure is not None and t.numa_binding is None)
@@ -1235,15 +1231,15 @@ def may_fail(run: Run, config: Config) -> bool:
 def perhaps_faster(
     pick: Candidate, others: Sequence[Candidate], speeds: Speeds, situation: Situation
 ) -> Candidate | None:
-    """What no trial shows, keeps the limits, and itself seems over 3 % faster than a measured pick.
+    """What no trial shows, keeps the limits, and itself seems over 3 % faster than the pick.
 
     Nor has anything like it failed, as of what is ``unmeasured``.
     What the profile advises, if that is; the pick with workers that persist, whose steady rate
     trials show, if that alone is; else the cheapest that is near the best of ``others``, which are
     in that order. ``None`` where the pick keeps the step fed.
     """
-    wait, first = speeds.wait_fraction(pick), advised(situation.run)
-    if not (pick.measured or pick.config in first) or (
+    wait, first = speeds.wait_fraction(pick), situation.run.advised
+    if not (pick.measured or pick.config == first) or (
         wait is not None and wait <= at.FED_WAIT_FRACTION
     ):
         return None
@@ -1257,7 +1253,7 @@ def perhaps_faster(
     now = speeds.rate(pick.key).value
     faster = [each for each in others if NEAR * rates.get(each.key, 0.0) > now]
     kept = dataclasses.replace(pick.config, persistent_workers=True)
-    same = (each for some in (first, [kept]) for each in faster if each.config in some)
+    same = (each for config in (first, kept) for each in faster if each.config == config)
     near = (each for each in faster if rates[each.key] >= NEAR * max(rates.values()))
     return next(itertools.chain(same, near), None)
 
@@ -1334,7 +1330,8 @@ def differs_along(run: Run, config: Config) -> float:
     own, fewer = list[float](), list[float]()
     for trial in run.completed:
         rate, count = trial.samples_per_s, trial.config.num_workers
-        if rate is None or rate.low is None or rate.high is None:
+        alike = trial.config.batch_size == config.batch_size
+        if not alike or rate is None or rate.low is None or rate.high is None:
             continue
         if count == workers > 1:
             own.append(rate.low / count)

@@ -267,6 +267,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         rerun = "rerun with a larger --budget or on a quieter machine"
         more = rerun if measured else "measure both"
         claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {more}"
+    elif measured and ratio.value > 1 and differs_along(choice.situation.run, one.config):
+        claim = f"How {one.name} compares with {two.name} is not known: that got to slower samples"
     else:
         claim = claim.format(be=is_, fast=as_fast(ratio), ci=between(ratio))
     return Reason(claim=claim, evidence=evidence)
@@ -780,7 +782,7 @@ def _doubts(choice: Choice) -> Iterator[tuple[Confidence, str]]:
         yield from _doubts_of_prediction(choice)
         return
     if times := differs_along(run, pick.config):
-        each = f"each of {workers} workers gave at least {times:.2g}x what fewer gave each"
+        each = f"each of {workers} workers gave at least {end_text(times)}x what fewer gave each"
         yield "low", f"{each}: the first samples of an epoch are slower than the rest, it seems"
     if there.extrapolated:
         name = there.machine.hostname

@@ -15,7 +15,6 @@ from dlprof.advise import candidates
 from dlprof.advise.choice import (
     Candidate,
     Choice,
-    advised,
     broken_limit,
     candidates_of,
     decide,
@@ -218,15 +217,16 @@ def _over_pick(found: Sequence[Finding], choice: Choice) -> Iterator[Finding]:
 
 def _perhaps_faster(choice: Choice) -> Iterator[Alternative]:
     """What to measure next: as ``predict`` says it, of all that it predicts."""
-    situation, pick, first = choice.situation, choice.pick, {*advised(choice.situation.run)}
-    known = pick.measured or pick.config in first
+    situation, pick, first = choice.situation, choice.pick, choice.situation.run.advised
+    known = pick.measured or pick.config == first
     if not (known and situation.as_measured and situation.is_calibrated):
         return
     kept = dataclasses.replace(pick.config, persistent_workers=True)
     with contextlib.suppress(DlprofError):  # nothing can be predicted
         wanted = candidates.wanted_configs(situation, {})
         # These go first: where one of them is the answer, no other need be predicted.
-        for some in filter(None, ({kept, *first}.intersection(wanted) - {pick.config}, wanted)):
+        ahead = [each for each in wanted if each in (kept, first) and each != pick.config]
+        for some in filter(None, (ahead, wanted)):
             found, speeds = candidates_of(
                 situation, some if pick.measured else {*some, pick.config}
             )

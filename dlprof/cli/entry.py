@@ -208,10 +208,7 @@ def _folded(text: str) -> str:
     """
     if not sys.stderr.isatty():
         return f"{text}\n"
-    from dlprof.machine.launchers import PROGRAMS  # where something is wrong
-
-    launched = rf"(?:(?:{'|'.join(PROGRAMS)}) .*)?"
-    found = re.match(rf"(.*: )({launched}dlprof .*[^.])\Z", text)
+    found = re.match(r"(.*: )((?:\w+ .*-m )?dlprof .*[^.])\Z", text)  # as a launcher starts ranks
     said, command = found.groups() if found and ". " not in found[2] else (text, "")
     lines = textwrap.wrap(
         said,

@@ -25,13 +25,16 @@ class _Launcher(NamedTuple):
     numbers: tuple[str, ...]  # what it says for each of ``_NAMES``; empty for what it doesn't say
     job: tuple[str, ...]  # what all of its job's ranks have in common
     again: str  # what starts as many ranks, before ``dlprof`` (``launch_words``)
+    is_parent: bool = False  # of its ranks
 
 
 _TORCHRUN = "torchrun {meeting} --nproc-per-node={here} -m"
 _MPIRUN = "mpirun -n {world} python -m"
 _LAUNCHERS = (
-    _Launcher("TORCHELASTIC_RUN_ID", _NAMES, ("TORCHELASTIC_RUN_ID", "MASTER_PORT"), _TORCHRUN),
-    _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN),  # deepspeed
+    _Launcher(
+        "TORCHELASTIC_RUN_ID", _NAMES, ("TORCHELASTIC_RUN_ID", "MASTER_PORT"), _TORCHRUN, True
+    ),
+    _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN, True),  # deepspeed
     _Launcher(  # Open MPI
         "OMPI_COMM_WORLD_SIZE",
         (
@@ -74,9 +77,6 @@ _LAUNCHERS = (
 )
 """All that are known, and whom to believe first: in a job of Slurm's, what mpirun starts has
 Slurm's numbers, too, those of the batch script, or of what srun started for mpirun on each node."""
-
-PROGRAMS = tuple(dict.fromkeys(each.again.partition(" ")[0] for each in _LAUNCHERS))
-"""What launchers are called, as the commands that start ranks again begin."""
 
 
 def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
@@ -122,7 +122,7 @@ def _parent(pid: int, root: Path) -> int:
 
 def is_parent(environ: Mapping[str, str]) -> bool:
     """Whether a rank's launcher is its parent, as torchrun and deepspeed are."""
-    return any(each.sign in environ for each in _LAUNCHERS if each.again == _TORCHRUN)
+    return any(each.sign in environ for each in _LAUNCHERS if each.is_parent)
 
 
 def job_name(environ: Mapping[str, str], parent: int) -> str:

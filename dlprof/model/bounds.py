@@ -81,13 +81,16 @@ def cell_of(
         ValueError: The calibration holds no batch, or is for another batch size.
     """
     copy_s = calibration.copy_s
+    threads, idle = conditions.ranks * (config.num_workers + 1), 0.0
+    if config.num_workers and threads >= conditions.cores + 1:
+        idle = calibration.idle_fraction * conditions.cores
+    # Others fill what would be idle, before they take any of the rest.
+    beside = max(0.0, conditions.neighbours - idle)
+    cores = conditions.cores - idle
     if conditions.neighbours and conditions.fair_cores is not None:
-        cores = min(conditions.cores, conditions.fair_cores)
-        conditions = dataclasses.replace(conditions, cores=cores, neighbours=0.0)
-    threads = conditions.ranks * (config.num_workers + 1)
-    if config.num_workers and not conditions.neighbours and threads >= conditions.cores + 1:
-        used = conditions.cores * (1 - calibration.idle_fraction)  # by others it would be filled
-        conditions = dataclasses.replace(conditions, cores=used)
+        cores = min(cores + min(idle, conditions.neighbours), conditions.fair_cores)
+        beside = 0.0
+    conditions = dataclasses.replace(conditions, cores=cores, neighbours=beside)
     if config.pin_memory and calibration.pinned_copy_s is not None:
         copy_s = calibration.pinned_copy_s
     cell = Cell(

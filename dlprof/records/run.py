@@ -126,15 +126,16 @@ class Run(Shown):
 
     @property
     def advised(self) -> Config | None:
-        """The settings by which its profile fixes what it names first; ``None`` without any."""
-        first = next(iter(self.findings), None)
-        if self.diagnosis is None or first is None or first.fix is None:
+        """The settings by which its profile fixes what it names first, if they can be predicted."""
+        first, known = next(iter(self.findings), None), self.calibration
+        if self.diagnosis is None or known is None or first is None or first.fix is None:
             return None
         changes = dict(first.fix.dataloader_kwargs)
         if "multiprocessing_context" in changes:
             changes["start_method"] = changes.pop("multiprocessing_context")
         own = self.diagnosis.config
-        return dataclasses.replace(own, **changes).canonical() if changes else None
+        made = dataclasses.replace(own, **changes).canonical()
+        return made if changes and made.batch_size in {None, known.batch_size} else None
 
     @property
     def traced(self) -> Explanation | None:

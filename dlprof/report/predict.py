@@ -149,7 +149,7 @@ def _speed_up(forecast: Forecast, picked: ForecastRow) -> str:
         # As recommend says it.
         whole = picked.measured is not None and not forecast.named
         sure = forecast.certificate if whole else None
-        gains = sweep.gains_text(compared, sure, forecast.run.completed)
+        gains = sweep.gains_text(forecast.run, pick, compared, sure)
         return gains + sweep.if_needed(picked.gain_if, pick, compared[0][0].config, gains)
     if "speedup" in forecast.unavailable:
         return f"not known: {forecast.unavailable['speedup']}"

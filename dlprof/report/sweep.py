@@ -230,7 +230,7 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
-        elif each.code == "cpu.threads" and run.diagnosis is None:
+        elif each.code == "cpu.threads":
             gain = f"{gain_text(each.predicted_gain)} with" if each.predicted_gain else "give it"
             slowed = doc.Styled(
                 "num_workers=0 is slowed by threads that compete for the cores", "warn"
@@ -267,11 +267,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     seen = [trial for trial in run.completed if trial.config == pick]
     crowded = 2 * run.crowded(seen) > len(seen)  # more of what others disturb is no surer
     again = "sweep again on a quieter machine" if crowded else _more(run)
-    if compared and differs_along(run, pick):
-        return "not known: fewer workers got to slower samples only (compare whole epochs)"
     if compared:
         sure = advice.certificate if advice.basis == "measured" else None
-        gains = gains_text(compared, sure, run.completed)
+        gains = gains_text(run, pick, compared, sure)
         wide = compared[0][0].ratio.is_wide
         gains += if_needed(advice.expected.gain_if, pick, compared[0][0].config, gains)
         if not wide or advice.measure_there:  # more of the same says nothing of what is asked
@@ -329,19 +327,22 @@ _UNCLEAR = "not known over {}: measured once, and disturbed"
 
 
 def gains_text(
+    run: Run,
+    pick: Config,
     compared: Sequence[tuple[ConfigRate, str]],
     sure: Certificate | None,
-    trials: Sequence[Trial] = (),
 ) -> str:
     """What is recommended over others, which are named; ``sure`` says how near the best it is.
 
-    No bound over what is hardly known, from one of ``trials`` alone that others disturbed.
+    No bound over what is hardly known, from one trial alone that others disturbed.
     """
+    if differs_along(run, pick):
+        return "not known: fewer workers got to slower samples only (compare whole epochs)"
     loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
     for each, name in compared:
         gain = gain_text(each.ratio.inverse, "{}", loss=loss)
         wide = each.ratio.is_wide and each.samples_per_s.is_wide
-        if wide and [t.noisy for t in trials if t.config == each.config] == [True]:
+        if wide and [t.noisy for t in run.completed if t.config == each.config] == [True]:
             gain = _UNCLEAR
         said.setdefault(gain, []).append(name)
     each_said = [text.format(" and ".join(names)) for text, names in said.items()]

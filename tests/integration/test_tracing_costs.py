@@ -226,8 +226,9 @@ def test_workers_of_another_loader_in_main_are_no_children_of_this_ones(tmp_path
     every, others = ChildrenClock(), ChildrenClock(leave_out=shell.name)
     began_ns, theirs_ns = every.read(), others.read()
     with subprocess.Popen([shell, "-c", "while :; do :; done"]) as child:
+        deadline_s = time.monotonic() + 60
         while every.read() < began_ns + 10_000_000:
-            pass
+            assert time.monotonic() < deadline_s
         assert others.read() == theirs_ns
         child.kill()
 

@@ -299,7 +299,9 @@ def shown_in(run: Run) -> tuple[Finding, ...]:
             asked = row.code == "memory.faults" or (row.code == "memory.growth" and grows)
             if asked and row.code not in found and (claim := row.rule(view)):
                 found[row.code] = _stated(view, row, claim).finding
-    one_each = run.completed if run.header.launched == 1 else ()  # of ranks some is of all
+    # Of ranks some is of all; a profile has asked it of more than plain trials.
+    plain = run.diagnosis is None and run.header.launched == 1
+    one_each = run.completed if plain else ()
     alone = [trial.config for trial in one_each if not trial.config.num_workers]
     if alone:
         view = Evidence(

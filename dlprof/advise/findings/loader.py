@@ -938,9 +938,11 @@ def _begin_blocks(view: Evidence, costs: Costs) -> bool:
     if view.target.kind != "iterable" and view.target.sampler != "SequentialSampler":
         return False
     slow = [name for name, took_s in samples.slowest.items() if 2 * took_s >= samples.max_s]
-    if len(slow) < 2 or not all(map(str.isdecimal, slow)):
+    if not all(map(str.isdecimal, slow)):
         return False
     places = sorted(map(int, slow))
+    if sum(place > 0 for place in places) < 2:  # any one other is at a multiple of its distance
+        return False
     apart = min(after - before for before, after in itertools.pairwise(places))
     return apart > 1 and all(place % apart == 0 for place in places)
 

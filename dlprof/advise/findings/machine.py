@@ -118,7 +118,9 @@ def pool_by_trials(view: Evidence) -> Claim | None:
     others = [
         trial
         for trial in view.plain("variant")
-        if trial.config.batch_size == most and trial.config.worker_threads in {None, 1}
+        if trial.config.num_workers
+        and trial.config.batch_size == most
+        and trial.config.worker_threads in {None, 1}
     ]
     least = min((trial.config.num_workers for trial in others), default=0)
     fewest = (trial for trial in others if trial.config.num_workers == least)
@@ -503,7 +505,8 @@ def growth_in_doubt(view: Evidence) -> str:
         return ""
     batches, grown = points[-1][0] - points[0][0], points[-1][1] - points[0][1]
     least, enough = at.LEAST_SEEN * processes, at.ENOUGH_BATCHES * processes
-    if grown < max(least, 2 * (view.batch_bytes or 0.0)) or points[-1][0] >= enough:
+    little = batches < at.LEAST_BATCHES or grown < max(least, 2 * (view.batch_bytes or 0.0))
+    if little or points[-1][0] >= enough:
         return ""
     return (
         f"Memory grew by {format_bytes(grown)} within {batches:,} batches. What fills up does so, "

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 from builders import config, trial
 from golden import drawn
@@ -331,7 +332,8 @@ def test_one_disturbed_trial_bounds_a_gain_where_its_own_rate_is_known(high: flo
     rate = Estimate(value=100.0, low=92.0, high=high)
     ratio = Estimate(value=1 / 20, low=1 / 40, high=1 / 10)
     default = ConfigRate(config=config(0), samples_per_s=rate, ratio=ratio, measured=True)
-    text = gains_text([(default, "num_workers=0")], None, [trial(config(0), 100.0, noisy=True)])
+    run = builders.run([trial(config(0), 100.0, noisy=True)])
+    text = gains_text(run, config(2), [(default, "num_workers=0")], None)
     known = "at least 10x over num_workers=0 (95%)"
     assert text == (
         known if high < 200 else "not known over num_workers=0: measured once, and disturbed"
@@ -344,7 +346,8 @@ def test_what_is_not_known_over_one_and_over_another_are_two_clauses() -> None:
     own, default = (
         ConfigRate(config=config(n), samples_per_s=wide, ratio=ratio, measured=True) for n in (2, 0)
     )
-    text = gains_text([(own, "yours"), (default, "default")], None, [trial(config(2), noisy=True)])
+    run = builders.run([trial(config(2), noisy=True)])
+    text = gains_text(run, config(4), [(own, "yours"), (default, "default")], None)
     assert text.startswith("not known over yours: measured once, and disturbed; not known over")
 
 

@@ -214,7 +214,9 @@ def test_a_class_whose_arguments_are_kept_nowhere_is_copied() -> None:
     assert type(made) is Sampling
     assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (2, 3, False)
     assert made._iterator is None
-    assert cast(Any, made.collate_fn).__self__ is made  # the other one can't be sent to workers by now
+    assert (
+        cast(Any, made.collate_fn).__self__ is made
+    )  # the other one can't be sent to workers by now
     assert [batch.tolist() for batch in made] == [[0, 10, 20], [30, 40, 50]]
     assert (own.num_workers, own.prefetch_factor, own.persistent_workers) == (1, 2, True)
     assert batches(built, num_workers=0, batch_size=2) == [[0, 10], [20, 30], [40, 50]]
