@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 LOADERS = Path(__file__).with_name("loaders.py")
 TIMEOUT_S = 600
 PLAIN = "DataLoader(dataset, ..., {settings})"
@@ -128,6 +126,7 @@ def needs(package: str) -> None:
         pytest.skip(f"{package} is not installed; .ci/ecosystem installs it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> None:
     case, run = CASES[name], f"{name}.sweep.jsonl"
@@ -154,6 +153,7 @@ def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> Non
         assert case.call.partition("{settings}")[0] in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_profiled(name: str, place: Path) -> None:
     case = CASES[name]
@@ -269,7 +269,14 @@ def watched(place: Path, name: str, body: str) -> Any:
     return json.loads(Path(f"{script}.json").read_text())
 
 
-@pytest.mark.parametrize("package", TRAININGS)
+@pytest.mark.parametrize(
+    "package",
+    # Both need no more than .ci/run installs, and take seconds.
+    [
+        pytest.param(name, marks=() if name in {"accelerate", "webdataset"} else pytest.mark.slow)
+        for name in TRAININGS
+    ],
+)
 def test_its_training_is_watched_and_set_in_its_own_framework(package: str, place: Path) -> None:
     needs(package.partition(".")[0])
     body, call = TRAININGS[package]
@@ -287,6 +294,7 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
             assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])
 
 
+@pytest.mark.slow
 def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> None:
     """MONAI's thread is 32 ms at a batch, while the script computes for longer."""
     needs("monai")
@@ -297,6 +305,7 @@ def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> 
     assert loader["wait_fraction"] < 0.2
 
 
+@pytest.mark.slow
 def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
     needs("datasets")
     body = "for batch in loaders.hf_unfed():\n    batch['x'].sum()\n"
@@ -310,6 +319,7 @@ def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
         assert "num_shards=4" in first["fix"]["code"]
 
 
+@pytest.mark.slow
 def test_all_workers_that_are_tried_have_as_many_shards(place: Path) -> None:
     """Of 8 shards some of 6 workers have two, as each of 4: an epoch lasts as long."""
     needs("datasets")
