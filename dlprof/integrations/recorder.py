@@ -165,10 +165,15 @@ class LoaderRecorder:
         """Watch what one of ``ITERATED`` iterates from now on: loaders without a DataLoader."""
         with self.guarded(f"{module.__name__} could not be watched"):
             of_loaders, of_iterators, begins, gives = ITERATED[module.__name__]
-            loader, iterator = getattr(module, of_loaders), getattr(module, of_iterators)
-            setattr(iterator, _TAKE, None)
-            wrap_methods(iterator, {begins: self._around_epoch, gives: _around_next})
-            wrap_methods(loader, {"__init__": self._around_loader})
+            loader = getattr(module, of_loaders)
+            wraps: dict[str, Wrap] = {"__init__": self._around_loader}
+            if of_iterators:
+                iterator = getattr(module, of_iterators)
+                setattr(iterator, _TAKE, None)
+                wrap_methods(iterator, {begins: self._around_epoch, gives: _around_next})
+            else:
+                wraps[begins] = self._around_generating
+            wrap_methods(loader, wraps)
 
     def _rest(self) -> None:
         for each in self._followers().values():
@@ -365,6 +370,19 @@ class LoaderRecorder:
 
         return begin
 
+    def _around_generating(self, method: Method) -> Method:
+        package = f"{method.__module__.partition('.')[0]}."
+
+        def __iter__(loader: Any) -> Any:
+            # What the package itself iterates, to show rows or count them, trains nothing.
+            if sys._getframe(1).f_globals.get("__name__", "").startswith(package):
+                return method(loader)
+            batches = _Generated()
+            self._open(batches, loader, functools.partial(batches.begin, method, loader), new=True)
+            return batches
+
+        return __iter__
+
     def _open(self, iterator: Any, loader: Any, make: Callable[[], None], *, new: bool) -> None:
         """Begin a reading of an iterator that is made or reset by ``make``."""
         seen = None
@@ -520,6 +538,26 @@ def _around_next(method: Method) -> Method:
         return method(iterator) if take is None else take(method, iterator)
 
     return __next__
+
+
+class _Generated:
+    """The batches of a generator, whose own ``next()`` can't be wrapped."""
+
+    def begin(self, iterate: Callable[[Any], Iterator[Any]], loader: Any) -> None:
+        self._batches = iterate(loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    @_around_next
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        """``close()`` and what else the generator has."""
+        if name == "_batches":  # not begun
+            raise AttributeError(name)
+        return getattr(self._batches, name)
 
 
 def _reference(dataset: object) -> weakref.ref[Any] | None:

@@ -335,7 +335,10 @@ class ScriptRun:
         if not self._recorder.records():
             why = "The script did not import torch.utils.data in this process."
             if DATALOADER_MODULE in sys.modules:
-                why = "No DataLoader of torch's was iterated in this process."
+                why = (
+                    "No DataLoader of torch's was iterated in this process. Another loader's waits "
+                    "are shown by iterating it so: for batch in dlprof.watch(loader)."
+                )
             notes.append(why)
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1

@@ -28,9 +28,11 @@ ENTRY_POINTS = "dlprof.loaders"
 ITERATED: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "spdl.pipeline._pipeline": ("Pipeline", "PipelineIterator", "__init__", "__next__"),
     "torchdata.nodes.loader": ("Loader", "LoaderIterator", "reset", "next"),
+    "ray.data.iterator": ("_IterableFromIterator", "", "__iter__", ""),
 }
 """Modules of loaders that have no DataLoader in them: the classes of loaders and their iterators,
-and of these the methods that begin an epoch and give a batch."""
+and of these the methods that begin an epoch and give a batch. Where iterators have no class of
+their own, being generators, the loaders' method that begins an epoch."""
 
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",

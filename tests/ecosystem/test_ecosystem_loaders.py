@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 LOADERS = Path(__file__).with_name("loaders.py")
 TIMEOUT_S = 600
 PLAIN = "DataLoader(dataset, ..., {settings})"
@@ -129,6 +127,7 @@ def needs(package: str) -> None:
         pytest.skip(f"{package} is not installed; .ci/ecosystem installs it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> None:
     case, run = CASES[name], f"{name}.sweep.jsonl"
@@ -155,6 +154,7 @@ def test_it_is_swept_and_set_in_its_own_framework(name: str, place: Path) -> Non
         assert case.call.partition("{settings}")[0] in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_profiled(name: str, place: Path) -> None:
     case = CASES[name]
@@ -236,6 +236,27 @@ TRAININGS = {
         len(batch)""",
         UNSET.format("Loader"),
     ),
+    "litdata": (
+        """for batch in loaders.lit():
+        batch["x"].sum()""",
+        "StreamingDataLoader(dataset, ..., {settings})",
+    ),
+    "streaming": (
+        """for batch in loaders.mosaic():
+        batch["x"].sum()""",
+        PLAIN,
+    ),
+    "lhotse": (
+        """for batch in loaders.speech():
+        len(batch)""",
+        PLAIN,
+    ),
+    "ray": (
+        """batches = loaders.ray_batches()
+    for batch in batches:
+        batch["id"].sum()""",
+        UNSET.format("_IterableFromIterator"),
+    ),
 }
 
 
@@ -249,13 +270,20 @@ def watched(place: Path, name: str, body: str) -> Any:
     return json.loads(Path(f"{script}.json").read_text())
 
 
-@pytest.mark.parametrize("package", TRAININGS)
+@pytest.mark.parametrize(
+    "package",
+    # Both need no more than .ci/run installs, and take seconds.
+    [
+        pytest.param(name, marks=() if name in {"accelerate", "webdataset"} else pytest.mark.slow)
+        for name in TRAININGS
+    ],
+)
 def test_its_training_is_watched_and_set_in_its_own_framework(package: str, place: Path) -> None:
     needs(package.partition(".")[0])
     body, call = TRAININGS[package]
     document = watched(place, package, f'if __name__ == "__main__":\n    {body}\n')
     (loader,) = document["loaders"]
-    assert loader["batches"] >= 20
+    assert loader["batches"] >= 8
     assert loader["call"]["text"] == call
     if call.startswith("#"):
         assert loader["config"] is None
@@ -267,6 +295,7 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
             assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])
 
 
+@pytest.mark.slow
 def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> None:
     """MONAI's thread is 32 ms at a batch, while the script computes for longer."""
     needs("monai")
@@ -277,6 +306,7 @@ def test_a_thread_that_fetches_is_not_what_the_script_waits_for(place: Path) -> 
     assert loader["wait_fraction"] < 0.2
 
 
+@pytest.mark.slow
 def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
     needs("datasets")
     body = "for batch in loaders.hf_unfed():\n    batch['x'].sum()\n"
@@ -290,6 +320,7 @@ def test_workers_of_more_than_the_shards_are_named_first(place: Path) -> None:
         assert "num_shards=4" in first["fix"]["code"]
 
 
+@pytest.mark.slow
 def test_all_workers_that_are_tried_have_as_many_shards(place: Path) -> None:
     """Of 8 shards some of 6 workers have two, as each of 4: an epoch lasts as long."""
     needs("datasets")

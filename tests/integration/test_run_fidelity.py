@@ -187,6 +187,35 @@ def test_a_script_that_only_prints_its_help_leaves_no_run_file(tmp_path: Path) -
     assert not read_run(tmp_path / "it.dlprof.jsonl").watched
 
 
+def test_a_script_without_a_dataloader_is_told_how_its_loader_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch.utils.data\nfor batch in range(3): pass")
+    done = ran([*DLPROF, "train.py"], tmp_path)
+    assert done.returncode == 0
+    assert b"for batch in dlprof.watch(loader)" in done.stderr
+
+
+def test_a_loader_that_comes_late_is_watched_as_one_that_comes_first(tmp_path: Path) -> None:
+    """Torch isn't imported before, and the share that waits is that of the loop alone."""
+    (tmp_path / "train.py").write_text(
+        "import os, time\ntime.sleep(1)\nos.chdir('/')\n"
+        "def train():\n"
+        "    from torch.utils.data import DataLoader\n"
+        "    for batch in DataLoader(range(256), batch_size=4, num_workers=1): pass\n"
+        "train()\n"
+    )
+    assert ran([*DLPROF, "-q", "-o", "run.dlprof.jsonl", "train.py"], tmp_path).returncode == 0
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.script is not None
+    (loader,) = run.watched
+    assert (loader.place, loader.batches, loader.epochs_completed) == ("train.py:6", 64, 1)
+    assert loader.first_s is not None
+    assert loader.wait_fraction is not None
+    assert run.script.wait_fraction is not None
+    assert loader.first_s > 1
+    assert loader.waited_s + (loader.stepped_s or 0.0) < run.script.wall_s - 1
+    assert loader.wait_fraction > run.script.wait_fraction
+
+
 def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import signal, sys, time\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -320,6 +322,22 @@ def test_main_is_looked_at_between_two_looks_at_all(root: Path) -> None:
     assert 1.0 <= seen.cold_factor <= 10.0
     # Together as long as one that is looked at by itself no more seldom.
     assert sum(slept) >= 0.5 * 0.025
+
+
+def test_looks_leave_a_part_of_half_a_percent_to_what_both_ends_take(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+    ticks = itertools.count(0, 50_000)
+    watcher = Watcher(training_of(MAIN, root), root=root, cpu_clock=lambda: next(ticks))
+    try:
+        for _ in range(50):
+            began_ns = next(ticks)
+            assert watcher.look()
+            cost_s = (next(ticks) - began_ns) / 1e9
+        assert cost_s / watcher.pause_s() <= 0.0036
+    finally:
+        watcher.close()
 
 
 @pytest.mark.parametrize(
