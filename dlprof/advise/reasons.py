@@ -267,8 +267,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         rerun = "rerun with a larger --budget or on a quieter machine"
         more = rerun if measured else "measure both"
         claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {more}"
-    elif measured and ratio.value > 1 and differs_along(choice.situation.run, one.config):
-        claim = f"How {one.name} compares with {two.name} is not known: that got to slower samples"
+    elif measured and differs_along(choice.situation.run, (one if ratio.value > 1 else two).config):
+        claim = f"How {one.name} compares with {two.name} is not known: they saw other samples"
     else:
         claim = claim.format(be=is_, fast=as_fast(ratio), ci=between(ratio))
     return Reason(claim=claim, evidence=evidence)

@@ -88,8 +88,7 @@ def cell_of(
     beside = max(0.0, conditions.neighbours - idle)
     cores = conditions.cores - idle
     if conditions.neighbours and conditions.fair_cores is not None:
-        cores = min(cores + min(idle, conditions.neighbours), conditions.fair_cores)
-        beside = 0.0
+        cores, beside = min(cores, conditions.fair_cores), 0.0
     conditions = dataclasses.replace(conditions, cores=cores, neighbours=beside)
     if config.pin_memory and calibration.pinned_copy_s is not None:
         copy_s = calibration.pinned_copy_s

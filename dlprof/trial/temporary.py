@@ -19,7 +19,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable
-from multiprocessing import process, resource_tracker
+from multiprocessing import process, resource_tracker, synchronize, util
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,10 @@ class Parting:
     """What an ordinary program does when it ends, and one that is ended by ``os._exit`` does not.
 
     Objects that were made after this one and want to be finalized at the end, are: above all
-    ``tempfile.TemporaryDirectory``, in which a dataset may keep gigabytes. Functions registered
-    with ``atexit`` are not called, because there may be some that wait for what has ended already.
+    ``tempfile.TemporaryDirectory``, in which a dataset may keep gigabytes. Semaphores that workers
+    which aren't forked know by their names are unlinked: their tracker may have been killed.
+    Functions registered with ``atexit`` are not called, because there may be some that wait for
+    what has ended already.
     """
 
     def __init__(self) -> None:
@@ -92,6 +94,19 @@ class Parting:
             if finalizer not in self._before and finalizer.atexit:
                 with contextlib.suppress(BaseException):
                     finalizer()
+        _unlink_semaphores()
+
+
+def _unlink_semaphores() -> None:
+    named: Any = synchronize  # without public names for what is asked of it, as of the other two
+    tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
+    for finalizer in list[Any](getattr(util, "_finalizer_registry", {}).values()):
+        with contextlib.suppress(BaseException):
+            if finalizer._callback == named.SemLock._cleanup:  # noqa: SLF001
+                if tracker._fd is not None and tracker._check_alive():  # noqa: SLF001 - asked, it would be started again
+                    finalizer()
+                else:
+                    named.sem_unlink(*finalizer._args)  # noqa: SLF001
 
 
 def end_tracker() -> None:

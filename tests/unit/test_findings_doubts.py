@@ -66,6 +66,7 @@ def test_memory_grows_where_it_goes_on(points: Sequence[tuple[int, int]], *, gro
         ([(50, 200), (100, 500)], False),  # it is known to grow
         ([(50, 200), (900, 400)], False),  # and here not to, after so many batches
         ([(132, 391)], False),
+        ([(100, 200), (101, 310)], False),  # of two trials of one length
     ],
 )
 def test_what_no_trial_was_long_enough_to_show_of_memory_is_said(
@@ -269,6 +270,7 @@ ALIKE = DatasetWeight(far_sample_s=0.004, next_sample_s=0.004)
         ((512, 256), ALIKE, IN_ORDER, False),
         ((512, 256), None, {"sampler": "RandomSampler"}, False),
         ((407, 7), None, IN_ORDER, False),
+        ((407, 0), None, IN_ORDER, False),  # any one is so far from the first
         ((8, 7), None, IN_ORDER, False),
     ],
 )

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from builders import blocks, config, run, target, trial
+from builders import blocks, config, failed, run, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +163,13 @@ def test_what_a_profile_advises_is_what_is_recommended_of_its_run(purpose: Any) 
     assert (advice.config, found.pick) == (config(6), config(6))
     assert advice.basis == "predicted"
     assert {each.config for each in advice.rates} >= {config(1), config(6)}
+
+
+def test_present_settings_that_fail_are_not_recommended_of_a_profile() -> None:
+    tried = [trial(config(1), 700.0, purpose="explain"), failed(config(8), purpose="explain")]
+    diagnosis = dataclasses.replace(advising(num_workers=6), config=config(8))
+    run_ = dataclasses.replace(calibrated(trials=tried), diagnosis=diagnosis)
+    assert recommend(run_).config.num_workers < 8
 
 
 def test_advice_of_a_profile_that_is_not_certain_is_what_seems_faster() -> None:

@@ -59,6 +59,11 @@ def relations(answer: Recommendation) -> dict[str, str]:
         ({W0: [90, 91], W2: [180, 181], W8: [1400, 1390]}, {"kind": "iterable"}, False),
         ({W0: [90, 91], W2: [1600, 1610], W8: [7000, 6900]}, {"kind": "iterable"}, False),
         ({W0: [90, 91], W2: [180, 181], W8: [7000, 6900]}, {"kind": "map"}, False),
+        (
+            {dataclasses.replace(W0, batch_size=1): [90, 91], W2: [1600, 1610], W8: [7000, 6900]},
+            {"kind": "iterable"},
+            False,
+        ),
     ],
 )
 def test_workers_that_each_give_far_more_than_one_alone_saw_other_samples(
@@ -72,6 +77,8 @@ def test_workers_that_each_give_far_more_than_one_alone_saw_other_samples(
     assert answer.confidence_reason.startswith(sign) is differs
     shown = drawn(recommendation_report(seen, answer), 200)
     assert ("not known: fewer workers got to slower samples only" in shown) is differs
+    if differs:  # nor does any reason claim a gain
+        assert not [each for each in answer.reasons if "x as fast" in each.claim]
 
 
 def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
@@ -698,6 +705,9 @@ def test_a_sweep_names_the_threads_that_make_loading_without_workers_slow() -> N
     # Each of two threads gets a core, and one alone takes a tenth of their CPU time.
     assert threads.predicted_gain is not None
     assert threads.predicted_gain.value == pytest.approx(5.0)
+    # Nor is it missed where pinning is swept.
+    pinned = trial(config(0, pin_memory=True), 190.0, usage=_threaded_alone().trials[0].usage)
+    assert recommend(run([*_threaded_alone().trials, pinned])).findings
     screen = drawn(recommendation_report(_threaded_alone(), found), 200)
     assert "Threads" in screen
     assert "torch.set_num_threads(1), or OMP_NUM_THREADS=1" in screen

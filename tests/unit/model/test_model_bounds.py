@@ -53,8 +53,18 @@ def test_cores_that_stay_idle_are_missing_where_threads_are_more() -> None:
     for workers, share in ((1, 1.0), (2, 0.8), (8, 0.8)):
         cut, full = (lowest_bound(each, fed(workers), cores=2.0) for each in (partly, whole))
         assert cut == pytest.approx(share * full)
-    beside = (lowest_bound(each, fed(8), cores=2.0, neighbours=2.0) for each in (partly, whole))
-    assert len({*beside}) == 1  # others take what this one leaves idle
+
+
+@pytest.mark.parametrize("fair", [None, 1.0, 1.7])
+def test_no_neighbor_makes_a_loader_faster(fair: float | None) -> None:
+    """Others fill what would be idle before they take any of the rest."""
+    partly = dataclasses.replace(constant(cpu=4 * MS, receive=1 * MS), idle_fraction=0.25)
+    rates = [
+        rate(partly, fed(8), cores=2.0, neighbours=others, fair_cores=fair if others else None)
+        for others in (0.0, 0.02, 0.1, 0.5, 2.0, 8.0)
+    ]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[1] > 0.9 * min(rates[0], 1000 * (fair or 2.0) / 5)
 
 
 @pytest.mark.parametrize("workers", [1, 8])

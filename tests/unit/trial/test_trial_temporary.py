@@ -228,3 +228,32 @@ def test_a_worker_that_is_started_imports_nothing_of_the_machine() -> None:
     )
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+SEMAPHORES = """
+import multiprocessing, os, pathlib, signal
+from multiprocessing import resource_tracker
+from dlprof.trial.temporary import Parting
+
+parting = Parting()
+lock = multiprocessing.get_context("spawn").Lock()
+path = pathlib.Path("/dev/shm") / f"sem.{lock._semlock.name.lstrip('/')}"
+assert path.exists()
+if KILLED:
+    os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
+    os.waitpid(resource_tracker._resource_tracker._pid, 0)
+parting.take()
+print(path.exists())
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where semaphores lie in /dev/shm")
+@pytest.mark.parametrize("killed", [True, False], ids=["tracker killed", "tracker alive"])
+def test_no_semaphore_stays_whatever_became_of_its_tracker(*, killed: bool) -> None:
+    script = SEMAPHORES.replace("KILLED", str(killed))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "False\n"
+    assert done.stderr == ""
