@@ -469,7 +469,7 @@ def _explanation(
     children_s = sum(each.children_cpu_s for each in seen.workers) / batches
     waited_s = min(children_s, io_s)
     child_s = sum(each.share("child") for each in seen.workers) * period_s
-    late_s = min(io_s - waited_s, max(0.0, child_s - waited_s)) if waited_s else 0.0
+    late_s = min(io_s - waited_s, max(0.0, child_s - waited_s)) if waited_s and crowded else 0.0
     cpu_s, io_s, put_s = cpu_s + waited_s, io_s - waited_s - late_s, put_s + children_s - waited_s
     queue_s += late_s if crowded else 0.0
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches

@@ -513,12 +513,13 @@ class _Process:
 
         ``None`` where it has ended.
         """
-        used = member_of(self._folder)
+        # Of two readings of it, what it does between them would count as its children's.
+        whole_ns = 0 if self._tree is None else self._tree.read().cpu_ns
+        used = member_of(self._folder) if self._tree is None else self._tree.member(self.pid)
         if used is None:
             return None
         tasks = f"{self._folder}/task"
         read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
-        whole_ns = 0 if self._tree is None else self._tree.read().cpu_ns
         return used, {name: io for name, io in read.items() if io is not None}, whole_ns
 
 

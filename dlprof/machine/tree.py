@@ -128,6 +128,11 @@ class ProcessTree:
         """The processes that were alive at the last reading."""
         return tuple(self._members)
 
+    def member(self, pid: int) -> Member | None:
+        """One of these as of then, a copy; ``None`` for one that isn't among them."""
+        member = self._members.get(pid)
+        return None if member is None else dataclasses.replace(member)
+
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
         before = {pid: member.reaped_ns for pid, member in self._members.items()}

@@ -8,6 +8,7 @@ in, which is shown more readily. Both are kept open, cost microseconds and don't
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 from collections import Counter
@@ -214,17 +215,18 @@ def computing(proc: str, listed: str, *, leave_out: str = "", depth: int = 3) ->
     ``listed`` is text of a ``children`` file; those of one name are left out, with all that they
     have started. A shell waits for what it runs, as its parent does.
     """
-    for pid in listed.split()[:16]:
-        folder = f"{proc}/{pid}"
-        stat = parse_process_stat(read_text(f"{folder}/stat") or "")
-        if stat is None or stat.name == leave_out:
-            continue
+    folders = (f"{proc}/{pid}" for pid in listed.split())
+    stats = ((each, parse_process_stat(read_text(f"{each}/stat") or "")) for each in folders)
+    kept = ((each, stat) for each, stat in stats if stat is not None and stat.name != leave_out)
+    for folder, stat in itertools.islice(kept, 16):
         tasks = list_names(f"{folder}/task")[:64] if stat.threads > 1 else []
         states = (parse_process_stat(read_text(f"{folder}/task/{n}/stat") or "") for n in tasks)
         if stat.state == "R" or any(each is not None and each.state == "R" for each in states):
             return stat.name
-        below = read_text(f"{folder}/task/{pid}/children") if depth > 1 else None
-        if below and (name := computing(proc, below, depth=depth - 1)) is not None:
+        leader = folder.rpartition("/")[2]
+        below = read_text(f"{folder}/task/{leader}/children") if depth > 1 else None
+        name = computing(proc, below, leave_out=leave_out, depth=depth - 1) if below else None
+        if name is not None:
             return name
     return None
 
@@ -265,7 +267,9 @@ class Thread:
             wait = parse_wait(call, channel, self._machine, self._gil)
             if call is None and wait == "running":  # it sleeps, and the kernel hides in what
                 wait = "disk" if state == "D" else "other"
-            wait = self._for_child(wait, _call(call, self._machine)[0])
+            name = _call(call, self._machine)[0]
+            # A worker waits for indices so, whatever its children do then.
+            wait = self._for_child(wait, name or ("poll" if "poll" in (channel or "") else ""))
         self.waits[wait] += 1
         return wait
 
@@ -350,7 +354,7 @@ class Glances:
 
     def shares(self, *, least: int = 1) -> dict[str, float]:
         """Shares of the looks that found them so, as in ``records.Usage``; none of fewer looks."""
-        waits = sum((each.seen for each in self._threads.values()), self._ended)
+        waits = sum((each.seen for each in self._threads.values()), self._ended.copy())
         if not any(map(child_of, waits)):
             del waits[UNSEEN]
         looks = waits.total()

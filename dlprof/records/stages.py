@@ -223,7 +223,8 @@ class Explanation:
         each_s = self.window_s * max(1, self.config.num_workers) / self.batches
         blocked_s = sum(stage.io_s or 0.0 for stage in making)
         child_s = each_s * sum(share for wait, share in waits.items() if child_of(wait))
-        queued_s = child_s - (child_s if self.children_cpu_s is None else self.children_cpu_s)
+        # Whether a child computes at all is known by its CPU time.
+        queued_s = child_s - self.children_cpu_s if self.children_cpu_s else 0.0
         queued_s = min(blocked_s, max(0.0, queued_s))
         found = self._queued(queued_s / blocked_s) if queued_s else self
         if "fetch_threads_cpu_s" in self.unavailable or UNSEEN in waits:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
-
-resource: ModuleType | None = None
-with contextlib.suppress(ImportError):  # Windows has none
-    import resource
 
 MISSING = -1  # stands for a figure that could not be had, in columns of whole nanoseconds
 
@@ -27,6 +24,8 @@ process_cpu_ns = time.process_time_ns  # CPU time of all threads of the process
 
 # Read several times for each batch, so even the look-up of their names would show.
 _pread, _new = os.pread, tuple.__new__
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Reading(NamedTuple):
@@ -71,48 +70,79 @@ class ThreadClock:
 class ChildrenClock:
     """CPU time of child processes: of the living that this thread has started, of all that ended.
 
-    Each of the living has a clock of its own. Once the process has waited for one, its time is in
-    the sum of all such, so that its end changes nothing.
+    Each of the living has a clock of its own, as have those that they have started in turn, as deep
+    as ``machine.waits.computing`` looks. Of what these have waited for the kernel shows whole
+    ticks. Once the process has waited for one, its time is in the sum of all such, so that its end
+    changes nothing; where nobody waits, it stays counted as last seen.
     """
 
     def __init__(self, *, leave_out: str = "") -> None:
-        self._leave_out = leave_out  # children of this name, which make no batch of this thread's
-        self._left_out: dict[int, bool] = {}
-        self._used_ns = 0
+        # Processes of this name, with all that they start, make no batch of this thread's.
+        self._leave_out = leave_out.encode()
+        self._left_out: set[int] = set()
+        self._used_ns = self._lost_ns = 0
         try:
             self._file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # the kernel lists no children: they count when they have ended
             self._file = MISSING
 
     def read(self) -> int:
-        """Nanoseconds so far; ``MISSING`` where the system doesn't say."""
-        if resource is None:
-            return MISSING
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used_ns = round((ended.ru_utime + ended.ru_stime) * 1e9)
-        for pid in self._living():
-            with contextlib.suppress(OSError, OverflowError):  # another thread waited for it
-                used_ns += time.clock_gettime_ns(~pid << 3 | 2)  # the kernel's number of its clock
+        """Nanoseconds so far."""
+        used_ns, rounded_ns = self._look()
+        if used_ns < self._used_ns:  # one may just have gone from one account to the other
+            used_ns, rounded_ns = self._look()
+        if self._used_ns - used_ns > rounded_ns:  # nobody has waited for what ended
+            self._lost_ns += self._used_ns - used_ns
         self._used_ns = max(self._used_ns, used_ns)
         return self._used_ns
 
-    def _living(self) -> list[int]:
+    def _look(self) -> tuple[int, int]:
+        """Nanoseconds by all accounts, and how many of them rounding may hide at most."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used_ns = self._lost_ns + round((ended.ru_utime + ended.ru_stime) * 1e9)
         try:
-            pids = list(map(int, _pread(self._file, 4096, 0).split()))
-        except (OSError, ValueError):
-            return []
-        if self._leave_out:
-            for pid in set(pids) - self._left_out.keys():
-                with contextlib.suppress(OSError):
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
-                    self._left_out[pid] = name == self._leave_out
-        return [pid for pid in pids if not self._left_out.get(pid)]
+            listed = _pread(self._file, 4096, 0)
+        except OSError:
+            listed = b""
+        living = set[int]()
+        used_ns += sum(self._used_by(listed, living))
+        self._left_out &= living
+        return used_ns, 2 * _TICK_NS * len(living - self._left_out)
+
+    def _used_by(self, listed: bytes, living: set[int], *, depth: int = 3) -> Iterator[int]:
+        """What some processes and their own have used; all of them are noted as living."""
+        for pid in map(int, listed.split()):
+            living.add(pid)
+            if pid in self._left_out:
+                continue
+            head, _, rest = _read(f"/proc/{pid}/stat").rpartition(b")")
+            if self._leave_out and head.partition(b"(")[2] == self._leave_out:
+                self._left_out.add(pid)
+                continue
+            # What it has waited for, user and system time.
+            yield sum(max(0, int(ticks)) for ticks in rest.split()[13:15]) * _TICK_NS
+            with contextlib.suppress(OSError, OverflowError):  # it was waited for just now
+                yield time.clock_gettime_ns(~pid << 3 | 2)  # the kernel's number of its clock
+            if depth > 1:
+                below = _read(f"/proc/{pid}/task/{pid}/children")
+                yield from self._used_by(below, living, depth=depth - 1)
 
     def close(self) -> None:
         """Let go of the kernel's file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = MISSING
+
+
+def _read(path: str) -> bytes:
+    """A file of ``/proc``, which may vanish; a process's name in it is any bytes."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, 4096)
+        finally:
+            os.close(file)
+    return b""
 
 
 def waited_between(began: Reading, ended: Reading) -> int:

@@ -72,10 +72,10 @@ from dlprof.tuning.seeding import (
     ClockedInit,
     RandomNumbers,
     SeededFetcher,
+    UsedClock,
     notice_asking,
     rewinder,
     streams,
-    used_s,
 )
 from dlprof.units import NS, counted, format_duration, parse_bytes
 
@@ -1352,16 +1352,16 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
         files = open_files()  # workers, and the training, would read where this leaves them
         have_own_positions(files, [[place] for place in range(len(files))])
         cut_off(results.fileno())  # they, too, read what comes by pipes and sockets
-        until_s = time.monotonic() + seconds
+        used, until_s = UsedClock(), time.monotonic() + seconds
         while not took_s or (len(took_s) < internals.LATEST and time.monotonic() < until_s):
-            began_s = used_s(), undelayed_s()
+            began_s = used.read_s(), undelayed_s()
             try:
                 batch = again()
             except StopIteration:  # there are no more
                 if took_s:
                     break
                 raise
-            ended_s = used_s(), undelayed_s()
+            ended_s = used.read_s(), undelayed_s()
             took_s.append((ended_s[0] - began_s[0], ended_s[1] - began_s[1]))
         own = parse_pss(read_text(Path("/proc/self/smaps_rollup")) or "")
         weights = count_bytes(batch), own or 0

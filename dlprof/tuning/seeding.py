@@ -21,6 +21,10 @@ from torch.utils.data import get_worker_info
 
 from dlprof.internals import batch_seed, set_create_fetcher
 from dlprof.targets.files import OpenFile, by_position, have_own_positions, open_files
+from dlprof.units import NS
+
+if sys.platform != "win32":
+    from dlprof.tracing.clocks import ChildrenClock
 
 PLACES = 7
 """Figures of each worker that it shares with the main process."""
@@ -155,10 +159,18 @@ class SeededFetcher:
         return getattr(self._dlprof_fetcher, name)
 
 
-def used_s() -> float:
-    """CPU time of this process and of child processes that it has waited for, so far."""
-    ended = os.times()
-    return time.process_time() + ended.children_user + ended.children_system
+class UsedClock:
+    """CPU time of this process, and of child processes as the thread that made it knows them."""
+
+    def __init__(self) -> None:
+        self._children = None if sys.platform == "win32" else ChildrenClock()
+        if self._children is not None:
+            weakref.finalize(self, self._children.close).atexit = False
+
+    def read_s(self) -> float:
+        """Seconds so far."""
+        children_ns = 0 if self._children is None else self._children.read()
+        return time.process_time() + children_ns / NS
 
 
 class ClockedFetcher:
@@ -166,6 +178,7 @@ class ClockedFetcher:
 
     def __init__(self, fetcher: Any, clock: Any, place: int) -> None:
         self._dlprof_fetcher, self._dlprof_clock, self._dlprof_place = fetcher, clock, place
+        self._dlprof_used = UsedClock()
         self._dlprof_schedstat: Any = None
         with contextlib.suppress(OSError):
             schedstat = Path("/proc/thread-self/schedstat")
@@ -186,9 +199,9 @@ class ClockedFetcher:
         clock, place = self._dlprof_clock, self._dlprof_place
         asked, began_s = clock[place + ASKED], time.perf_counter()
         # Within the time of the batch: a thread is often made to wait where a read of it ends.
-        began_delay_s, began_cpu_s = self._dlprof_delay_s(), used_s()
+        began_delay_s, began_cpu_s = self._dlprof_delay_s(), self._dlprof_used.read_s()
         batch = self._dlprof_fetcher.fetch(indices)
-        clock[place + CPU_SECONDS] += used_s() - began_cpu_s
+        clock[place + CPU_SECONDS] += self._dlprof_used.read_s() - began_cpu_s
         clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + BATCHES] += 1

@@ -6,11 +6,13 @@ import contextlib
 import multiprocessing
 import os
 import platform
+import resource
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from dlprof.tracing.tracer import Tracer
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.state import TrialLimits
+from dlprof.tuning.seeding import UsedClock
 
 BATCHES = 40
 LEAST, MOST = 0.85, 1.05
@@ -148,6 +151,12 @@ class Decoded(Dataset[torch.Tensor]):
             self.pool = multiprocessing.get_context("fork").Pool(1)
         self.pool.apply(burn, [index])
 
+    def by_a_server(self, index: int) -> None:
+        """Each by a process of a pool, which a server has started."""
+        if self.pool is None:
+            self.pool = multiprocessing.get_context("forkserver").Pool(1)
+        self.pool.apply(burn, [index])
+
     def by_waiting(self, _index: int) -> None:
         """Each by a process that waits, as for the network."""
         subprocess.run([sys.executable, "-S", "-c", WAIT], check=True)
@@ -181,6 +190,7 @@ def decoded(make: Callable[[Decoded, int], object], workers: int) -> Explanation
         (Decoded.by_one, 0),
         (Decoded.by_one, 1),
         (Decoded.by_a_pool, 0),  # a worker may start no processes of multiprocessing's
+        (Decoded.by_a_server, 0),
     ],
 )
 def test_what_child_processes_compute_is_cpu_time(
@@ -219,18 +229,123 @@ def test_a_childs_end_changes_nothing_of_what_it_has_computed() -> None:
     clock.close()
 
 
+@contextlib.contextmanager
+def killed(run: Sequence[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends at the end, whatever comes."""
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
 def test_workers_of_another_loader_in_main_are_no_children_of_this_ones(tmp_path: Path) -> None:
     shell = tmp_path / "pt_data_worker"
     shell.symlink_to("/bin/sh")
     every, others = ChildrenClock(), ChildrenClock(leave_out=shell.name)
     began_ns, theirs_ns = every.read(), others.read()
-    with subprocess.Popen([shell, "-c", "while :; do :; done"]) as child:
+    with killed([shell, "-c", "while :; do :; done"]):
         deadline_s = time.monotonic() + 60
         while every.read() < began_ns + 10_000_000:
             assert time.monotonic() < deadline_s
         assert others.read() == theirs_ns
-        child.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_a_child_that_gets_its_name_late_is_a_worker_from_then_on(tmp_path: Path) -> None:
+    """As one that is spawned."""
+    shell = tmp_path / "pt_data_worker"
+    shell.symlink_to("/bin/sh")
+    others = ChildrenClock(leave_out=shell.name)
+    become = f"read go; exec {shell} -c 'echo; while :; do :; done'"
+    with killed(["/bin/sh", "-c", become]) as child:
+        others.read()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        assert child.stdout.readline()
+        named_ns = others.read()
+        before = ChildrenClock()
+        began_ns = before.read()
+        while before.read() < began_ns + 10_000_000:
+            pass
+        assert others.read() == named_ns
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_a_name_that_is_no_text_is_a_name(tmp_path: Path) -> None:
+    """The kernel keeps 15 bytes of it, and may cut a letter in two."""
+    shell = tmp_path / ("a" * 14 + "é")
+    shell.symlink_to("/bin/sh")
+    clock = ChildrenClock(leave_out="pt_data_worker")
+    with killed([shell, "-c", "while :; do :; done"]):
+        began_ns = clock.read()
+        while clock.read() == began_ns:
+            pass
+
+
+HELPER = """
+import subprocess, sys
+for line in sys.stdin:
+    subprocess.run([sys.executable, "-S", "-c", sys.argv[1]], input=b"1\\n", check=True)
+    print("made", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_what_a_child_has_started_and_waited_for_counts_too() -> None:
+    clock, run = ChildrenClock(), [sys.executable, "-S", "-c", HELPER, BURN]
+    began_ns = clock.read()
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(5 * b"1\n")
+        child.stdin.flush()
+        assert all(child.stdout.readline() for _ in range(10))  # two for each
+        living_s = 1e-9 * (clock.read() - began_ns)
+    ended_s = 1e-9 * (clock.read() - began_ns)
+    assert 4 * CHILD_S <= living_s <= ended_s < 1.5 * living_s
+    clock.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
+def test_children_that_nobody_waits_for_count_each() -> None:
+    """Where their end is ignored, the kernel adds them to no sum."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    clock = ChildrenClock()
+    began_ns = clock.read()
+    try:
+        for count in (10, 5, 5):
+            run = [sys.executable, "-S", "-c", BURN]
+            with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                child.stdin.write(count * b"1\n")
+                child.stdin.flush()
+                assert all(child.stdout.readline() for _ in range(count))
+                clock.read()
+            clock.read()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert clock.read() - began_ns >= 20 * 1e9 * CHILD_S
+    clock.close()
+
+
+def test_tuning_sees_what_a_small_child_computes() -> None:
+    """The system's ticks are of 10 ms, and most batches would show none."""
+
+    def ended_s() -> float:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + ended.ru_utime + ended.ru_stime
+
+    used = UsedClock()
+    for _ in range(5):
+        began_s, least_s = used.read_s(), -ended_s()
+        subprocess.run(["/bin/sh", "-c", ":"], check=True)
+        least_s += ended_s()
+        assert used.read_s() - began_s > least_s
 
 
 class Computed(Dataset[torch.Tensor]):

@@ -186,6 +186,9 @@ def test_a_child_that_wants_a_core_is_no_io_either() -> None:
     # Nothing is moved where the system doesn't say what children compute.
     blind = explained(row(0), window=(0, 20 * MS)).with_waits(waits)
     assert blind.costs.io_s == pytest.approx((0.002,))
+    # Nor where it shows none of a child that computes.
+    none = explained(row(0, made=made(children_cpu=0)), window=(0, 20 * MS)).with_waits(waits)
+    assert none.costs.io_s == pytest.approx((0.002,))
 
 
 def test_without_the_kernels_word_waiting_is_io_and_said_to_be() -> None:

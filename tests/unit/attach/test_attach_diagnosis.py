@@ -400,6 +400,8 @@ def test_workers_that_wait_for_a_child_that_computes_keep_cores_busy(
     made_s = costs.cpu_s[0] + costs.run_queue_s[0] + costs.io_s[0]
     assert 400 * made_s == pytest.approx(2 * 10.0)  # of two workers, all the time
     assert 400 * costs.run_queue_s[0] == pytest.approx(2 * queued_s)
+    apart = _explanation(seen, _shares(seen), found.config, crowded=False).costs
+    assert apart.cpu_s[0] + apart.io_s[0] == pytest.approx(made_s)
 
 
 def _ranked(seen: Seen) -> Seen:

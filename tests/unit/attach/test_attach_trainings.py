@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -17,6 +18,7 @@ from dlprof.cli.commands import taking_values
 from dlprof.cli.run import run
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.neighbours import name_of_user
+from dlprof.machine.tree import ProcessTree, TreeUsage
 from dlprof.machine.waits import Glances
 
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
@@ -475,16 +477,39 @@ def test_what_a_feeder_sent_until_it_ended_counts(root: Path) -> None:
         watcher.close()
 
 
+def _run(root: Path, pid: int, *, place: int, ticks: int) -> None:
+    stat = root / f"proc/{pid}/stat"
+    head, _, rest = stat.read_text(encoding="ascii").rpartition(")")
+    columns = rest.split()
+    columns[place] = str(int(columns[place]) + ticks)
+    stat.write_text(f"{head}) {' '.join(columns)}\n", encoding="ascii")
+
+
+def test_what_a_worker_computes_while_it_is_read_is_no_childs(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Own and whole were read one after the other."""
+    now, read = [0], ProcessTree.read
+
+    def later(tree: ProcessTree) -> TreeUsage:
+        for pid in WORKERS:
+            _run(root, pid, place=11, ticks=1000)
+        return read(tree)
+
+    watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
+    try:
+        assert watcher.look()
+        monkeypatch.setattr(ProcessTree, "read", later)
+        now[0] += 1_000_000_000
+        assert {each.children_cpu_s for each in watcher.seen().workers} == {0.0}
+    finally:
+        watcher.close()
+
+
 def test_what_the_children_of_a_worker_compute_is_counted(root: Path) -> None:
     """Of one that ended, and of one that lives."""
     now, (first, *_), child = [0], WORKERS, 29999
-
-    def ran(pid: int, *, place: int, ticks: int) -> None:
-        stat = root / f"proc/{pid}/stat"
-        head, _, rest = stat.read_text(encoding="ascii").rpartition(")")
-        columns = rest.split()
-        columns[place] = str(int(columns[place]) + ticks)
-        stat.write_text(f"{head}) {' '.join(columns)}\n", encoding="ascii")
+    ran = functools.partial(_run, root)
 
     watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
     try:

@@ -184,11 +184,25 @@ def test_who_waits_for_indices_waits_for_no_child_that_runs_ahead(tmp_path: Path
     thread.close()
 
 
+def test_so_does_one_whose_call_is_hidden(tmp_path: Path) -> None:
+    """By Yama, as on Ubuntu."""
+    process(tmp_path, 8, "ffmpeg", "R")
+    hidden = {"wchan": "poll_schedule_timeout.constprop.0"}
+    thread = Thread(str(process(tmp_path, 7, "python", started="8", **hidden)), "x86_64")
+    assert (thread.unreadable, thread.look()) == (True, "queue")
+    thread.close()
+
+
 def test_main_waits_for_none_of_its_workers(tmp_path: Path) -> None:
+    """Of which there may be many, or a server that has started them."""
     process(tmp_path, 8, "pt_data_worker", "R")
-    folder = str(process(tmp_path, 7, "python", started="8", **READS))
-    thread = Thread(folder, "x86_64", leave_out="pt_data_worker")
+    process(tmp_path, 9, "python", started="8")
+    folder = process(tmp_path, 7, "python", started="8 9", **READS)
+    thread = Thread(str(folder), "x86_64", leave_out="pt_data_worker")
     assert thread.look() == "other"
+    process(tmp_path, 10, "gzip", "R")
+    (folder / "children").write_text(20 * "8 " + "10")
+    assert thread.look() == "child"
     thread.close()
 
 
@@ -207,6 +221,24 @@ def test_children_are_named_also_where_the_kernel_hides_what_else_is_waited_for(
     glances.look()
     rest = UNSEEN if hides else "queue"
     assert glances.shares() == {"child gzip": 0.5, rest: 0.5}
+    glances.close()
+
+
+def test_shares_are_the_same_however_often_they_are_asked_for(tmp_path: Path) -> None:
+    """Also of what has ended, and where children computed at last."""
+    process(tmp_path, 8, "gzip", "R")
+    hidden = {"wchan": "anon_pipe_read"}
+    process(tmp_path, 6, "python", maps=PYTHON, **hidden)
+    process(tmp_path, 7, "python", started="8", maps=PYTHON, **hidden)
+    glances = Glances(str(tmp_path))
+    glances.add(6)
+    glances.look()
+    (tmp_path / "6/task/6/stat").write_text("")
+    glances.look()
+    assert glances.shares() == {}
+    glances.add(7)
+    glances.look()
+    assert glances.shares() == {"child gzip": 0.5, UNSEEN: 0.5}
     glances.close()
 
 
