@@ -246,7 +246,11 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     shown_by = {"trials": trials} if measured else {"configs": configs}
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
     is_ = "is" if measured else "would be"
-    if ratio.is_wide:
+    fast, slow = (one, two) if ratio.value > 1 else (two, one)
+    more = fast.config.num_workers > slow.config.num_workers
+    if measured and more and differs_along(choice.situation.run, fast.config):
+        claim = f"How {one.name} compares with {two.name} is not known: they saw other samples"
+    elif ratio.is_wide:
         low, high, why, bound = ratio.low or 0.0, ratio.high or math.inf, "", ""
         for each in (one, two):
             known = each is choice.pick or not choice.speeds.rate(each.key).is_wide
@@ -265,10 +269,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
             unsure = f"{least}; how much faster, if at all,"
         lead, colon, _ = claim.partition(": ") if high < 1 else ("", "", "")
         rerun = "rerun with a larger --budget or on a quieter machine"
-        more = rerun if measured else "measure both"
-        claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {more}"
-    elif measured and differs_along(choice.situation.run, (one if ratio.value > 1 else two).config):
-        claim = f"How {one.name} compares with {two.name} is not known: they saw other samples"
+        then = rerun if measured else "measure both"
+        claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {then}"
     else:
         claim = claim.format(be=is_, fast=as_fast(ratio), ci=between(ratio))
     return Reason(claim=claim, evidence=evidence)

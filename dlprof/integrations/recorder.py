@@ -375,7 +375,7 @@ class LoaderRecorder:
 
         def __iter__(loader: Any) -> Any:
             # What the package itself iterates, to show rows or count them, trains nothing.
-            if sys._getframe(1).f_globals.get("__name__", "").startswith(package):
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith(package):
                 return method(loader)
             batches = _Generated()
             self._open(batches, loader, functools.partial(batches.begin, method, loader), new=True)

@@ -272,7 +272,9 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
         gains = gains_text(run, pick, compared, sure)
         wide = compared[0][0].ratio.is_wide
         gains += if_needed(advice.expected.gain_if, pick, compared[0][0].config, gains)
-        if not wide or advice.measure_there:  # more of the same says nothing of what is asked
+        if (
+            not wide or advice.measure_there or _OTHER_SAMPLES in gains
+        ):  # more of the same says nothing of what is asked
             return gains
         known = "not known" not in gains and "too noisy" not in gains
         return f"{gains}; {f'too noisy for more ({again})' if known else again}"
@@ -323,6 +325,7 @@ def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accele
 
 
 YOURS = "your settings"
+_OTHER_SAMPLES = "fewer workers got to slower samples only"
 _UNCLEAR = "not known over {}: measured once, and disturbed"
 
 
@@ -336,14 +339,14 @@ def gains_text(
 
     No bound over what is hardly known, from one trial alone that others disturbed.
     """
-    if differs_along(run, pick):
-        return "not known: fewer workers got to slower samples only (compare whole epochs)"
     loss, said = None if sure is None else sure.loss, dict[str, list[str]]()
     for each, name in compared:
         gain = gain_text(each.ratio.inverse, "{}", loss=loss)
         wide = each.ratio.is_wide and each.samples_per_s.is_wide
         if wide and [t.noisy for t in run.completed if t.config == each.config] == [True]:
             gain = _UNCLEAR
+        if pick.num_workers > each.config.num_workers and differs_along(run, pick):
+            gain = f"not known over {{}}: {_OTHER_SAMPLES} (compare whole epochs)"
         said.setdefault(gain, []).append(name)
     each_said = [text.format(" and ".join(names)) for text, names in said.items()]
     gains = ("; " if any(": " in text for text in each_said[:-1]) else ", ").join(each_said)

@@ -79,7 +79,7 @@ class ChildrenClock:
     def __init__(self, *, leave_out: str = "") -> None:
         # Processes of this name, with all that they start, make no batch of this thread's.
         self._leave_out = leave_out.encode()
-        self._left_out: set[int] = set()
+        self._left_out, self._living = set[int](), set[int]()
         self._used_ns = self._lost_ns = 0
         try:
             self._file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -88,16 +88,19 @@ class ChildrenClock:
 
     def read(self) -> int:
         """Nanoseconds so far."""
-        used_ns, rounded_ns = self._look()
+        used_ns, living = self._look()
         if used_ns < self._used_ns:  # one may just have gone from one account to the other
-            used_ns, rounded_ns = self._look()
+            used_ns, living = self._look()
+        # Of who has ended, whoever waited for it may have been told up to two ticks less.
+        rounded_ns = 2 * _TICK_NS * len(self._living - living)
+        self._living = living
         if self._used_ns - used_ns > rounded_ns:  # nobody has waited for what ended
             self._lost_ns += self._used_ns - used_ns
         self._used_ns = max(self._used_ns, used_ns)
         return self._used_ns
 
-    def _look(self) -> tuple[int, int]:
-        """Nanoseconds by all accounts, and how many of them rounding may hide at most."""
+    def _look(self) -> tuple[int, set[int]]:
+        """Nanoseconds by all accounts, and who lives."""
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         used_ns = self._lost_ns + round((ended.ru_utime + ended.ru_stime) * 1e9)
         try:
@@ -107,11 +110,11 @@ class ChildrenClock:
         living = set[int]()
         used_ns += sum(self._used_by(listed, living))
         self._left_out &= living
-        return used_ns, 2 * _TICK_NS * len(living - self._left_out)
+        return used_ns, living
 
     def _used_by(self, listed: bytes, living: set[int], *, depth: int = 3) -> Iterator[int]:
         """What some processes and their own have used; all of them are noted as living."""
-        for pid in map(int, listed.split()):
+        for pid in (int(each) for each in listed.split() if each.isdigit()):
             living.add(pid)
             if pid in self._left_out:
                 continue
@@ -120,7 +123,7 @@ class ChildrenClock:
                 self._left_out.add(pid)
                 continue
             # What it has waited for, user and system time.
-            yield sum(max(0, int(ticks)) for ticks in rest.split()[13:15]) * _TICK_NS
+            yield sum(int(ticks) for ticks in rest.split()[13:15] if ticks.isdigit()) * _TICK_NS
             with contextlib.suppress(OSError, OverflowError):  # it was waited for just now
                 yield time.clock_gettime_ns(~pid << 3 | 2)  # the kernel's number of its clock
             if depth > 1:

@@ -105,7 +105,7 @@ def _unlink_semaphores() -> None:
             if finalizer._callback == named.SemLock._cleanup:  # noqa: SLF001
                 if tracker._fd is not None and tracker._check_alive():  # noqa: SLF001 - asked, it would be started again
                     finalizer()
-                else:
+                elif finalizer._pid == os.getpid():  # noqa: SLF001 - no fork unlinks its parent's
                     named.sem_unlink(*finalizer._args)  # noqa: SLF001
 
 

@@ -1361,7 +1361,7 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
                 if took_s:
                     break
                 raise
-            ended_s = used.read_s(), undelayed_s()
+            ended_s = used.read_s(ends=True), undelayed_s()
             took_s.append((ended_s[0] - began_s[0], ended_s[1] - began_s[1]))
         own = parse_pss(read_text(Path("/proc/self/smaps_rollup")) or "")
         weights = count_bytes(batch), own or 0

@@ -167,10 +167,11 @@ class UsedClock:
         if self._children is not None:
             weakref.finalize(self, self._children.close).atexit = False
 
-    def read_s(self) -> float:
-        """Seconds so far."""
+    def read_s(self, *, ends: bool = False) -> float:
+        """Seconds so far; where what was clocked ``ends``, before the children are looked at."""
+        ended_s = time.process_time() if ends else 0.0
         children_ns = 0 if self._children is None else self._children.read()
-        return time.process_time() + children_ns / NS
+        return (ended_s if ends else time.process_time()) + children_ns / NS
 
 
 class ClockedFetcher:
@@ -201,7 +202,7 @@ class ClockedFetcher:
         # Within the time of the batch: a thread is often made to wait where a read of it ends.
         began_delay_s, began_cpu_s = self._dlprof_delay_s(), self._dlprof_used.read_s()
         batch = self._dlprof_fetcher.fetch(indices)
-        clock[place + CPU_SECONDS] += self._dlprof_used.read_s() - began_cpu_s
+        clock[place + CPU_SECONDS] += self._dlprof_used.read_s(ends=True) - began_cpu_s
         clock[place + DELAY_SECONDS] += max(0.0, self._dlprof_delay_s() - began_delay_s)
         clock[place + SECONDS] += time.perf_counter() - began_s
         clock[place + BATCHES] += 1

@@ -269,8 +269,9 @@ def test_a_child_that_gets_its_name_late_is_a_worker_from_then_on(tmp_path: Path
         named_ns = others.read()
         before = ChildrenClock()
         began_ns = before.read()
+        deadline_s = time.monotonic() + 60
         while before.read() < began_ns + 10_000_000:
-            pass
+            assert time.monotonic() < deadline_s
         assert others.read() == named_ns
 
 
@@ -281,9 +282,9 @@ def test_a_name_that_is_no_text_is_a_name(tmp_path: Path) -> None:
     shell.symlink_to("/bin/sh")
     clock = ChildrenClock(leave_out="pt_data_worker")
     with killed([shell, "-c", "while :; do :; done"]):
-        began_ns = clock.read()
+        began_ns, deadline_s = clock.read(), time.monotonic() + 60
         while clock.read() == began_ns:
-            pass
+            assert time.monotonic() < deadline_s
 
 
 HELPER = """
