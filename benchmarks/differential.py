@@ -791,10 +791,8 @@ def earlier(path: Path) -> list[Outcome]:
 
 def outcome_of(kept: Mapping[str, Any]) -> Outcome:
     """An outcome as it was kept."""
-    promise = kept["promise"] and Promise(**kept["promise"])
-    return Outcome(
-        **{**kept, "cells": [Cell(**cell) for cell in kept["cells"]], "promise": promise}
-    )
+    made = {name: kept.get(name) and Promise(**kept[name]) for name in ("promise", "profiled")}
+    return Outcome(**{**kept, "cells": [Cell(**cell) for cell in kept["cells"]], **made})
 
 
 def main() -> None:
