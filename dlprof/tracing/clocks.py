@@ -91,7 +91,7 @@ class ChildrenClock:
         used_ns, living = self._look()
         if used_ns < self._used_ns:  # one may just have gone from one account to the other
             used_ns, living = self._look()
-        # Of who has ended, whoever waited for it may have been told up to two ticks less.
+        # Of who has ended, the sum of whoever waited for it may lack up to two ticks.
         rounded_ns = 2 * _TICK_NS * len(self._living - living)
         self._living = living
         if self._used_ns - used_ns > rounded_ns:  # nobody has waited for what ended

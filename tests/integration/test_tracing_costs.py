@@ -239,6 +239,13 @@ def killed(run: Sequence[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
+def until(clock: ChildrenClock, least_ns: int) -> None:
+    """Wait until the children have used so much."""
+    deadline_s = time.monotonic() + 60
+    while clock.read() < least_ns:
+        assert time.monotonic() < deadline_s
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere living children have no clock")
 def test_workers_of_another_loader_in_main_are_no_children_of_this_ones(tmp_path: Path) -> None:
     shell = tmp_path / "pt_data_worker"
@@ -246,9 +253,7 @@ def test_workers_of_another_loader_in_main_are_no_children_of_this_ones(tmp_path
     every, others = ChildrenClock(), ChildrenClock(leave_out=shell.name)
     began_ns, theirs_ns = every.read(), others.read()
     with killed([shell, "-c", "while :; do :; done"]):
-        deadline_s = time.monotonic() + 60
-        while every.read() < began_ns + 10_000_000:
-            assert time.monotonic() < deadline_s
+        until(every, began_ns + 10_000_000)
         assert others.read() == theirs_ns
 
 
@@ -269,9 +274,7 @@ def test_a_child_that_gets_its_name_late_is_a_worker_from_then_on(tmp_path: Path
         named_ns = others.read()
         before = ChildrenClock()
         began_ns = before.read()
-        deadline_s = time.monotonic() + 60
-        while before.read() < began_ns + 10_000_000:
-            assert time.monotonic() < deadline_s
+        until(before, began_ns + 10_000_000)
         assert others.read() == named_ns
 
 
@@ -282,9 +285,7 @@ def test_a_name_that_is_no_text_is_a_name(tmp_path: Path) -> None:
     shell.symlink_to("/bin/sh")
     clock = ChildrenClock(leave_out="pt_data_worker")
     with killed([shell, "-c", "while :; do :; done"]):
-        began_ns, deadline_s = clock.read(), time.monotonic() + 60
-        while clock.read() == began_ns:
-            assert time.monotonic() < deadline_s
+        until(clock, clock.read() + 1)
 
 
 HELPER = """
