@@ -8,6 +8,7 @@ kept on cores of their own. Nothing here knows dlprof.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -307,8 +308,8 @@ TRAININGS: Mapping[str, Training] = {
 }  # fmt: skip
 
 
-def _apart(_worker: int) -> None:
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def _apart(others: set[int], _worker: int) -> None:
+    os.sched_setaffinity(0, others)
 
 
 def _timed(batches: Iterable[Any], step: Step) -> list[tuple[float, float]]:
@@ -345,12 +346,14 @@ def main() -> None:
     data, step = training.data(), training.step()
     options: dict[str, Any] = {"num_workers": 0, **training.loader}
     loader = DataLoader(data, batch_size=_SIZE, **options)
-    aside = DataLoader(data, batch_size=_SIZE, worker_init_fn=_apart, **options)
+    all_cores = os.sched_getaffinity(0)
+    own = {min(all_cores)}  # of the step; workers inherit it, and leave it
+    keep_apart = functools.partial(_apart, all_cores - own)
+    aside = DataLoader(data, batch_size=_SIZE, worker_init_fn=keep_apart, **options)
     workers = options["num_workers"]
     first = 2 * workers * options.get("prefetch_factor", 2) + workers + _LEFT_OUT
     last = -workers * options.get("prefetch_factor", 2) or None
     times: dict[str, list[tuple[float, float]]] = {"live": [], "fed": [], "apart": []}
-    all_cores = os.sched_getaffinity(0)
     with torch.no_grad():  # so that it counts for nothing but what is kept
         kept = [_copy(each) for each in itertools.islice(loader, FROM_MEMORY)]
     for number in range(EPOCHS):
@@ -358,8 +361,8 @@ def main() -> None:
         time.sleep(0.05)
         again = [_copy(each) for each in kept]
         times["fed"] += _timed(again, step)[_LEFT_OUT:]
-        if words and number % 2:
-            os.sched_setaffinity(0, {min(all_cores)})
+        if words and number % 2 and training.threads == 1:  # more would leave their core
+            os.sched_setaffinity(0, own)
             batches = training.around(aside)
             times["apart"] += _timed(batches, step)[first:last]
             os.sched_setaffinity(0, all_cores)
