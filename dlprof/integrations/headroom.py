@@ -1,9 +1,13 @@
 """What a perfect loader would bring to a script's loop: live batches against some given again.
 
 In rounds: some batches as the loader gives them, then, while its workers rest, some that came
-before, from memory. The difference is what loading costs the loop, of which the wait in ``next()``
-is one part, and the step being slower beside the workers the other. A batch given again is a step
-more for the script; the loader's own batches come in their order, and none is left out.
+before, from memory. The difference is what loading costs the loop, of which waiting is one part,
+and the step being slower beside the workers the other. A batch given again is a step more for the
+script; the loader's own batches come in their order, and none is left out.
+
+A step after a wait is slower by itself: its core was idle, or worked for others. So some batches
+from memory are waited for as long as the loader's own were. What the step is slower by beside the
+workers is what these leave; what they take longer than those at once is a part of waiting.
 
 What a round leaves out, and why:
 
@@ -40,7 +44,8 @@ from dlprof.units import NS, format_bytes
 LEAD: Final = 2  # steps with batches from memory that are left out of each round
 
 _LEAST_ROUNDS = 3
-_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again at once in a round, as many as take
+_BLOCK_S = 0.05  # so long; and no wait for one of them is made to last longer
 
 _MOST_BYTES = 512 * 2**20
 _LEVELS = 8  # looks at the queues from which it is known how many batches are ready as a rule
@@ -90,7 +95,7 @@ class LoopHeadroom:
         self._busy = False
         self._random = random.Random(0)
         self._copies: list[tuple[int, Any]] = []  # with their bytes
-        self._block = 0  # batches given again in a round; 0 until steps are known
+        self._block = 0  # batches given again at once in a round; 0 until steps are known
         self._usual: int | None = None
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
@@ -176,6 +181,7 @@ class LoopHeadroom:
                 # A loop that is left lets go of its iterator: what follows is the script's again.
                 with contextlib.suppress(TypeError):  # a class may have no weak references
                     self._iterator = weakref.ref(iterator, lambda _: self.break_off())
+                self._wait_as_live()
                 _, batch = self._copies.pop()
                 self._extra_steps += 1
                 self._wait_ns = 0
@@ -213,6 +219,13 @@ class LoopHeadroom:
         if self._filled <= left and (level is None or level <= (self._usual or 0)):
             self._filled = 0
 
+    def _wait_as_live(self) -> None:
+        """Before a batch from memory that is waited for: as long as for one of the loader's own."""
+        number = len(self._measured) - LEAD - self._block
+        if number >= 0:
+            wait_s = self._live[number % len(self._live)][0] / NS
+            self._all.sleep(min(wait_s, _BLOCK_S))
+
     def break_off(self) -> None:
         """End a round that can't be finished; its batches may serve for the next."""
         if self._phase == "replaying":
@@ -243,10 +256,10 @@ class LoopHeadroom:
             self._pause(iterator)
         elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
             self._leave_replaying(now_ns)
-            figures = self._figures
-            figures.add(self._live, [step for _, step in self._measured[LEAD:]])
+            figures, again = self._figures, [step for _, step in self._measured[LEAD:]]
+            figures.add(self._live, again[: self._block], again[self._block :])
             self._settle()
-            if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
+            if figures.replayed >= 800 or figures.count >= 40 or figures.sure:
                 self._refuse()
 
     def _note_settling(self, step_ns: int, iterator: Any, *, alone: bool) -> None:
@@ -264,13 +277,23 @@ class LoopHeadroom:
             self._levels.append(level)
 
     @property
+    def _wanted(self) -> int:
+        """Batches to keep for a round: at once, and as many again that are waited for.
+
+        Without workers none is: the loader computes then, where a wait would rest. Nor where steps
+        go on where no clock of the host's sees them.
+        """
+        waited = self._workers > 0 and self._synchronize is None
+        return LEAD + self._block * (2 if waited else 1)
+
+    @property
     def _lead(self) -> int:
         """Batches of the loader's own that are left out before a round."""
         fill = self._in_flight + self._workers
         return max(LEAD, self._workers, fill if self._fresh else 0)
 
     def _is_settled(self, iterator: Any) -> bool:
-        kept = self._block and len(self._copies) >= self._block + LEAD
+        kept = self._block and len(self._copies) >= self._wanted
         if not kept or self._since < self._lead:
             return False
         # From the answer on, batches given again take at most half of the time of the loader's own.
@@ -325,7 +348,7 @@ class LoopHeadroom:
         self._random_state = _random_state()
         self._live = live
         self._phase, self._measured = "replaying", []
-        self._edges = (LEAD, LEAD + self._block)
+        self._edges = (LEAD, self._wanted)
         self._all.replaying = self
 
     def _is_at_rest(self, iterator: Any, live: list[tuple[int, int]]) -> bool:
@@ -369,7 +392,7 @@ class LoopHeadroom:
         if self._phase != "settling" or not self._ready():
             return
         self._began_ns = self._began_ns or self._clock()
-        if self._block and len(self._copies) >= self._block + LEAD:
+        if self._block and len(self._copies) >= self._wanted:
             return
         if not self._block and len(self._settling_steps) < _LEVELS:
             return
@@ -378,14 +401,13 @@ class LoopHeadroom:
 
         size = count_bytes(batch)
         if not self._block:
-            # As many as take 50 ms.
             step_s = statistics.median(self._settling_steps) / NS
-            wanted = math.ceil(0.05 / max(step_s, 1e-9))
-            fits = _MOST_BYTES // max(1, size) - LEAD
-            self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
+            wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
+            self._block = min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted))
+            self._shorten_block(size, _MOST_BYTES // max(1, size))
         elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
-            self._shorten_block(size)
-        if self._refused or (self._block and len(self._copies) >= self._block + LEAD):
+            self._shorten_block(size, len(self._copies))
+        if self._refused or (self._block and len(self._copies) >= self._wanted):
             return
         try:
             self._copies.append((size, copied(batch)))
@@ -393,9 +415,10 @@ class LoopHeadroom:
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
 
-    def _shorten_block(self, size: int, block: int | None = None) -> None:
-        """To as many batches as are kept, or to so many."""
-        self._block = len(self._copies) - LEAD if block is None else block
+    def _shorten_block(self, size: int, fits: int) -> None:
+        """Until all of a round are among so many batches."""
+        while self._block and self._wanted > fits:
+            self._block -= 1
         if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
@@ -473,21 +496,25 @@ class Rounds:
     def __init__(self) -> None:
         self.count = self.replayed = 0
         self._live: list[list[tuple[int, int]]] = []
-        self._again: list[list[int]] = []
+        self._again: list[tuple[list[int], list[int]]] = []
 
-    def add(self, live: list[tuple[int, int]], again: list[int]) -> None:
-        """One more round: wait and step of the loader's own batches, step of those given again."""
+    def add(self, live: list[tuple[int, int]], at_once: list[int], waited: list[int]) -> None:
+        """One more round, in nanoseconds.
+
+        Wait and step of the loader's own batches, and the steps of those from memory: of those that
+        came at once, and of those that were waited for, if any were.
+        """
         self._live.append(live)
-        self._again.append(again)
+        self._again.append((at_once, waited))
         self.count += 1
-        self.replayed += len(again)
+        self.replayed += len(at_once) + len(waited)
 
     @property
     def sure(self) -> bool:
         """Whether no further round is needed."""
         if self.count < 8:
             return False
-        periods, _, steps = self._means(usual_only=True)
+        periods, _, steps, _ = self._means(usual_only=True)
         share = ratio_interval(steps, periods)
         # A half-width of so much of the period needs no further round.
         return share.high is not None and share.high - share.value <= 0.015
@@ -498,14 +525,16 @@ class Rounds:
         ``overlaps``: steps go on where the host's clock doesn't see them. Part of the wait in
         ``next()`` then costs nothing, and no step is left out for its length.
         """
-        periods, waits, steps = self._means(usual_only=not overlaps)
+        periods, waits, steps, waited = self._means(usual_only=not overlaps)
         if overlaps:
             most = max(0.0, sum(periods) - sum(steps))
             factor = min(1.0, most / sum(waits)) if sum(waits) > 0 else 0.0
             waits = [each * factor for each in waits]
         slower = [
-            period - wait - step for period, wait, step in zip(periods, waits, steps, strict=True)
+            period - wait - step for period, wait, step in zip(periods, waits, waited, strict=True)
         ]
+        lost = [period - step for period, step in zip(periods, steps, strict=True)]
+        waiting = [whole - part for whole, part in zip(lost, slower, strict=True)]
         return Headroom(
             rounds=self.count,
             live_batches=sum(map(len, self._live)),
@@ -515,23 +544,24 @@ class Rounds:
             period_s=statistics.fmean(periods),
             step_s=statistics.fmean(steps),
             speedup=_by_factor(ratio_interval(periods, steps)),
-            waiting_fraction=ratio_interval(waits, periods),
+            waiting_fraction=ratio_interval(waiting, periods),
             slowed_fraction=ratio_interval(slower, periods),
         )
 
-    def _means(self, *, usual_only: bool) -> tuple[list[float], list[float], list[float]]:
-        """Each round's period, wait, and step with batches given again, in seconds."""
+    def _means(self, *, usual_only: bool) -> tuple[list[float], ...]:
+        """Each round's period, wait, and steps from memory, at once and waited for, in seconds."""
         most_live = most_again = math.inf
         if usual_only:
             # Much longer steps do something else as well, such as to save a model.
             most_live = 5.0 * statistics.median(step for each in self._live for _, step in each)
-            most_again = 5.0 * statistics.median(step for each in self._again for step in each)
-        found: tuple[list[float], list[float], list[float]] = ([], [], [])
-        for live, again in zip(self._live, self._again, strict=True):
+            most_again = 5.0 * statistics.median(step for each, _ in self._again for step in each)
+        found: tuple[list[float], ...] = ([], [], [], [])
+        for live, (at_once, waited) in zip(self._live, self._again, strict=True):
             own = [each for each in live if each[1] <= most_live]
-            steps = [step for step in again if step <= most_again]
+            steps = [step for step in at_once if step <= most_again]
+            rested = [step for step in waited if step <= most_again] or steps
             if own and steps:
                 periods, waits = [*map(sum, own)], [wait for wait, _ in own]
-                for each, values in zip(found, (periods, waits, steps), strict=True):
+                for each, values in zip(found, (periods, waits, steps, rested), strict=True):
                     each.append(statistics.fmean(values) / NS)
         return found

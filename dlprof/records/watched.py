@@ -62,7 +62,9 @@ class Headroom:
     period_s: float  # mean seconds of a batch of the loader's own: waiting and step
     step_s: float  # mean seconds of the step with a batch in memory while nothing loads
     speedup: Estimate  # ``period_s / step_s``: throughput with a perfect loader over throughput now
-    waiting_fraction: Estimate  # share of the period in which the step waits for data
+    # Share of the period that waiting for data costs: the wait, and what the step then takes longer
+    # than it does when it need not wait, also while nothing loads.
+    waiting_fraction: Estimate
     # Share of the period by which the step is slower beside loading; below 0 where noise hides it.
     slowed_fraction: Estimate
 

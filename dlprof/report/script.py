@@ -200,10 +200,7 @@ def _to_gain(run: Run) -> Iterator[doc.Row]:
 def headroom_text(found: Headroom) -> str:
     """What a perfect loader would bring, and whether loading slows the step beside the wait."""
     slower, most = found.slowed_fraction, found.slowed_fraction.high or 0.0
-    if most < 0:
-        # A thread that never waits gets its turns later, where others want the cores as well.
-        step = f"without waits the step itself takes {percent_text(-slower.value)} more"
-    elif slower.low is not None and slower.low <= 0:
+    if slower.low is not None and slower.low <= 0:
         step = "loading doesn't slow the step"
         if most >= 0.005:  # what is less is written as <1%
             step = f"loading slows the step by {percent_text(most)} at most"

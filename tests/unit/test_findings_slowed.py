@@ -106,8 +106,9 @@ def test_a_slowed_step_takes_the_place_of_a_loader_that_keeps_up() -> None:
     gain = first.predicted_gain
     assert gain is not None
     assert (gain.value, gain.low, gain.high) == pytest.approx((1 / 0.9, 1 / 0.92, 1 / 0.88))
-    assert "takes 49 ms beside the workers, and 44 ms with the same data in memory" in (
-        first.explanation
+    assert first.explanation.startswith(
+        "Beside the workers the step takes 5.0 ms longer than while they rest, with data from "
+        "memory and after the same waits: 10% of the time."
     )
     assert first.evidence["slowed_fraction"] == 0.1
     assert first.fix is not None
@@ -155,7 +156,7 @@ def test_the_screen_has_all_of_it_in_the_fields_words() -> None:
         "; loading slows the step by 3% at most"
     )
     assert headroom_text(headroom(waiting=0.42, slowed=-0.13)).endswith(
-        "; without waits the step itself takes 13% more"
+        "; loading doesn't slow the step"
     )
     wide = dataclasses.replace(headroom(), speedup=Estimate(value=1.5, low=0.7, high=3.0))
     assert "1.5" not in headroom_text(wide)

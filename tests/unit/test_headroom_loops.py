@@ -32,6 +32,7 @@ class World:
         step_ms: Of a step while nothing is made.
         slower: By how much it is slower while something is.
         receive_ms: What taking a batch costs in any case.
+        cold_ms: By so much a step is longer after a wait.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class World:
         step_ms: float = 5.0,
         slower: float = 0.1,
         receive_ms: float = 0.0,
+        cold_ms: float = 0.0,
     ) -> None:
         self.now_ns = MS
         self.workers, self.capacity = workers, 2 * workers
         self.make_ns, self.step_ns = make_ms * MS, step_ms * MS
         self.slower, self.receive_ns = slower, receive_ms * MS
+        self.cold_ns, self.waited = cold_ms * MS, False
         self.ready, self.progress_ns = 0, 0.0
         self.left = 0
         self._data_queue = self._worker_result_queue = self
@@ -64,6 +67,7 @@ class World:
         return self.now_ns
 
     def sleep(self, seconds: float) -> None:
+        self.waited = seconds > 0
         self.pass_ns(seconds * 1e9)
 
     @property
@@ -91,6 +95,7 @@ class World:
             self.now_ns += round(self.make_ns)
         else:
             if not self.ready:
+                self.waited = True
                 self.pass_ns(self.make_ns - self.progress_ns)
             self.ready -= 1
         self.left -= 1
@@ -98,7 +103,8 @@ class World:
         return {"x": torch.full((2,), float(next(self.numbers))), "n": [1, 2]}
 
     def step(self, factor: float = 1.0) -> None:
-        left_ns = self.step_ns * factor
+        left_ns = self.step_ns * factor + (self.cold_ns if self.waited else 0.0)
+        self.waited = False
         while left_ns > 1:
             slower, until_ns = 1.0, math.inf
             if self.busy:
@@ -179,6 +185,14 @@ def test_a_step_that_is_slowed_while_the_loader_keeps_up() -> None:
     assert shown.slowed_fraction.value == pytest.approx(1.6 / 11.6, abs=0.01)
     assert shown.slowed_fraction.low is not None
     assert shown.slowed_fraction.low > 0
+
+
+def test_what_a_step_takes_longer_after_a_wait_is_no_fault_of_the_workers() -> None:
+    shown = Training(World(make_ms=10.0, step_ms=5.0, slower=0.0, cold_ms=1.0)).run().summary()
+    assert shown is not None
+    assert shown.step_s == pytest.approx(0.005, rel=0.011)
+    assert shown.waiting_fraction.value == pytest.approx(0.5, abs=0.012)
+    assert shown.slowed_fraction.value == pytest.approx(0.0, abs=0.012)
 
 
 def test_without_workers_all_of_loading_is_wait() -> None:
@@ -476,7 +490,7 @@ def test_a_fault_of_its_own_costs_the_script_nothing(monkeypatch: pytest.MonkeyP
 def test_what_overlaps_with_the_device_is_no_exposed_wait() -> None:
     rounds = Rounds()
     for _ in range(4):
-        rounds.add([(6 * MS, 5 * MS)] * 8, [9 * MS] * 8)
+        rounds.add([(6 * MS, 5 * MS)] * 8, [9 * MS] * 8, [])
     shown = rounds.summary(extra_steps=40, extra_s=1.0, overlaps=True)
     assert shown.waiting_fraction.value == pytest.approx(2 / 11)
     assert shown.slowed_fraction.value == pytest.approx(0.0)
@@ -489,7 +503,7 @@ def test_what_slows_both_sides_leaves_the_interval_narrow() -> None:
     rounds, numbers = Rounds(), random.Random(0)
     for _ in range(12):
         speed = numbers.uniform(0.5, 1.5)
-        rounds.add([(0, round(12 * MS * speed))] * 8, [round(10 * MS * speed)] * 8)
+        rounds.add([(0, round(12 * MS * speed))] * 8, [round(10 * MS * speed)] * 8, [])
     shown = rounds.summary(extra_steps=120, extra_s=1.0, overlaps=False)
     assert shown.speedup.low == pytest.approx(1.2, abs=0.001)
     assert shown.speedup.high == pytest.approx(1.2, abs=0.001)

@@ -870,12 +870,11 @@ def slowed(view: Evidence) -> Claim | None:
     without = share.through(lambda part: 1 / (1 - min(0.95, max(0.0, part))))
     if not fed:
         why += " While the loop waits for data, a faster step only waits longer: data come first."
-    now_s = found.step_s + share.value * found.period_s
+    longer = format_duration(share.value * found.period_s)
     return Claim(
         "Loading slows the step itself",
-        f"The step takes {format_duration(now_s)} beside the workers, and "
-        f"{format_duration(found.step_s)} with the same data in memory while they rest: that is "
-        f"{percent(share.value)} of the time. {why}",
+        f"Beside the workers the step takes {longer} longer than while they rest, with data from "
+        f"memory and after the same waits: {percent(share.value)} of the time. {why}",
         share.value,
         "wanted_cores usable_cores",
         {
