@@ -3,7 +3,8 @@
 Each training of ``headroom_scripts.py`` runs under ``dlprof run --headroom``. Its epochs alternate
 with stretches from memory that dlprof knows nothing of: what a step takes there is the truth for
 the replayed one. The same script runs without dlprof too, where epochs in which workers and step
-are kept on cores of their own show by how much loading slows the step.
+are kept on cores of their own show by how much loading slows the step; so do batches from memory
+after the same waits, which know of no cores.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Outcome:
         shown: The loader's ``headroom``; ``None`` where there is none.
         why_not: Then the reason.
         fed_s: A step from memory, in the process that dlprof watched.
-        plain: Wait and step without dlprof: ``live``, ``fed`` and ``apart``.
+        plain: Wait and step without dlprof: ``live``, ``fed``, ``rested`` and ``apart``.
         error: What went wrong.
     """
 
@@ -85,7 +86,7 @@ class Outcome:
         return sum(self.plain["live"]) / self.plain["fed"][1]
 
     def slowed(self, control: str) -> float | None:
-        """The true share by which loading slows the step, by one of two controls."""
+        """The true share by which loading slows the step, by a control: a key of ``plain``."""
         if control not in self.plain:
             return None
         live = self.plain["live"]
@@ -131,10 +132,12 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
     slowed = {name: _slowed_off(runs, "apart") for name, runs in by_name.items()}
     slowed_known = [abs(each) for each in slowed.values() if each is not None]
     slowed_near = sum(each <= NEAR_SLOWED for each in slowed_known)
+    rested = [_slowed_off(runs, "rested") for runs in by_name.values()]
+    rested_near = [abs(each) <= NEAR_SLOWED for each in rested if each is not None]
     singles = [abs(each.off) for each in found if each.off is not None]
     columns = (
         *("training", "runs", "perfect loader", "true", "waiting", "slowed", "cores apart"),
-        *("from memory", "step replayed", "step from memory", "off, of the period"),
+        *("same waits", "step replayed", "step from memory", "off, of the period"),
     )
     return Report(
         name=NAME,
@@ -155,12 +158,16 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
             ),
             (
                 f"Slowed: within {NEAR_SLOWED:.0%} of the control with cores apart in "
-                f"{slowed_near} of {len(slowed_known)} trainings."
+                f"{slowed_near} of {len(slowed_known)} trainings, of that with the same waits in "
+                f"{sum(rested_near)} of {len(rested_near)}."
             ),
             (
                 "'true' is the period over the step from memory without dlprof, 'cores apart' and "
-                "'from memory' the slowed share by these two controls there: another process than "
-                "the one that dlprof watched. The controls hold where nobody else uses the cores."
+                "'same waits' (batches from memory after the waits of live ones) the slowed share "
+                "by these two controls there: another process than the one that dlprof watched. "
+                "The controls hold where nobody else uses the cores. With cores apart the workers "
+                "have one core, so waits are longer and the step after them colder; and receiving "
+                "a batch still slows the step."
             ),
             *(f"{name} was left out: {why}." for name, why in left_out.items()),
             *(
@@ -208,7 +215,7 @@ def _row(name: str, runs: Sequence[Outcome]) -> tuple[str, ...]:
         percent(_reported(runs, "waiting_fraction")),
         percent(_reported(runs, "slowed_fraction")),
         percent(_middle(each.slowed("apart") for each in runs)),
-        percent(_middle(each.slowed("fed") for each in runs)),
+        percent(_middle(each.slowed("rested") for each in runs)),
         milliseconds(_middle(None if e.reported is None else e.reported["step_s"] for e in runs)),
         milliseconds(_middle(each.fed_s for each in runs)),
         percent(_middle(each.off for each in runs)),

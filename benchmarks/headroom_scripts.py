@@ -1,8 +1,9 @@
 """Trainings on the CPU that time themselves: ``python headroom_scripts.py NAME OUT.json [apart]``.
 
-Epochs from the loader and stretches from memory take turns in one process, so that what changes
-the machine's speed changes both; with ``apart``, so do epochs in which the workers and the step are
-kept on cores of their own. Nothing here knows dlprof.
+Epochs from the loader and stretches from memory, at once and after the waits that the loader's had
+before, take turns in one process, so that what changes the machine's speed changes all; with
+``apart``, so do epochs in which the workers and the step are kept on cores of their own. Nothing
+here knows dlprof.
 """
 
 from __future__ import annotations
@@ -324,6 +325,12 @@ def _timed(batches: Iterable[Any], step: Step) -> list[tuple[float, float]]:
     return found
 
 
+def _waited_for(batches: Sequence[Any], waits_s: Sequence[float]) -> Iterator[Any]:
+    for batch, wait_s in zip(batches, itertools.cycle(waits_s)):
+        time.sleep(wait_s)
+        yield batch
+
+
 def _copy(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {name: each.clone() for name, each in batch.items()}
@@ -353,14 +360,20 @@ def main() -> None:
     workers = options["num_workers"]
     first = 2 * workers * options.get("prefetch_factor", 2) + workers + _LEFT_OUT
     last = -workers * options.get("prefetch_factor", 2) or None
-    times: dict[str, list[tuple[float, float]]] = {"live": [], "fed": [], "apart": []}
+    kinds = ("live", "fed", "rested", "apart")
+    times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     with torch.no_grad():  # so that it counts for nothing but what is kept
         kept = [_copy(each) for each in itertools.islice(loader, FROM_MEMORY)]
     for number in range(EPOCHS):
-        times["live"] += _timed(training.around(loader), step)[first:last]
+        live = _timed(training.around(loader), step)[first:last]
+        times["live"] += live
         time.sleep(0.05)
         again = [_copy(each) for each in kept]
         times["fed"] += _timed(again, step)[_LEFT_OUT:]
+        if workers:  # without any the loader computes in its waits
+            again = [_copy(each) for each in kept]
+            waits_s = [wait for wait, _ in live]
+            times["rested"] += _timed(_waited_for(again, waits_s), step)[_LEFT_OUT:]
         if words and number % 2 and training.threads == 1:  # more would leave their core
             os.sched_setaffinity(0, own)
             batches = training.around(aside)
