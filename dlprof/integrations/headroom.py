@@ -5,9 +5,10 @@ before, from memory. The difference is what loading costs the loop, of which wai
 and the step being slower beside the workers the other. A batch given again is a step more for the
 script; the loader's own batches come in their order, and none is left out.
 
-A step after a wait is slower by itself: its core was idle, or worked for others. So some batches
-from memory are waited for as long as the loader's own were. What the step is slower by beside the
-workers is what these leave; what they take longer than those at once is a part of waiting.
+A step after a wait is slower by itself: its core was idle, or worked for others. So half of the
+batches from memory are waited for as long as the loader's own were. What the step is slower by
+beside the workers is what these leave; what they take longer than those at once is a part of
+waiting.
 
 What a round leaves out, and why:
 
@@ -44,7 +45,7 @@ from dlprof.units import NS, format_bytes
 LEAD: Final = 2  # steps with batches from memory that are left out of each round
 
 _LEAST_ROUNDS = 3
-_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again at once in a round, as many as take
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round, as many as take
 _BLOCK_S = 0.05  # so long; and no wait for one of them is made to last longer
 
 _MOST_BYTES = 512 * 2**20
@@ -95,7 +96,7 @@ class LoopHeadroom:
         self._busy = False
         self._random = random.Random(0)
         self._copies: list[tuple[int, Any]] = []  # with their bytes
-        self._block = 0  # batches given again at once in a round; 0 until steps are known
+        self._block = 0  # batches given again in a round; 0 until steps are known
         self._usual: int | None = None
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
@@ -221,7 +222,7 @@ class LoopHeadroom:
 
     def _wait_as_live(self) -> None:
         """Before a batch from memory that is waited for: as long as for one of the loader's own."""
-        number = len(self._measured) - LEAD - self._block
+        number = len(self._measured) - LEAD - self._at_once
         if number >= 0:
             wait_s = self._live[number % len(self._live)][0] / NS
             self._all.sleep(min(wait_s, _BLOCK_S))
@@ -257,9 +258,9 @@ class LoopHeadroom:
         elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
             self._leave_replaying(now_ns)
             figures, again = self._figures, [step for _, step in self._measured[LEAD:]]
-            figures.add(self._live, again[: self._block], again[self._block :])
+            figures.add(self._live, again[: self._at_once], again[self._at_once :])
             self._settle()
-            if figures.replayed >= 800 or figures.count >= 40 or figures.sure:
+            if figures.replayed >= 400 or figures.count >= 40 or figures.sure:
                 self._refuse()
 
     def _note_settling(self, step_ns: int, iterator: Any, *, alone: bool) -> None:
@@ -272,19 +273,21 @@ class LoopHeadroom:
         elif torch is not None and not torch.is_grad_enabled():
             self._hindered += 1
             self._hindrance = "its batches are not trained on: gradients are off"
+        elif self._hindered <= self._since / 2:
+            self._hindrance = ""
         level = sent_batches(iterator)
         if self._workers and level is not None:
             self._levels.append(level)
 
     @property
-    def _wanted(self) -> int:
-        """Batches to keep for a round: at once, and as many again that are waited for.
+    def _at_once(self) -> int:
+        """Batches given again in a round that nothing is waited for: the first half.
 
-        Without workers none is: the loader computes then, where a wait would rest. Nor where steps
-        go on where no clock of the host's sees them.
+        All, without workers: the loader computes in its waits, in which this would rest. All, too,
+        where steps go on where no clock of the host's sees them.
         """
         waited = self._workers > 0 and self._synchronize is None
-        return LEAD + self._block * (2 if waited else 1)
+        return math.ceil(self._block / 2) if waited else self._block
 
     @property
     def _lead(self) -> int:
@@ -293,7 +296,7 @@ class LoopHeadroom:
         return max(LEAD, self._workers, fill if self._fresh else 0)
 
     def _is_settled(self, iterator: Any) -> bool:
-        kept = self._block and len(self._copies) >= self._wanted
+        kept = self._block and len(self._copies) >= self._block + LEAD
         if not kept or self._since < self._lead:
             return False
         # From the answer on, batches given again take at most half of the time of the loader's own.
@@ -348,7 +351,7 @@ class LoopHeadroom:
         self._random_state = _random_state()
         self._live = live
         self._phase, self._measured = "replaying", []
-        self._edges = (LEAD, self._wanted)
+        self._edges = (LEAD, LEAD + self._block)
         self._all.replaying = self
 
     def _is_at_rest(self, iterator: Any, live: list[tuple[int, int]]) -> bool:
@@ -392,7 +395,7 @@ class LoopHeadroom:
         if self._phase != "settling" or not self._ready():
             return
         self._began_ns = self._began_ns or self._clock()
-        if self._block and len(self._copies) >= self._wanted:
+        if self._block and len(self._copies) >= self._block + LEAD:
             return
         if not self._block and len(self._settling_steps) < _LEVELS:
             return
@@ -403,11 +406,11 @@ class LoopHeadroom:
         if not self._block:
             step_s = statistics.median(self._settling_steps) / NS
             wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
-            self._block = min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted))
-            self._shorten_block(size, _MOST_BYTES // max(1, size))
+            fits = _MOST_BYTES // max(1, size) - LEAD
+            self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
         elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
-            self._shorten_block(size, len(self._copies))
-        if self._refused or (self._block and len(self._copies) >= self._wanted):
+            self._shorten_block(size)
+        if self._refused or (self._block and len(self._copies) >= self._block + LEAD):
             return
         try:
             self._copies.append((size, copied(batch)))
@@ -415,10 +418,9 @@ class LoopHeadroom:
             self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
         self._skip(self._clock())
 
-    def _shorten_block(self, size: int, fits: int) -> None:
-        """Until all of a round are among so many batches."""
-        while self._block and self._wanted > fits:
-            self._block -= 1
+    def _shorten_block(self, size: int, block: int | None = None) -> None:
+        """To as many batches as are kept, or to so many."""
+        self._block = len(self._copies) - LEAD if block is None else block
         if self._block < 4:
             self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
 
