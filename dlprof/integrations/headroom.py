@@ -94,6 +94,8 @@ class LoopHeadroom:
         self._figures = Rounds()
         self._refused = ""
         self._busy = False
+        # Whether an iteration knew its block; if no round comes, there was no room for one.
+        self._no_room = False
         self._random = random.Random(0)
         self._copies: list[tuple[int, Any]] = []  # with their bytes
         self._block = 0  # batches given again in a round; 0 until steps are known
@@ -123,7 +125,8 @@ class LoopHeadroom:
             return self._refused
         if not self._figures.count and self._hindrance:
             return self._hindrance
-        need = self._lead + (self._block or _LEAST_BLOCK) + self._in_flight
+        block = self._block or _LEAST_BLOCK
+        need = max(self._lead, LEAD + block) + block + self._in_flight
         return (
             f"{self._figures.count} of {_LEAST_ROUNDS} rounds fitted in: each takes some {need} "
             "batches of one epoch (train for more epochs, or longer ones)"
@@ -149,6 +152,9 @@ class LoopHeadroom:
         self._filled = 0
         self._copies.clear()
         self._settle()
+        if self._no_room and not self._figures.count:
+            self._block = min(self._block, max(_LEAST_BLOCK, self._block // 2))
+        self._no_room = bool(self._block)
         return functools.partial(self._next, take, base)
 
     def _next(

@@ -93,7 +93,7 @@ def test_each_loop_has_an_answer_or_a_reason(measured: Measured) -> None:
     whys = [each["unavailable"]["headroom"] for each in unreported]
     assert [each["headroom"] for each in unreported] == [None] * 6
     assert whys == [
-        "0 of 3 rounds fitted in: each takes some 13 batches of one epoch " + LONGER,
+        "0 of 3 rounds fitted in: each takes some 20 batches of one epoch " + LONGER,
         "its batches are not trained on: gradients are off",
         "its batches can't be copied (TypeError: locked)",
         "its batches are taken in a background thread",

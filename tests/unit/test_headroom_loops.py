@@ -367,6 +367,14 @@ def test_copies_wait_until_batches_are_followed_no_more() -> None:
     assert training.loop.summary() is not None
 
 
+def test_rounds_get_shorter_until_they_fit_into_an_epoch() -> None:
+    world = World(make_ms=2.0, step_ms=1.0)
+    shown = Training(world).run(epochs=12, count=60).summary()
+    assert shown is not None
+    assert shown.speedup.value == pytest.approx(2.0, rel=0.03)
+    assert shown.replayed_batches < 40 * shown.rounds
+
+
 def test_epochs_that_are_too_short() -> None:
     loop = Training(World()).run(epochs=30, count=15)
     assert loop.summary() is None
