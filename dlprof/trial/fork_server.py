@@ -37,6 +37,7 @@ from dlprof.trial.processes import (
     adopt_orphans,
     answer_with_stacks,
     die_with_parent,
+    dying_with_parent,
     end_group,
     leave_forkserver,
 )
@@ -120,7 +121,12 @@ class ForkServer:
         from dlprof.trial import child  # imports torch with the target
 
         wanted = from_json(BuildRequest, request)
-        self._built, answer = child.answer_build(wanted, _without_pool())
+        # A target may never end being built, and nobody listens meanwhile.
+        with dying_with_parent():
+            with contextlib.suppress(BlockingIOError):  # as long as the supervisor is there
+                if not self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    return
+            self._built, answer = child.answer_build(wanted, _without_pool())
         if self._built is not None:
             self._users_handler = signal.getsignal(signal.SIGCHLD)
             self._listen_for_children()

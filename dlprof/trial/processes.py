@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dlprof.trial.temporary import mark_processes
@@ -38,6 +38,16 @@ def die_with_parent(parent: int | None = None) -> None:
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def dying_with_parent() -> Iterator[None]:
+    """Be ended as by ``die_with_parent`` within the block, and clear up by oneself after it."""
+    die_with_parent()
+    try:
+        yield
+    finally:
+        _prctl(1, 0)
 
 
 def tie_forked() -> None:
