@@ -125,13 +125,18 @@ class Session:
         self.channel.send({"event": "failed", "failure": failure})
 
     def _exit_codes(self) -> tuple[int, ...]:
-        """How workers have ended; one that is about to end is given a moment."""
+        """How workers have ended, last those that had no more to load.
+
+        One that is about to end is given a moment.
+        """
         workers = () if self.loop is None else self.loop.workers
-        ending = connection.wait([worker.sentinel for worker in workers], 2.0)
-        for worker in workers:
+        others = [worker for worker in workers if worker.exitcode != 0]
+        ending = connection.wait([each.sentinel for each in others], 2.0) if others else []
+        for worker in others:
             if worker.sentinel in ending:  # it closes before the process has quite ended
                 worker.join(2.0)
-        return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
+        codes = (worker.exitcode for worker in workers if worker.exitcode is not None)
+        return tuple(sorted(codes, key=lambda code: code == 0))
 
     def beat(self, now_s: float) -> None:
         """Say that batches still come, about once a second."""
