@@ -71,15 +71,15 @@ def copied(batch: Any) -> Any:
 
 
 def _leaves(
-    batch: Any, path: str, depth: int, seen: set[int] | None = None
+    batch: Any, path: str, depth: int, seen: set[int] | None
 ) -> Iterator[tuple[str, Any]]:
     """The parts of a batch that are tensors, or not made of parts.
 
-    Objects that go by themselves are made of some where it is noted which were ``seen``.
+    Objects that go by themselves are looked into where it is noted which were ``seen``.
     """
     whole = depth >= _DEEPEST or isinstance(batch, torch.Tensor | str | bytes)
     parts = [] if whole else list(_named_parts(batch))
-    if seen is not None and not (whole or parts) and _goes(batch) and id(batch) not in seen:
+    if seen is not None and not (whole or parts) and _has(batch, "to") and id(batch) not in seen:
         seen.add(id(batch))  # such objects may refer to each other
         parts = [(f".{name}", part) for name, part in getattr(batch, "__dict__", {}).items()]
     if not parts:
@@ -88,24 +88,24 @@ def _leaves(
         yield from _leaves(part, path + name, depth + 1, seen)
 
 
-def _goes(part: Any) -> bool:
-    """Whether something brings itself to a device."""
-    return not isinstance(part, type) and callable(getattr(part, "to", None))
+def _has(part: Any, method: str) -> bool:
+    """Whether something, but a class, has a method."""
+    return not isinstance(part, type) and callable(getattr(part, method, None))
 
 
-def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
+def apply(batch: Any, change: Callable[[Any], Any], by: str = "to", depth: int = 0) -> Any:
     """The batch with each part changed that ``change`` returns something other for.
 
-    That is given each tensor, and each object with ``to``.
+    That is given each tensor, and each object that has the method ``by``.
     """
     # Tensors, packed sequences, tokenisers' batches: whatever has ``to``.
-    if isinstance(batch, torch.Tensor) or _goes(batch):
+    if isinstance(batch, torch.Tensor) or _has(batch, by):
         return change(batch)
     if depth >= _DEEPEST or isinstance(batch, str | bytes):
         return batch
 
     def within(part: Any) -> Any:
-        return apply(part, change, depth + 1)
+        return apply(part, change, by, depth + 1)
 
     if isinstance(batch, Mapping):
         return _mapping(batch, {key: within(part) for key, part in batch.items()})

@@ -141,28 +141,28 @@ def test_a_long_window_keeps_few_events() -> None:
     assert copies.copy_s == pytest.approx(1e-3)
 
 
-class Graph:
+class GraphBatch:
     """A batch that goes by itself and is no container, as those of PyTorch Geometric."""
 
     def __init__(self) -> None:
         self.nodes, self.store = torch.ones(3, 4), self
 
-    def to(self, device: torch.device) -> Graph:
+    def to(self, device: torch.device) -> GraphBatch:
         assert device.type == "cpu"
         return self
 
 
-class Opaque:
+class OpaqueBatch:
     """One that keeps its tensors elsewhere, as those of DGL."""
 
     __slots__ = ()
 
-    def to(self, _device: torch.device) -> Opaque:
+    def to(self, _device: torch.device) -> OpaqueBatch:
         return self
 
 
 @pytest.mark.parametrize(
-    ("batch", "found"), [(Graph(), (48, 1.0)), ([Graph(), 1], (48, 1.0)), (Opaque(), (None, None))]
+    ("batch", "found"), [(GraphBatch(), (48, 1.0)), ([GraphBatch(), 1], (48, 1.0)), (OpaqueBatch(), (None, None))]
 )
 def test_tensors_of_objects_that_go_by_themselves_count(
     monkeypatch: pytest.MonkeyPatch, batch: object, found: tuple[float | None, float | None]
