@@ -18,7 +18,6 @@ import json
 import multiprocessing
 import os
 import random
-import select
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -82,7 +82,7 @@ class ForkServer:
         self._listen_for_children()
         link = self._link.fileno()
         while True:
-            ready, _, _ = select.select([link, self._woken], [], [])
+            ready = connection.wait([link, self._woken])  # select would know no number above 1,023
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._reap()
