@@ -37,12 +37,14 @@ def move(batch: Any, device: torch.device) -> Any:
     return apply(batch, moved)
 
 
-def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(batch: Any, *, inside: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor of a batch with the path that leads to it, such as ``['image'][0]``.
 
     Of a sparse tensor its dense parts, because it reports no size and knows no streams itself.
+    With ``inside`` also what objects hold that have a ``to`` of their own, as those of PyTorch
+    Geometric.
     """
-    for path, leaf in _leaves(batch, "", 0):
+    for path, leaf in _leaves(batch, "", 0, set() if inside else None):
         if isinstance(leaf, torch.Tensor):
             parts = _SPARSE.get(leaf.layout)
             if parts is None:
@@ -68,31 +70,40 @@ def copied(batch: Any) -> Any:
     return copy.deepcopy(batch, made)
 
 
-def _leaves(batch: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """The parts of a batch that are tensors, or not made of parts."""
+def _leaves(batch: Any, path: str, depth: int, seen: set[int] | None) -> Iterator[tuple[str, Any]]:
+    """The parts of a batch that are tensors, or not made of parts.
+
+    Objects that go by themselves are looked into where it is noted which were ``seen``.
+    """
     whole = depth >= _DEEPEST or isinstance(batch, torch.Tensor | str | bytes)
     parts = [] if whole else list(_named_parts(batch))
+    if seen is not None and not (whole or parts) and _has(batch, "to") and id(batch) not in seen:
+        seen.add(id(batch))  # such objects may refer to each other
+        parts = [(f".{name}", part) for name, part in getattr(batch, "__dict__", {}).items()]
     if not parts:
         yield path, batch
     for name, part in parts:
-        yield from _leaves(part, path + name, depth + 1)
+        yield from _leaves(part, path + name, depth + 1, seen)
 
 
-def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
+def _has(part: Any, method: str) -> bool:
+    """Whether something, but a class, has a method."""
+    return not isinstance(part, type) and callable(getattr(part, method, None))
+
+
+def apply(batch: Any, change: Callable[[Any], Any], by: str = "to", depth: int = 0) -> Any:
     """The batch with each part changed that ``change`` returns something other for.
 
-    That is given each tensor, and each object with ``to``.
+    That is given each tensor, and each object that has the method ``by``.
     """
     # Tensors, packed sequences, tokenisers' batches: whatever has ``to``.
-    if isinstance(batch, torch.Tensor) or (
-        not isinstance(batch, type) and callable(getattr(batch, "to", None))
-    ):
+    if isinstance(batch, torch.Tensor) or _has(batch, by):
         return change(batch)
     if depth >= _DEEPEST or isinstance(batch, str | bytes):
         return batch
 
     def within(part: Any) -> Any:
-        return apply(part, change, depth + 1)
+        return apply(part, change, by, depth + 1)
 
     if isinstance(batch, Mapping):
         return _mapping(batch, {key: within(part) for key, part in batch.items()})

@@ -9,6 +9,7 @@ tensor, and all at once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import math
@@ -512,7 +513,7 @@ def measure_batch(load: _Make, runtime: Runtime, target: str) -> BatchTransfer:
     why = "the batch is on a device already, or a part of it"
     if all(tensor.device.type == "cpu" for _, tensor in tensors):
         try:
-            ways["pinned_by_caller"] = pinned(batch, runtime)
+            ways["pinned_by_caller"] = pinned(_again(batch), runtime)
             ways["pinned_by_loader"] = _pinned_by_loader(load)
         except UnavailableError as reason:
             why = str(reason)
@@ -545,17 +546,17 @@ def measure_batch(load: _Make, runtime: Runtime, target: str) -> BatchTransfer:
 def pinned(batch: Any, runtime: Runtime) -> Any:
     """A batch in page-locked memory, as a training loop would pin it by itself.
 
+    What has no ``pin_memory`` of its own is pinned part by part, as tokenizers' batches are by
+    torch.
+
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
-    return apply(batch, lambda part: _pin(part, runtime))
 
+    def pin(part: Any) -> Any:
+        return runtime.pin(part) if isinstance(part, torch.Tensor) else part.pin_memory()
 
-def _pin(part: Any, runtime: Runtime) -> Any:
-    if isinstance(part, torch.Tensor):
-        return runtime.pin(part)
-    own = getattr(part, "pin_memory", None)
-    return own() if callable(own) else part
+    return apply(batch, pin, by="pin_memory")
 
 
 def _pinned_by_loader(load: _Make) -> Any:
@@ -598,10 +599,16 @@ def bring(batch: Any, runtime: Runtime) -> Any:
     """The batch on the device; on the CPU a copy of it, for ``to`` would do nothing."""
     if runtime.asynchronous:
         return move(batch, runtime.device)
-    return apply(batch, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
+    return apply(batch, lambda part: part.clone(), by="clone")
+
+
+def _again(batch: Any) -> Any:
+    """A batch to bring over once: objects that go by themselves may stay where they have gone."""
+    return apply(batch, lambda part: part if isinstance(part, torch.Tensor) else copy.copy(part))
 
 
 def _timed(work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime) -> float:
+    batch = _again(batch)
     runtime.synchronize()
     began_s = time.perf_counter()
     kept = work(batch, runtime)

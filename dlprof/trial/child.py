@@ -125,13 +125,18 @@ class Session:
         self.channel.send({"event": "failed", "failure": failure})
 
     def _exit_codes(self) -> tuple[int, ...]:
-        """How workers have ended; one that is about to end is given a moment."""
+        """How workers have ended, last those that had no more to load.
+
+        One that is about to end is given a moment.
+        """
         workers = () if self.loop is None else self.loop.workers
-        ending = connection.wait([worker.sentinel for worker in workers], 2.0)
-        for worker in workers:
+        others = [worker for worker in workers if worker.exitcode != 0]
+        ending = connection.wait([each.sentinel for each in others], 2.0) if others else []
+        for worker in others:
             if worker.sentinel in ending:  # it closes before the process has quite ended
                 worker.join(2.0)
-        return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
+        codes = (worker.exitcode for worker in workers if worker.exitcode is not None)
+        return tuple(sorted(codes, key=lambda code: code == 0))
 
     def beat(self, now_s: float) -> None:
         """Say that batches still come, about once a second."""
@@ -196,9 +201,15 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     if request.cold_cache:
         from dlprof.targets.files import dataset_files, evict_from_page_cache
 
+        # A look, which is short, is more than that: of what it loads most files come first.
+        ends_s = _clock() + (request.limit_s or math.inf) / 3
+
         def paths(dataset: object) -> Iterator[Path]:
             for path in dataset_files(dataset):
-                session.beat(_clock())  # a million files take a while, in which nothing hangs
+                now_s = _clock()
+                session.beat(now_s)  # a million files take a while, in which nothing hangs
+                if now_s > ends_s:
+                    return
                 yield path
 
         if built.parts is not None:

@@ -191,15 +191,19 @@ class DeviceCopier:
         size = sum(sample.bytes for sample in samples)
         copy_s = sum(sample.copy_s() for sample in samples) / count
         exposed_s = sum(self.exposed_times()) / count
+        if not size:
+            why = "no tensor was found in a batch, which may be an object that keeps them to itself"
+            reasons |= dict.fromkeys(("bytes", "pinned_fraction"), why)
         return dataclasses.replace(
             record,
             timed=count,
-            bytes=size / count,
+            bytes=size / count if size else None,
             copy_s=copy_s,
             exposed_s=exposed_s,
             hidden_s=max(0.0, copy_s - exposed_s),
             blocked_s=sum(sample.blocked_s for sample in samples) / count,
-            pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else 0.0,
+            pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else None,
+            unavailable=reasons,
         )
 
     def exposed_times(self) -> list[float]:
@@ -229,7 +233,7 @@ class DeviceCopier:
         # Devices have only so many events.
         if len(self._samples) >= 512:
             self._samples, self._every = self._samples[::2], 2 * self._every
-        tensors = [tensor for _, tensor in tensors_of(batch)]
+        tensors = [tensor for _, tensor in tensors_of(batch, inside=True)]
         flight.timed, flight.bytes = True, sum(tensor.nbytes for tensor in tensors)
         flight.pinned_bytes = sum(tensor.nbytes for tensor in tensors if tensor.is_pinned())
         self._samples.append(flight)
@@ -258,7 +262,7 @@ class DeviceCopier:
             if flight.timed:
                 flight.arrived = self._runtime.event()
                 flight.arrived.record(stream)
-            for _, tensor in tensors_of(flight.batch):
+            for _, tensor in tensors_of(flight.batch, inside=True):
                 if tensor.device == self._runtime.device:
                     tensor.record_stream(stream)
         if self._step.waits:

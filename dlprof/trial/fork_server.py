@@ -18,7 +18,6 @@ import json
 import multiprocessing
 import os
 import random
-import select
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -37,6 +37,7 @@ from dlprof.trial.processes import (
     adopt_orphans,
     answer_with_stacks,
     die_with_parent,
+    dying_with_parent,
     end_group,
     leave_forkserver,
 )
@@ -57,6 +58,9 @@ class ForkServer:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
+        link.set_inheritable(
+            False
+        )  # else a server that the target starts would hide this one's end
         self._channel = Channel.of_socket(link)
         self._orders: Orders = {
             "build": self._build,
@@ -81,7 +85,7 @@ class ForkServer:
         self._listen_for_children()
         link = self._link.fileno()
         while True:
-            ready, _, _ = select.select([link, self._woken], [], [])
+            ready = connection.wait([link, self._woken])  # select would know no number above 1,023
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._reap()
@@ -120,7 +124,12 @@ class ForkServer:
         from dlprof.trial import child  # imports torch with the target
 
         wanted = from_json(BuildRequest, request)
-        self._built, answer = child.answer_build(wanted, _without_pool())
+        # A target may never end being built, and nobody listens meanwhile.
+        with dying_with_parent():
+            with contextlib.suppress(BlockingIOError):  # as long as the supervisor is there
+                if not self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    return
+            self._built, answer = child.answer_build(wanted, _without_pool())
         if self._built is not None:
             self._users_handler = signal.getsignal(signal.SIGCHLD)
             self._listen_for_children()

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dlprof.trial.temporary import mark_processes
@@ -33,11 +33,22 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent: int | None = None) -> None:
     """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing.
 
-    Of a known parent that has died already this process ends now.
+    Of a known parent that has died already this process ends now. On Windows the parent is the
+    launcher of a virtual environment, and not who has started that.
     """
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
-    if parent is not None and os.getppid() != parent:
+    if sys.platform == "linux" and parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def dying_with_parent() -> Iterator[None]:
+    """Be ended as by ``die_with_parent`` within the block, and clear up by oneself after it."""
+    die_with_parent()
+    try:
+        yield
+    finally:
+        _prctl(1, 0)
 
 
 def tie_forked() -> None:

@@ -348,24 +348,32 @@ class Supervisor:
         deadline_s = min(rank.deadline_s for rank in ranks if rank.running())
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self.inbox.get(patience_s)
-        late_s = self.clock() - asked_at_s - patience_s
-        # A look that comes so late comes from a process that was stopped
+        self._stand_still(ranks, asked_at_s + patience_s)
+        return event
+
+    def _stand_still(self, ranks: Sequence[_Rank], expected_s: float) -> None:
+        """Let time not count by which this process is late: it was stopped, or its terminal."""
+        late_s = self.clock() - expected_s
         if late_s > 2.0:
             for rank in ranks:
                 rank.stand_still(late_s)
-        return event
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
         now_s = self.clock()
         since = _all_filled_since(ranks)
-        if since is not None and now_s - since > 3.0:
-            self.watcher.give_up()
-            self._go_on(ranks)
+        if since is not None:
+            # To read what each worker holds takes the longer the more that is: a tenth of a second
+            # of a dataset of some 10 GiB in memory. The trial has to end in time all the same.
+            reading_s = STOPPED_S + sum(each.workers for each in ranks) / 10
+            left_s = min(each.deadline_s for each in ranks) - since - STOPPED_S
+            if now_s - since > max(STOPPED_S, min(reading_s, left_s)):
+                self.watcher.give_up()
+                self._go_on(ranks)
         if rank.pid is None and now_s - rank.heard_s > STOPPED_S and rank.launcher.is_stopped():
             rank.launcher.give_up()  # which the inbox reports, and another one starts the trial
-        # One that holds still for the observer may wait for other ranks to do so.
-        holds = rank.awaiting_usage_since is not None and len(ranks) > 1
+        # For the observer, or for other ranks to do so.
+        holds = rank.awaiting_usage_since is not None
         if rank.running() and not rank.settled() and not holds:
             rank.failure = find_hang(
                 rank, rank.log, now_s, stall_s=self.limits.stall_s, alone=alone
@@ -477,7 +485,9 @@ class Supervisor:
                 usage = from_json(Usage, message["usage"])
                 for rank in ranks:
                     rank.used(usage, self.clock())
+                began_s = self.clock()
                 self.pulse(usage)
+                self._stand_still(ranks, began_s)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""

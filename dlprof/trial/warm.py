@@ -17,7 +17,6 @@ import json
 import math
 import os
 import random
-import select
 import signal
 import site
 import sys
@@ -26,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -173,6 +173,8 @@ class Warm:
             each = math.ceil(batches / request.epochs)
             self._gate.reopen(limit=max(least, min(batches - came, each)))
             for batch in iter(self._tracer):
+                if not seen.times_s:
+                    self._gate.confirm()
                 if len(seen.times_s) == batches:
                     seen.beyond += 1
                     continue
@@ -191,8 +193,6 @@ class Warm:
         came = len(seen.times_s) - before
         if not came:
             raise EmptyLoaderError
-        if not before:
-            self._gate.confirm()
         if self._gate.exact and came < self._gate.batches:
             raise ended_early(came, self._gate.batches)
         sizes = self._gate.sizes
@@ -315,7 +315,7 @@ def _forked(answer: Callable[[], Message], limit_s: float | None = None) -> Mess
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answers:
-        ready, _, _ = select.select([answers], [], [], limit_s)
+        ready = connection.wait([reading], limit_s)  # select would know no number above 1,023
         text = answers.readline() if ready else b""
     with contextlib.suppress(OSError):  # it has ended by itself where it has not answered
         os.kill(pid, signal.SIGKILL if text or not ready else 0)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
+import os
+import resource
+import socket
 import sys
 import tempfile
 import threading
@@ -97,10 +101,33 @@ def test_the_probe_is_tried_again_too(bench: TrialRunner) -> None:
     assert bench.probe(TrialRequest(config=Config(), probe=True))["samples_per_batch"] == 32
 
 
-def test_a_trial_whose_descriptors_find_no_room_is_not_started(tmp_path: Path) -> None:
-    """The kernel drops what a process may not open, as where the target keeps too many files."""
+@pytest.mark.parametrize("above", [0, 1100])
+def test_a_trial_whose_descriptors_find_no_room_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    """The kernel drops what a process may not open, as where the target keeps too many files.
+
+    Who calls dlprof may have many open, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 2048:
+        pytest.skip("so many files may not be open here")
+    plain = socket.socketpair
+
+    def socketpair() -> list[socket.socket]:
+        ends = [each.detach() for each in plain()]
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in ends]
+        for each in ends:
+            os.close(each)
+        return [socket.socket(fileno=each) for each in moved]
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
     command = [sys.executable, "-m", "dlprof.trial.fork_server", str(tmp_path)]
-    server = ModuleProcess(command, what="it", inbox=Inbox(), source="it", over_socket=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        server = ModuleProcess(command, what="it", inbox=Inbox(), source="it", over_socket=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         server.order("trial", request=dataclasses.asdict(TrialRequest(config=Config())))
         answer = server.answer(60.0)

@@ -141,6 +141,51 @@ def test_a_long_window_keeps_few_events() -> None:
     assert copies.copy_s == pytest.approx(1e-3)
 
 
+class GraphBatch:
+    """A batch that goes by itself and is no container, as those of PyTorch Geometric."""
+
+    def __init__(self) -> None:
+        self.nodes, self.store = torch.ones(3, 4), self
+
+    def to(self, device: torch.device) -> GraphBatch:
+        assert device.type == "cpu"
+        return self
+
+
+class OpaqueBatch:
+    """One that keeps its tensors elsewhere, as those of DGL."""
+
+    __slots__ = ()
+
+    def to(self, _device: torch.device) -> OpaqueBatch:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("batch", "found"),
+    [(GraphBatch(), (48, 1.0)), ([GraphBatch(), 1], (48, 1.0)), (OpaqueBatch(), (None, None))],
+)
+def test_tensors_of_objects_that_go_by_themselves_count(
+    monkeypatch: pytest.MonkeyPatch, batch: object, found: tuple[float | None, float | None]
+) -> None:
+    """Else all that torch has pinned for them would count as pageable."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _self: True)
+    freed: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, _stream: freed.append(self))
+    device = FakeDevice(copy_s=1e-3)
+    copying = DeviceCopier(device, _computing(device, 1e-3), ahead=True, clock=device.clock)
+    window = copying.window(lambda _name, _fill_s: None)
+    window("start", 0.0)
+    copying(batch)
+    copying(batch)
+    window("end", 0.0)
+    copies = copying.to_record()
+
+    assert (copies.timed, copies.bytes, copies.pinned_fraction) == (1, *found)
+    assert ("pinned_fraction" in copies.unavailable) is (found[1] is None)
+    assert len(freed) == (found[0] is not None)
+
+
 def test_a_window_without_a_timed_batch_says_so() -> None:
     device = FakeDevice()
     copying = DeviceCopier(device, _sleeping(device, 0.0), clock=device.clock)

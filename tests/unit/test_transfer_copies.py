@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ from dlprof.transfer.copying import (
     Copier,
     all_at_once,
     answer,
+    bring,
     copies_per_round,
     look_at_link,
     measure_batch,
@@ -274,6 +276,44 @@ def test_a_batch_that_the_loader_can_not_pin_is_measured_otherwise() -> None:
 def test_a_batch_without_a_tensor_gives_no_figure(batch: Any) -> None:
     with pytest.raises(UnavailableError, match="no tensor is found in the batch"):
         measure_batch(lambda _pin: batch, HostRuntime(), "mine.py:data")
+
+
+class TokenBatch(collections.UserDict[str, Any]):
+    """A tokenizer's batch: a mapping that stays where it has gone, and can't pin itself."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.has_gone = False
+
+    def to(self, _device: torch.device) -> TokenBatch:
+        assert not self.has_gone
+        self.has_gone = True
+        return self
+
+
+class PinningDevice(FakeDevice):
+    """One that knows what it has pinned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = set[int]()
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.sent.add(tensor.data_ptr())
+        return tensor
+
+
+def test_a_batch_that_stays_where_it_has_gone_is_brought_there_each_time() -> None:
+    """Else each time but the first was that of nothing, and its tensors stayed pageable."""
+    device, batch = PinningDevice(), TokenBatch({"input_ids": torch.ones(2)})
+    found = measure_batch(lambda _pin: batch, device, "mine.py:data")
+    assert [way.way for way in found.together] == ["pageable", "pinned_by_caller"]
+    assert not batch.has_gone
+    assert device.sent == {batch["input_ids"].data_ptr()}
+
+    there = bring(batch, HostRuntime())
+    assert torch.equal(there["input_ids"], batch["input_ids"])
+    assert there["input_ids"].data_ptr() != batch["input_ids"].data_ptr()
 
 
 def test_what_can_not_be_pinned_is_no_figure_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import types
 from collections.abc import Callable
 from multiprocessing.connection import Client
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from torch._utils import ExceptionWrapper
 
 from dlprof.errors import TargetError
+from dlprof.trial import child
 from dlprof.trial.failures import (
     ResourceLimitError,
     blame_log,
@@ -24,6 +26,7 @@ from dlprof.trial.failures import (
     resource_limits,
 )
 from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.protocol import Channel
 from dlprof.trial.runtime import Inbox
 from dlprof.trial.supervisor import ObserverProcess
 
@@ -144,6 +147,30 @@ def test_a_worker_that_is_gone_when_its_batch_is_fetched(
 
     assert failure.kind == kind
     assert shown in failure.message
+
+
+def test_a_worker_that_had_no_more_to_load_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of an iterable dataset's last shard, of which torch asks nothing more."""
+    monkeypatch.setattr(child, "remember_names", list)
+    sentinels, others = zip(*(os.pipe() for _ in range(3)), strict=True)
+    for each in others[:2]:  # the third worker lives
+        os.close(each)
+    codes: list[int | None] = [0, None, None]
+
+    def worker(number: int) -> Any:
+        def join(_timeout: float) -> None:  # it has quite ended when that returns
+            codes[number] = -9
+
+        kind = type("Worker", (), {"exitcode": property(lambda _self: codes[number])})
+        made: Any = kind()
+        made.sentinel, made.join = sentinels[number], join
+        return made
+
+    session = child.Session(Channel.of_descriptors(*os.pipe()))
+    session.loop = cast("Any", types.SimpleNamespace(workers=[*map(worker, range(3))]))
+    assert session._exit_codes() == (-9, 0)
+    for each in (*sentinels, others[2]):
+        os.close(each)
 
 
 def test_a_crash_is_known_by_what_torch_wrote_of_it() -> None:

@@ -206,6 +206,18 @@ def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     assert ended == ([] if lives else [1])
 
 
+@pytest.mark.parametrize(("platform", "ends"), [("linux", True), ("win32", False)])
+def test_only_where_the_kernel_ties_them_a_process_has_to_have_its_parent(
+    monkeypatch: pytest.MonkeyPatch, platform: str, *, ends: bool
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(processes, "_prctl", lambda *_: None)
+    monkeypatch.setattr("os._exit", ended.append)
+    monkeypatch.setattr(sys, "platform", platform)
+    processes.die_with_parent(-1)
+    assert ended == ([1] if ends else [])
+
+
 TRIES_A_FORK = """
 import os, sys, time, types
 
@@ -218,11 +230,33 @@ from dlprof.trial import fork_server
 fork_server._computes_in_fork()
 """
 
+BUILDS_FOR_EVER = """
+import json, os, socket, sys, time, types
+
+def hang(*_):
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(60)
+
+sys.modules["dlprof.trial.child"] = types.SimpleNamespace(answer_build=hang)
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.fork_server import ForkServer
+from dlprof.trial.protocol import BuildRequest, line_of
+
+asked = line_of({"request": BuildRequest(target=parse_target("a:b"))})
+ours, theirs = socket.socketpair()
+if len(sys.argv) < 2 and os.fork():
+    time.sleep(60)
+if len(sys.argv) > 1:
+    ours.close()  # as it is when the supervisor has died before
+ForkServer(theirs)._build(**json.loads(asked))
+"""
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends it")
-def test_a_fork_that_hangs_while_it_is_tried_does_not_outlive_its_parent() -> None:
+@pytest.mark.parametrize("code", [TRIES_A_FORK, BUILDS_FOR_EVER])
+def test_what_hangs_in_the_users_code_does_not_outlive_its_parent(code: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", TRIES_A_FORK], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as process:
         if process.stdout is None:
             raise AssertionError
@@ -233,3 +267,30 @@ def test_a_fork_that_hangs_while_it_is_tried_does_not_outlive_its_parent() -> No
         while fork.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.01)
         assert fork.status() == psutil.STATUS_ZOMBIE  # until whoever adopts it reaps it
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork server needs Linux")
+def test_for_a_supervisor_that_is_gone_nothing_is_built() -> None:
+    command = [sys.executable, "-c", BUILDS_FOR_EVER, "alone"]
+    assert subprocess.check_output(command, text=True) == ""
+
+
+ASKS_ITS_TIE = """
+import ctypes, os
+from dlprof.trial.processes import dying_with_parent
+
+def tie():
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+    return number.value
+
+with dying_with_parent():
+    within = tie()
+print(within, tie())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends it")
+def test_who_has_built_a_target_clears_up_after_its_parent() -> None:
+    said = subprocess.check_output([sys.executable, "-c", ASKS_ITS_TIE], text=True)
+    assert said.split() == [str(int(signal.SIGKILL)), "0"]

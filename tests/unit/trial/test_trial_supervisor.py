@@ -154,6 +154,27 @@ def test_a_silent_observer_costs_figures_not_the_trial(tmp_path: Path) -> None:
     assert "observer" in trial.unavailable["usage.own_cpu_cores"]
 
 
+@pytest.mark.parametrize(
+    ("workers", "wall_s", "waits_s"), [(2, 60.0, 3.2), (200, 60.0, 23.0), (200, 10.0, 7.0)]
+)
+def test_an_observer_has_as_long_as_reading_many_workers_takes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    wall_s: float,
+    waits_s: float,
+) -> None:
+    """And no longer than leaves the trial time to end."""
+    bench = Supervised(tmp_path, WHOLE[:5], on_kill=[exited(-9)], answers=False)
+    bench.supervisor.limits = dataclasses.replace(bench.supervisor.limits, wall_s=wall_s)
+    clock, waited = bench.supervisor.clock, list[float]()
+    began_s = clock()
+    monkeypatch.setattr(bench.watcher, "give_up", lambda: waited.append(clock() - began_s))
+    bench.run(dataclasses.replace(REQUEST, config=Config(num_workers=workers).canonical()))
+
+    assert waited == [pytest.approx(waits_s, abs=0.5)]
+
+
 def test_a_dead_observer_lets_the_trial_go_on(tmp_path: Path) -> None:
     script = list(WHOLE)
     script.insert(5, Received("observer-0", None))
@@ -351,6 +372,25 @@ class Stopped(ImpatientInbox):
 def test_time_does_not_count_in_which_this_process_is_stopped(tmp_path: Path, before: str) -> None:
     """The trial is run again, because what was seen of it is not what it did."""
     bench = Supervised(tmp_path, WHOLE, inbox=Stopped(1, before))
+    trial = bench.run()
+
+    assert trial.outcome == "completed", trial.failure
+    assert not trial.noisy
+    assert bench.launcher.kills == 0
+    assert bench.launcher.launches == 2
+
+
+def test_time_does_not_count_in_which_the_terminal_takes_nothing(tmp_path: Path) -> None:
+    """As by Ctrl-S, or by a connection that stands still: to draw there waits."""
+    inbox, waits_s = ImpatientInbox(Clock()), [3600.0]
+    said = {"event": "pulse", "pid": PID, "usage": USAGE}
+    script = [*WHOLE[:3], Received("observer-0", said), *WHOLE[3:]]
+    bench = Supervised(tmp_path, script, inbox=inbox)
+
+    def draw(_usage: Usage) -> None:
+        inbox.clock.now_s += waits_s.pop() if waits_s else 0.0
+
+    bench.supervisor.pulse = draw
     trial = bench.run()
 
     assert trial.outcome == "completed", trial.failure
