@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestWarning(_APART), stacklevel=2)
     elif folder is not None:
         config.pluginmanager.register(_TurnsOfWorkers(Path(folder)), "dlprof-turns")
-    elif config.pluginmanager.hasplugin("dsession"):  # xdist's, where it distributes tests
+    else:  # xdist asks, where it distributes tests; it registers its session after this
         config.pluginmanager.register(_TurnsOfController(), "dlprof-turns")
 
 
@@ -140,15 +140,18 @@ class _TurnsOfController:
     """In the process that hands out tests: names the folder in which the others take turns."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="dlprof-turns-")
+        self._folder = ""  # made for the first worker: there may be none
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Say so to a worker of xdist's, before it starts."""
+        self._folder = self._folder or tempfile.mkdtemp(prefix="dlprof-turns-")
         node.workerinput[_TURNS_KEY] = self._folder
 
     def pytest_unconfigure(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove it, if there is one."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _TurnsOfWorkers:
@@ -190,4 +193,8 @@ def _held(path: Path, *, alone: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
     finally:
+        # Else workers of a loader that outlives the test, forked in it, would hold it with their
+        # copy of the descriptor, and a check wait for them, and all other tests for the check.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
