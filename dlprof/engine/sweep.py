@@ -346,7 +346,8 @@ class Sweep(Measuring):
 
         A dataset that was fixed since shows in the first trial that works.
         """
-        return len(self.so_far.trials) > self.earlier_trials and self._all_raises
+        own = self.so_far.trials[self.earlier_trials :]
+        return any(trial.outcome != "skipped" for trial in own) and self._all_raises
 
     def _try(
         self,

@@ -699,8 +699,8 @@ class Measuring:
         # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
         cut = trial.outcome == "timed_out" and wall_s < self.settings.timeout_s
         if cut and trial.wall_s >= wall_s:
-            if self.raw.trials:  # the first one is kept however it ends
-                return False
+            if any(each.outcome != "skipped" for each in self.raw.trials):
+                return False  # the first one is kept however it ends
             trial = dataclasses.replace(trial, failure=self.cut_short(trial))
         trial = dataclasses.replace(trial, purpose=purpose, numa_binding=binding)
         if self.header.target.stores_samples and not trial.whole_epochs:

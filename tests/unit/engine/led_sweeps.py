@@ -169,6 +169,7 @@ def swept(
     budget_s: float = 300.0,
     about: RunHeader | None = None,
     ending_s: float = 0.7,
+    faults: Mapping[Config, Failure] | None = None,
     **rest: Any,
 ) -> Run:
     """A sweep into a file, or what is left of it where the file holds some."""
@@ -192,6 +193,6 @@ def swept(
             ),
             before=before,
             earlier_s=0.0,
-            faults={},
+            faults=faults or {},
             **rest,
         ).run()
