@@ -165,6 +165,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             time.sleep(0.02)
         yield
     finally:
+        unlock(descriptor)
         os.close(descriptor)
 
 
