@@ -127,9 +127,10 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
     since = int(psutil.Process().create_time())
     reason = f"dlprof check, process {os.getpid()} since {since} on {platform.node()}"
     try:
-        made = git.run(
-            "worktree", "add", "--detach", "--lock", "--reason", reason, str(path), commit
-        )
+        add = ("worktree", "add", "--detach")
+        made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
+        if made.returncode == 129:  # an older git knows no reason, and no next check removes it
+            made = git.run(*add, str(path), commit)
         if made.returncode != 0:
             why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
             raise FileError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -71,6 +73,23 @@ def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repositor
     assert not path.exists()
     assert run_git(repository, "worktree", "list").count("\n") == 0
     assert (repository / "data.py").read_text() == "not committed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="git is replaced by a shell script")
+def test_a_git_that_takes_no_reason_makes_worktrees_too(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of Debian 11: what it says of an option that it doesn't know is how it is used."""
+    older = tmp_path / "older" / "git"
+    older.parent.mkdir()
+    refuses = 'case "$*" in *--reason*) echo usage >&2; exit 129;; esac'
+    older.write_text(f'#!/bin/sh\n{refuses}\nexec {shutil.which("git")} "$@"\n')
+    older.chmod(0o755)
+    monkeypatch.setenv("PATH", str(older.parent), prepend=os.pathsep)
+    with worktree(Git(repository), "HEAD") as path:
+        assert (path / "data.py").read_text() == "one"
+    assert not path.exists()
+    assert run_git(repository, "worktree", "list").count("\n") == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
