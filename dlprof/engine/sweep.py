@@ -69,7 +69,7 @@ from dlprof.search.space import (
 )
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats.belief import ExpectedRates
-from dlprof.store import RunWriter, check_output, read_run
+from dlprof.store import RunWriter, check_output, read_content
 from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
@@ -417,7 +417,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 hint="The one continues the run file, the other replaces it: leave one of them "
                 "out.",
             )
-        before = read_run(output)
+        before = read_content(output).run
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)

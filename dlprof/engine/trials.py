@@ -644,6 +644,7 @@ class Measuring:
     so_far: Run = dataclasses.field(init=False)  # the same with trials of wrong data as failed ones
 
     def __post_init__(self, before: Run | None) -> None:
+        """Go on from what an earlier session has measured, as its file has it."""| None) -> None:
         """Go on from what an earlier session has measured."""
         run = Run(path=str(self.writer.path), header=self.header)
         if before is not None:
@@ -654,7 +655,7 @@ class Measuring:
                 calibration=before.calibration,
                 prediction=before.prediction,
             )
-        self.raw = self.so_far = run
+        self.raw, self.so_far = run, checked(run)
         self.earlier_trials = len(run.trials)
 
     def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
