@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,11 +160,12 @@ class _TurnsOfWorkers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+    # Of the old style, as the module is imported by pytest 7 with a pluggy before 1.2, too.
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Wait for one's turn before anything of a test begins."""
         with turn(self._folder, alone=_checks(item)):
-            return (yield)
+            yield
 
 
 @contextlib.contextmanager
