@@ -76,12 +76,15 @@ class Git:
             return None
         return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
-    def is_dirty(self) -> bool:
+    def is_dirty(self, *, code: bool = False) -> bool:
         """Whether there are changes, new files among them, that are not committed.
 
-        What Python itself compiles while a target is imported is none.
+        What Python itself compiles while a target is imported is none. Of new files only Python's
+        count as ``code``: a job writes others, and dlprof its run files.
         """
-        changed = (self.ask("status", "--porcelain") or "").splitlines()
+        tracked, new = ("status", "--porcelain"), ("ls-files", "--others", "--exclude-standard")
+        asked = ((*tracked, "--untracked-files=no"), (*new, ":/*.py")) if code else (tracked,)
+        changed = [line for words in asked for line in (self.ask(*words) or "").splitlines()]
         return any("__pycache__" not in line for line in changed)
 
     def more_history(self) -> str:
@@ -256,7 +259,7 @@ def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 def _or_before(git: Git, base: Compared) -> Compared:
     """The same, or the commit before, where the working tree is that very commit."""
-    if base.commit != git.commit("HEAD") or git.is_dirty():
+    if base.commit != git.commit("HEAD") or git.is_dirty(code=True):
         return base
     before = git.commit("HEAD^")
     if before is None:

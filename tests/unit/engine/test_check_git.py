@@ -290,8 +290,25 @@ def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Pa
     found = default_ref(Git(repository), {})
     assert (found.commit, found.name) == (first, "the commit before")
 
-    (repository / "data.py").write_text("changed")
-    assert default_ref(Git(repository), {}).name == "origin/main"
+
+@pytest.mark.parametrize(
+    ("new", "base"),
+    [
+        ("data.py", "origin/main"),
+        ("sub/new.py", "origin/main"),
+        ("images-20261130-221500-0a1b.dlprof.jsonl", "the commit before"),
+    ],
+)
+def test_files_that_hold_no_code_are_no_change_to_check(
+    repository: Path, new: str, base: str
+) -> None:
+    """Else a check on the branch itself compared the code with itself, and passed."""
+    run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
+    within = repository / "sub"
+    within.mkdir()
+    (repository / new).write_text("changed")
+    for folder in (repository, within):
+        assert default_ref(Git(folder), {}).name == base
 
 
 def test_the_sides_of_a_ref(repository: Path) -> None:
