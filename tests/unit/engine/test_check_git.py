@@ -333,6 +333,7 @@ def test_the_sides_of_a_ref(repository: Path) -> None:
 
 
 def test_comparing_a_commit_with_itself_is_said(repository: Path) -> None:
+    (repository / "images.dlprof.jsonl").touch()  # in which there is no code
     with both_sides(settings(against="main"), {}, repository) as (base, _):
         assert base.compared.note == "the same commit"
 
