@@ -418,6 +418,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 "out.",
             )
         before = read_content(output).run
+        plan_of(before.header)  # which a profile has not: refused before anything is built
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)

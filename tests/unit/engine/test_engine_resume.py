@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, run, trial
+from builders import config, header, run, trial
 
 from dlprof.engine import run_sweep
 from dlprof.engine.sweep import resumed_settings, same_run
@@ -16,6 +16,7 @@ from dlprof.errors import UsageError
 from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener
 from dlprof.settings import SweepSettings, settings_to_json
+from dlprof.store import RunWriter
 
 STORED = SweepSettings(num_workers=(0, 2), budget_s=10.0)
 
@@ -26,6 +27,13 @@ def test_what_is_continued_is_not_replaced_too(tmp_path: Path) -> None:
         run_sweep(
             asked, output=tmp_path / "none", listener=QuietListener(), resume=True, force=True
         )
+
+
+def test_a_run_without_a_plan_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    path = tmp_path / "profile.dlprof.jsonl"
+    RunWriter.create(path, header(settings=settings_to_json(STORED))).close()
+    with pytest.raises(UsageError, match="holds no plan"):
+        run_sweep(SweepSettings(), output=path, listener=QuietListener(), resume=True)
 
 
 def test_the_stored_settings_are_gone_on_with() -> None:
