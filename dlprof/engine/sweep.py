@@ -473,12 +473,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 faults=outlook.faults,
                 numa_cpus=() if isinstance(cpus, LeftOut) else cpus,
             )
-            with runner.load(
-                settings.make_load,
-                folder=output.absolute().parent,
-                limit_s=settings.budget_s + settings.timeout_s,
-                say=listener.message,
-            ):
+            with sweep.beside_load():
                 return sweep.run()
 
 

@@ -658,6 +658,16 @@ class Measuring:
         self.raw, self.so_far = run, checked(run)
         self.earlier_trials = len(run.trials)
 
+    def beside_load(self) -> contextlib.AbstractContextManager[None]:
+        """The load that the settings ask for, as long as the block lasts."""
+        settings = self.settings
+        return self.runner.load(
+            settings.make_load,
+            folder=self.writer.path.absolute().parent,
+            limit_s=settings.budget_s + settings.timeout_s,
+            say=self.listener.message,
+        )
+
     def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
         """A trial as the settings have all of this run's; ``details`` are the other fields."""
         settings = self.settings
