@@ -703,6 +703,9 @@ class Measuring:
         ``ranks`` how many load, all for ``None``; ``binding`` is what they are bound by, and
         ``timed`` whether the times of its batches are kept.
         """
+        is_first = all(each.outcome == "skipped" for each in self.raw.trials)
+        if wall_s <= 0 and not is_first:  # it would be ended as soon as it is begun
+            return False
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
         trial, message = self.runner.explain(
             request, trial_id=self._next_id, repetition=repetition, wall_s=wall_s, ranks=ranks
@@ -710,8 +713,8 @@ class Measuring:
         # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
         cut = trial.outcome == "timed_out" and wall_s < self.settings.timeout_s
         if cut and trial.wall_s >= wall_s:
-            if any(each.outcome != "skipped" for each in self.raw.trials):
-                return False  # the first one is kept however it ends
+            if not is_first:  # which is kept however it ends
+                return False
             trial = dataclasses.replace(trial, failure=self.cut_short(trial))
         trial = dataclasses.replace(trial, purpose=purpose, numa_binding=binding)
         if self.header.target.stores_samples and not trial.whole_epochs:

@@ -97,3 +97,26 @@ def test_the_first_trial_is_kept_however_it_ends_whatever_was_skipped_before(
     with pytest.raises(NothingMeasuredError, match="it failed: It did not end"):
         swept(path, bench, budget_s=BUDGET_S, faults={config(64): few})
     assert [trial.outcome for trial in read_run(path).trials] == ["skipped", "timed_out"]
+
+
+class _Slowing(PretendedBench):
+    """Of whose trials only the first ends in time."""
+
+    def explain(self, request: TrialRequest, **about: Any) -> Traced:
+        limits.append(about["wall_s"])
+        self.lasts_s = 2 * BUDGET_S if self.calls else 1.0
+        trial, sent = super().explain(request, **about)
+        return dataclasses.replace(trial, outcome="timed_out") if self.calls > 1 else trial, sent
+
+
+limits = list[float]()
+
+
+def test_nothing_is_begun_once_the_budget_is_spent(tmp_path: Path) -> None:
+    """Ranks would be started to be ended at once."""
+    limits.clear()
+    about = led_header(plan=led_plan(search="grid"))
+    run = swept(tmp_path / "run", _Slowing(ranks=2), budget_s=BUDGET_S, about=about)
+    assert len(run.trials) == 1
+    assert len(limits) == 2
+    assert min(limits) > 0
