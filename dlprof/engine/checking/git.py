@@ -179,7 +179,7 @@ def _path_like(checkout: Path) -> Path:
     """
     places, device = [Path(tempfile.gettempdir()), checkout.parent], checkout.stat().st_dev
     for place in sorted(places, key=lambda place: place.stat().st_dev != device):
-        room = len(str(checkout)) - len(str(place.resolve())) - 1
+        room = len(str(checkout)) - len(str(place.resolve() / "_")) + 1
         if _SHORTEST <= room <= 200 and os.access(place, os.W_OK):
             return _unused(place.resolve(), room)
     return _unused(places[0].resolve(), _SHORTEST)

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
-from dlprof.engine.checking.git import Git, default_ref, remove_abandoned, worktree
+from dlprof.engine.checking.git import (
+    Git,
+    _path_like,
+    default_ref,
+    remove_abandoned,
+    worktree,
+)
 from dlprof.engine.checking.history import lone_side
 from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
@@ -57,6 +63,15 @@ def test_a_worktree_is_on_the_disk_of_the_checkout(
     with worktree(Git(repository), "HEAD") as path:
         assert path.parent == repository.parent
         assert len(str(path)) == len(str(repository))
+
+
+def test_a_worktree_at_the_top_of_all_folders_has_a_path_as_long(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the checkout is at /workspace; "/" needs no other slash behind it."""
+    monkeypatch.setattr(tempfile, "tempdir", "/")
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    assert len(str(_path_like(repository))) == len(str(repository))
 
 
 def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repository: Path) -> None:
