@@ -380,6 +380,16 @@ def test_a_flag_replaces_what_it_excludes_in_a_file(tmp_path: Path) -> None:
     assert settings.pin_memory == (False, True)
 
 
+@pytest.mark.parametrize("flags", [{"step": "a:b"}, {"step_time": "none"}])
+def test_where_a_files_step_passes_goes_with_its_length(
+    tmp_path: Path, flags: dict[str, object]
+) -> None:
+    config = written(tmp_path, 'step_time = "5ms"\nstep_on = "device"\n')
+    settings = resolve(flags, config=config)
+    assert (settings.step_s, settings.step_on) == (None, "host")
+    assert resolve({"step_time": "9ms"}, config=config).step_on == "device"
+
+
 def test_a_flag_that_needs_workers_conflicts_with_a_file_without(tmp_path: Path) -> None:
     config = written(tmp_path, "num_workers = 0\n")
     with pytest.raises(UsageError, match="prefetch_factor needs worker processes"):
