@@ -102,7 +102,7 @@ def _still_meant(given: Mapping[str, _Given]) -> Iterator[tuple[str, _Given]]:
     A flag ``--step-time`` replaces a file's ``step``, and ``--num-workers 0`` its
     ``prefetch_factor``. Within one layer both stay, and are refused as a conflict.
     """
-    rivals = {"step": "step_time", "step_time": "step", "step_on": "step"}
+    rivals = {"step": "step_time", "step_time": "step", "step_on": "step", "ranks": "launch_ranks"}
     workers, timed = given.get("num_workers"), given.get("step_time")
     for key, item in given.items():
         rival = given.get(rivals.get(key, ""))
