@@ -12,7 +12,7 @@ from builders import config, header, run, trial
 
 from dlprof.engine import run_sweep
 from dlprof.engine.sweep import resumed_settings, same_run
-from dlprof.errors import UsageError
+from dlprof.errors import FileError, UsageError
 from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener
 from dlprof.settings import SweepSettings, settings_to_json
@@ -29,11 +29,20 @@ def test_what_is_continued_is_not_replaced_too(tmp_path: Path) -> None:
         )
 
 
-def test_a_run_without_a_plan_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+def test_what_can_not_be_gone_on_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     path = tmp_path / "profile.dlprof.jsonl"
-    RunWriter.create(path, header(settings=settings_to_json(STORED))).close()
-    with pytest.raises(UsageError, match="holds no plan"):
+
+    def go_on() -> None:
         run_sweep(SweepSettings(), output=path, listener=QuietListener(), resume=True)
+
+    about = header(settings=settings_to_json(STORED))
+    with (
+        RunWriter.create(path, about),
+        pytest.raises(FileError, match="Another sweep is writing"),
+    ):
+        go_on()
+    with pytest.raises(UsageError, match="holds no plan"):
+        go_on()
 
 
 def test_the_stored_settings_are_gone_on_with() -> None:
