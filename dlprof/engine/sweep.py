@@ -664,6 +664,7 @@ def same_run(
         ("torch version", stored.torch_version, versions["torch"]),
         ("dataset", stored.target.dataset, target.dataset),
         ("dataset's length", stored.target.length, target.length),
+        ("loader's batch size", stored.target.batch_size, target.batch_size),
         ("number of ranks", at_once, ranks),
     ):
         if had != has:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, header, run, trial
+from builders import config, header, run, target, trial
 
 from dlprof.engine import run_sweep
 from dlprof.engine.sweep import resumed_settings, same_run
@@ -92,6 +92,15 @@ def test_a_run_of_two_nodes_is_not_gone_on_with_by_one() -> None:
     assert same_run(before, *here, 4) == header
     with pytest.raises(UsageError, match="number of ranks was 4, and is now 2"):
         same_run(before, *here, 2)
+
+
+def test_a_run_of_other_batches_is_not_gone_on_with() -> None:
+    """Whose configurations leave the batch size to the target."""
+    before = run([trial(config(2), 100.0)])
+    header, larger = before.header, target(batch_size=64, batches_per_epoch=500)
+    versions = {"torch": header.torch_version}
+    with pytest.raises(UsageError, match="batch size was 32, and is now 64"):
+        same_run(before, SweepSettings(), header.machine, larger, versions, 1)
 
 
 def test_the_command_to_go_on_can_be_pasted() -> None:
