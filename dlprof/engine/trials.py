@@ -644,8 +644,7 @@ class Measuring:
     so_far: Run = dataclasses.field(init=False)  # the same with trials of wrong data as failed ones
 
     def __post_init__(self, before: Run | None) -> None:
-        """Go on from what an earlier session has measured, as its file has it."""| None) -> None:
-        """Go on from what an earlier session has measured."""
+        """Go on from what an earlier session has measured, as its file has it."""
         run = Run(path=str(self.writer.path), header=self.header)
         if before is not None:
             run = dataclasses.replace(
