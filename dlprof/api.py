@@ -264,7 +264,8 @@ def check(
         allow_regression: Why a failure may pass; it is kept in the report.
         directory: The working directory of the code; that of this process by default.
         progress: Whether to show progress on standard error.
-        options: See :class:`SweepOptions`; each swept setting at one value.
+        options: See :class:`SweepOptions`: each swept setting at one value, ``arg``,
+            ``shuffle``, ``budget``, ``seed`` and ``timeout``.
 
     Returns:
         The verdict in ``state``, and all that it follows from.

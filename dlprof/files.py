@@ -165,6 +165,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             time.sleep(0.02)
         yield
     finally:
+        unlock(descriptor)
         os.close(descriptor)
 
 
@@ -177,7 +178,8 @@ def too_long_for_sockets(folder: str) -> FileError | None:
 
     falls_back = hasattr(util, "_get_base_temp_dir")  # later Pythons make them in /tmp then
     name = f"{folder}/pymp-12345678/listener-12345678"
-    if falls_back or len(os.fsencode(name)) < 108:  # bytes of a socket's name, unix(7)
+    most = 107 if sys.platform == "linux" else 103  # bytes of a socket's name, unix(7) and unix(4)
+    if falls_back or len(os.fsencode(name)) <= most:
         return None
     return FileError(
         f"The name of {folder} is too long for the sockets by which workers hand over batches",

@@ -1084,9 +1084,13 @@ def _fails_there(broken: Failure) -> TargetError:
 def _nothing_measured(situation: Situation) -> NothingMeasuredError:
     run = situation.run
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
+    # What was skipped is why there is no rate only where nothing was tried, and not for time.
+    tried = [trial for trial in run.trials if trial.outcome != "skipped"]
+    blamed = [each for each in failed if not tried or each[0].outcome != "skipped"]
+    unbegun = not tried and run.end is not None and run.end.reason == "budget"
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
-    if not run.trials and run.end is not None and run.end.reason == "budget":
+    if unbegun:
         said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
     if run.is_script:
         said = "This is a script's run: it shows why loading is slow, and compares no settings"
@@ -1097,16 +1101,16 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
     if any(trial.batches_per_s is not None for trial in run.completed):
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
-    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
+    elif not blamed and any(trial.purpose == "explain" for trial in run.trials):
         also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
         said = "The run holds only traced trials, whose rates are not compared"
         hint = f"Go on with it{also}: {run.resume_command}"
-    elif run.trials:
+    elif run.trials and not unbegun:
         said, one = "The run's only trial gave no rate", "it"
-        if (count := len(run.trials)) > 1:
+        if (count := len(tried or run.trials)) > 1:
             said, one = f"None of the run's {count} trials gave a rate", "the first"
         hint = "Give the sweep more time with --budget."
-        for first, failure in failed[:1]:
+        for first, failure in blamed[:1]:
             why = f"{said}; {one} {failed_or_skipped(first)}: {failure.message}"
             kinds = [(each.kind, each.message) for _, each in failed]
             return NothingMeasuredError(why, hint=failure.hint, failures=kinds)

@@ -14,6 +14,7 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -320,11 +321,14 @@ def measured(asked: Asked, settings: SweepSettings, measure: Callable[..., Run])
     """What a measurement gave, by all ranks that a launcher started; ``None`` but in the first."""
     from dlprof.engine.ranks import gather_ranks
 
+    began_s, asked_s = BEGAN_S.get(), time.monotonic()
     with gather_ranks(os.environ, sys.argv[1:], settings) as ranks:
         if ranks is None:
             return None
+        if began_s is not None:  # the budget is not for ranks that come late
+            began_s += time.monotonic() - asked_s
         with listening(asked) as listener:
-            return measure(settings, listener=listener, began_s=BEGAN_S.get(), ranks=ranks)
+            return measure(settings, listener=listener, began_s=began_s, ranks=ranks)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ class Preflight:
         if memory is not None and need > memory.size:
             yield Failure(
                 kind="out_of_memory",
-                message=f"{config.num_workers} workers of at least {format_bytes(each)} and "
+                message=f"{workers} of at least {format_bytes(each)} and "
                 f"{batches(size)} need {format_bytes(need)} of memory, and {memory.text}.",
                 hint=failures.LESS_MEMORY,
             )

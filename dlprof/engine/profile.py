@@ -148,7 +148,8 @@ def run_profile(
                 listener=listener,
                 deadline=deadline,
             )
-            return profile.run(outlook)
+            with profile.beside_load():
+                return profile.run(outlook)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -69,7 +69,7 @@ from dlprof.search.space import (
 )
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.stats.belief import ExpectedRates
-from dlprof.store import RunWriter, check_output, read_run
+from dlprof.store import RunWriter, check_output, read_content
 from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.nodes import Ranks
 from dlprof.units import counted, with_hint
@@ -346,7 +346,8 @@ class Sweep(Measuring):
 
         A dataset that was fixed since shows in the first trial that works.
         """
-        return len(self.so_far.trials) > self.earlier_trials and self._all_raises
+        own = self.so_far.trials[self.earlier_trials :]
+        return any(trial.outcome != "skipped" for trial in own) and self._all_raises
 
     def _try(
         self,
@@ -416,7 +417,9 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 hint="The one continues the run file, the other replaces it: leave one of them "
                 "out.",
             )
-        before = read_run(output)
+        with RunWriter.resume(output):  # refused now, not after building beside whoever writes it
+            before = read_content(output).run
+        plan_of(before.header)  # which a profile has not: likewise
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)
@@ -471,12 +474,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 faults=outlook.faults,
                 numa_cpus=() if isinstance(cpus, LeftOut) else cpus,
             )
-            with runner.load(
-                settings.make_load,
-                folder=output.absolute().parent,
-                limit_s=settings.budget_s + settings.timeout_s,
-                say=listener.message,
-            ):
+            with sweep.beside_load():
                 return sweep.run()
 
 
@@ -666,6 +664,7 @@ def same_run(
         ("torch version", stored.torch_version, versions["torch"]),
         ("dataset", stored.target.dataset, target.dataset),
         ("dataset's length", stored.target.length, target.length),
+        ("loader's batch size", stored.target.batch_size, target.batch_size),
         ("number of ranks", at_once, ranks),
     ):
         if had != has:

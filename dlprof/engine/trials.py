@@ -644,7 +644,7 @@ class Measuring:
     so_far: Run = dataclasses.field(init=False)  # the same with trials of wrong data as failed ones
 
     def __post_init__(self, before: Run | None) -> None:
-        """Go on from what an earlier session has measured."""
+        """Go on from what an earlier session has measured, as its file has it."""
         run = Run(path=str(self.writer.path), header=self.header)
         if before is not None:
             run = dataclasses.replace(
@@ -654,8 +654,18 @@ class Measuring:
                 calibration=before.calibration,
                 prediction=before.prediction,
             )
-        self.raw = self.so_far = run
+        self.raw, self.so_far = run, checked(run)
         self.earlier_trials = len(run.trials)
+
+    def beside_load(self) -> contextlib.AbstractContextManager[None]:
+        """The load that the settings ask for, as long as the block lasts."""
+        settings = self.settings
+        return self.runner.load(
+            settings.make_load,
+            folder=self.writer.path.absolute().parent,
+            limit_s=settings.budget_s + settings.timeout_s,
+            say=self.listener.message,
+        )
 
     def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
         """A trial as the settings have all of this run's; ``details`` are the other fields."""
@@ -692,6 +702,9 @@ class Measuring:
         ``ranks`` how many load, all for ``None``; ``binding`` is what they are bound by, and
         ``timed`` whether the times of its batches are kept.
         """
+        is_first = all(each.outcome == "skipped" for each in self.raw.trials)
+        if wall_s <= 0 and not is_first:  # it would be ended as soon as it is begun
+            return False
         self.listener.trial_started(request.config, repetition, self.deadline.elapsed_s, total_s)
         trial, message = self.runner.explain(
             request, trial_id=self._next_id, repetition=repetition, wall_s=wall_s, ranks=ranks
@@ -699,7 +712,7 @@ class Measuring:
         # The loader's own timeout, or a hang that was seen, ends it sooner and says why itself.
         cut = trial.outcome == "timed_out" and wall_s < self.settings.timeout_s
         if cut and trial.wall_s >= wall_s:
-            if self.raw.trials:  # the first one is kept however it ends
+            if not is_first:  # which is kept however it ends
                 return False
             trial = dataclasses.replace(trial, failure=self.cut_short(trial))
         trial = dataclasses.replace(trial, purpose=purpose, numa_binding=binding)

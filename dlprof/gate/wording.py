@@ -56,10 +56,12 @@ def percent(fraction: float, *, signed: bool = True) -> str:
 
     >>> percent(0.0977), percent(-0.004), percent(12.0), percent(0.05, signed=False)
     ('+9.8%', '-0.4%', '+1,200%', '5%')
+    >>> percent(0.9996, signed=False), percent(12.0, signed=False)
+    ('100%', '1,200%')
     """
     hundred = max(-1e6, min(1e6, 100 * fraction))
     if not signed:
-        return f"{hundred:.3g}%"
+        return f"{hundred:.3g}%" if hundred < 999.5 else f"{hundred:,.0f}%"
     if abs(hundred) < 0.05:
         return "0.0%"
     return f"{hundred:+,.1f}%" if abs(hundred) < 99.95 else f"{hundred:+,.0f}%"

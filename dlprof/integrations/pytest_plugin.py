@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestWarning(_APART), stacklevel=2)
     elif folder is not None:
         config.pluginmanager.register(_TurnsOfWorkers(Path(folder)), "dlprof-turns")
-    elif config.pluginmanager.hasplugin("dsession"):  # xdist's, where it distributes tests
+    else:  # xdist asks, where it distributes tests; it registers its session after this
         config.pluginmanager.register(_TurnsOfController(), "dlprof-turns")
 
 
@@ -140,15 +140,18 @@ class _TurnsOfController:
     """In the process that hands out tests: names the folder in which the others take turns."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="dlprof-turns-")
+        self._folder = ""  # made for the first worker: there may be none
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Say so to a worker of xdist's, before it starts."""
+        self._folder = self._folder or tempfile.mkdtemp(prefix="dlprof-turns-")
         node.workerinput[_TURNS_KEY] = self._folder
 
     def pytest_unconfigure(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove it, if there is one."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _TurnsOfWorkers:
@@ -157,11 +160,12 @@ class _TurnsOfWorkers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+    # Of the old style, as the module is imported by pytest 7 with a pluggy before 1.2, too.
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Wait for one's turn before anything of a test begins."""
         with turn(self._folder, alone=_checks(item)):
-            return (yield)
+            yield
 
 
 @contextlib.contextmanager
@@ -190,4 +194,8 @@ def _held(path: Path, *, alone: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
     finally:
+        # Else workers of a loader that outlives the test, forked in it, would hold it with their
+        # copy of the descriptor, and a check wait for them, and all other tests for the check.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -102,11 +102,14 @@ def _still_meant(given: Mapping[str, _Given]) -> Iterator[tuple[str, _Given]]:
     A flag ``--step-time`` replaces a file's ``step``, and ``--num-workers 0`` its
     ``prefetch_factor``. Within one layer both stay, and are refused as a conflict.
     """
-    rivals = {"step": "step_time", "step_time": "step"}
-    workers = given.get("num_workers")
+    rivals = {"step": "step_time", "step_time": "step", "step_on": "step", "ranks": "launch_ranks"}
+    workers, timed = given.get("num_workers"), given.get("step_time")
     for key, item in given.items():
         rival = given.get(rivals.get(key, ""))
         if rival and rival.value is not None and rival.layer < item.layer:
+            continue
+        # Where it passes goes with its length, also where that is "none".
+        if key == "step_on" and timed and timed.value is None and timed.layer < item.layer:
             continue
         alone = workers is not None and workers.value == (0,) and workers.layer < item.layer
         if alone and needs_workers(key, item.value):

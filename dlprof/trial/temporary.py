@@ -15,6 +15,7 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 import time
 import weakref
@@ -31,8 +32,9 @@ def keep_sockets_in(directory: str) -> None:
     trial would have a directory of its own among the user's temporary files, and leave it there
     when it is ended by force. So it is where the path would be too long for a socket.
     """
-    # A Unix socket's path on Linux; its structure holds one byte more, for the end.
-    if len(os.fsencode(f"{directory}/listener-12345678")) <= 107:
+    # A Unix socket's path on Linux, and elsewhere; its structure has one byte more, for the end.
+    most = 107 if sys.platform == "linux" else 103
+    if len(os.fsencode(f"{directory}/listener-12345678")) <= most:
         _inherited()["tempdir"] = directory
 
 

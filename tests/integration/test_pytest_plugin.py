@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,19 @@ def test_each_test_has_a_document_of_its_own(project: Project) -> None:
     assert len(list((project.pytester.path / "kept").iterdir())) == 10
 
 
+def test_a_folder_to_take_turns_in_is_there_when_a_process_is_to_start(project: Project) -> None:
+    """Not by what xdist has registered: it does so only once this plugin is configured."""
+    config = project.pytester.parseconfigure(*PLUGIN, "--dlprof-against", "main")
+    turns = config.pluginmanager.getplugin("dlprof-turns")
+    assert turns is not None
+    node = types.SimpleNamespace(workerinput={})
+    turns.pytest_configure_node(node)
+    folder = Path(node.workerinput["dlprof_turns"])
+    assert folder.is_dir()
+    turns.pytest_unconfigure()
+    assert not folder.exists()
+
+
 def test_where_turns_can_not_be_taken_that_is_said(project: Project) -> None:
     """A process of pytest-xdist on another machine doesn't see the folder."""
     config = project.pytester.parseconfig(*PLUGIN, "--dlprof-against", "main")
@@ -291,13 +305,19 @@ def test_checks_take_turns_with_tests_of_other_processes(
     pytest.importorskip("xdist")
     pytester.makepyfile(test_loading=LOADING)
     pytester.makeconftest(f"""
+        import os
         import dlprof.api
         from {__name__} import report
         dlprof.api.check = lambda target, **given: report(target, "pass")
+
+        def pytest_runtest_setup(item):
+            assert os.path.exists(item.config.workerinput["dlprof_turns"] + "/room")
     """)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
     result = pytester.runpytest_subprocess(*PLUGIN, "--dlprof-against", "main", "-n", "1")
     result.assert_outcomes(passed=3)
+    assert not list(pytester.path.glob("dlprof-turns-*"))
 
 
 def test_importing_it_costs_nothing(tmp_path: Path) -> None:

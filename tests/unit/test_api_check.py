@@ -64,6 +64,22 @@ def test_a_baseline_only_warns(
     assert not asked
 
 
+@pytest.mark.parametrize(
+    "given", [{"cold_cache": True}, {"step_time": "5ms"}, {"make_load": "cores=2"}]
+)
+def test_what_no_check_goes_by_is_refused(
+    asked: list[tuple[CheckSettings, Any]], given: dict[str, Any]
+) -> None:
+    """A file's may be there for sweeps."""
+    (name,) = given
+    with pytest.raises(UsageError, match=f"takes no {name}"):
+        dlprof.check("data.py:make", progress=False, **given)
+    assert not asked
+    Path("pyproject.toml").write_text("[tool.dlprof]\ncold_cache = true\n")
+    dlprof.check("data.py:make", progress=False)
+    assert len(asked) == 1
+
+
 def test_two_bases_are_refused() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         dlprof.check("data.py:make", against="main", baseline="loading.jsonl")

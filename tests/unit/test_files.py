@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,19 @@ def test_a_writer_that_was_stopped_keeps_others_waiting_for_seconds_at_most(
     monkeypatch.setattr("dlprof.files._LOCK_S", 0.1)
     with folder_lock(tmp_path), folder_lock(tmp_path):
         pass  # the second one never gets it
+
+
+def test_what_was_forked_meanwhile_keeps_no_folder_locked(tmp_path: Path) -> None:
+    sleeps = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60.0])
+    with folder_lock(tmp_path):
+        sleeps.start()
+    later = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert lock(later, wait=False)
+    finally:
+        os.close(later)
+        sleeps.kill()
+        sleeps.join()
 
 
 def test_a_file_system_without_locks_is_no_obstacle(

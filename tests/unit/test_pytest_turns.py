@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import threading
+import time
 from pathlib import Path
+
+import pytest
 
 from dlprof.integrations.pytest_plugin import turn
 
@@ -63,3 +68,18 @@ def test_checks_run_one_after_the_other(tmp_path: Path) -> None:
     first.go()
     assert second.inside.wait(PATIENCE_S)
     second.go()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks, nor forks")
+def test_what_a_test_leaves_running_keeps_no_check_waiting(tmp_path: Path) -> None:
+    """Workers of a loader that several tests share have a copy of the lock's descriptor."""
+    sleeps = multiprocessing.get_context("fork").Process(target=time.sleep, args=[2 * PATIENCE_S])
+    with turn(tmp_path, alone=False):
+        sleeps.start()
+    try:
+        check = Runner(tmp_path, alone=True)
+        assert check.inside.wait(PATIENCE_S)
+        check.go()
+    finally:
+        sleeps.kill()
+        sleeps.join()

@@ -372,12 +372,26 @@ def test_options_that_only_partly_matter_are_kept(flags: Mapping[str, object]) -
 
 
 def test_a_flag_replaces_what_it_excludes_in_a_file(tmp_path: Path) -> None:
-    config = written(tmp_path, 'step = "a:b"\nprefetch_factor = [2, 4]\npin_memory = "both"\n')
-    settings = resolve({"step_time": "5ms", "num_workers": "0"}, config=config)
+    config = written(
+        tmp_path, 'step = "a:b"\nprefetch_factor = [2, 4]\npin_memory = "both"\nranks = 4\n'
+    )
+    flags = {"step_time": "5ms", "num_workers": "0", "launch_ranks": "2"}
+    settings = resolve(flags, config=config)
+    assert (settings.ranks, settings.launch_ranks) == (1, (2,))
     assert settings.step_callable is None
     assert settings.step_s == 0.005
     assert settings.prefetch_factor is None
     assert settings.pin_memory == (False, True)
+
+
+@pytest.mark.parametrize("flags", [{"step": "a:b"}, {"step_time": "none"}])
+def test_where_a_files_step_passes_goes_with_its_length(
+    tmp_path: Path, flags: dict[str, object]
+) -> None:
+    config = written(tmp_path, 'step_time = "5ms"\nstep_on = "device"\n')
+    settings = resolve(flags, config=config)
+    assert (settings.step_s, settings.step_on) == (None, "host")
+    assert resolve({"step_time": "9ms"}, config=config).step_on == "device"
 
 
 def test_a_flag_that_needs_workers_conflicts_with_a_file_without(tmp_path: Path) -> None:

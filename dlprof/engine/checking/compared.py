@@ -21,7 +21,8 @@ from dlprof.gate.verdict import NextLook
 from dlprof.records import Target
 from dlprof.records.gate import Compared, Series, Side
 from dlprof.search.space import single_config
-from dlprof.settings import SweepSettings, by_key
+from dlprof.settings import OPTIONS, SweepSettings, by_key
+from dlprof.settings.options import SWEPT
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.side import SidePlace
@@ -56,7 +57,17 @@ class CheckSettings:
 
 
 def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSettings:
-    """A check's settings from those of a sweep, which share files and variables."""
+    """A check's settings from those of a sweep, which share files and variables.
+
+    What a check doesn't go by is refused where it is asked for by itself, as Python may.
+    """
+    taken = {"target", "arg", "shuffle", "budget", "seed", "timeout", *SWEPT}
+    for option in OPTIONS:
+        if option.key not in taken and origins[option.key] == option.flag:
+            raise UsageError(
+                f"A check takes no {option.key}",
+                hint="Leave it out: both sides load from a warm cache, as fast as they can.",
+            )
     one = for_one(settings, origins)
     # What two values are wrong for is any target; so that is said before one is built.
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
@@ -144,7 +155,7 @@ def both_sides(
             raise git.no_such_ref(against)
         else:
             named = Compared(name=against, commit=commit)
-        if named.commit == change.compared.commit and not change.compared.note:
+        if named.commit == change.compared.commit and not git.is_dirty(code=True):
             named = dataclasses.replace(named, note="the same commit")
         with worktree(git, named.commit) as path:
             yield _base(change, path, python, named), change

@@ -76,12 +76,15 @@ class Git:
             return None
         return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
-    def is_dirty(self) -> bool:
+    def is_dirty(self, *, code: bool = False) -> bool:
         """Whether there are changes, new files among them, that are not committed.
 
-        What Python itself compiles while a target is imported is none.
+        What Python itself compiles while a target is imported is none. Of new files only Python's
+        count as ``code``: a job writes others, and dlprof its run files.
         """
-        changed = (self.ask("status", "--porcelain") or "").splitlines()
+        tracked, new = ("status", "--porcelain"), ("ls-files", "--others", "--exclude-standard")
+        asked = ((*tracked, "--untracked-files=no"), (*new, ":/*.py")) if code else (tracked,)
+        changed = [line for words in asked for line in (self.ask(*words) or "").splitlines()]
         return any("__pycache__" not in line for line in changed)
 
     def more_history(self) -> str:
@@ -127,9 +130,10 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
     since = int(psutil.Process().create_time())
     reason = f"dlprof check, process {os.getpid()} since {since} on {platform.node()}"
     try:
-        made = git.run(
-            "worktree", "add", "--detach", "--lock", "--reason", reason, str(path), commit
-        )
+        add = ("worktree", "add", "--detach")
+        made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
+        if made.returncode == 129:  # an older git knows no reason, and no next check removes it
+            made = git.run(*add, str(path), commit)
         if made.returncode != 0:
             why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
             raise FileError(
@@ -175,7 +179,7 @@ def _path_like(checkout: Path) -> Path:
     """
     places, device = [Path(tempfile.gettempdir()), checkout.parent], checkout.stat().st_dev
     for place in sorted(places, key=lambda place: place.stat().st_dev != device):
-        room = len(str(checkout)) - len(str(place.resolve())) - 1
+        room = len(str(checkout)) - len(str(place.resolve() / "_")) + 1
         if _SHORTEST <= room <= 200 and os.access(place, os.W_OK):
             return _unused(place.resolve(), room)
     return _unused(places[0].resolve(), _SHORTEST)
@@ -255,7 +259,7 @@ def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 def _or_before(git: Git, base: Compared) -> Compared:
     """The same, or the commit before, where the working tree is that very commit."""
-    if base.commit != git.commit("HEAD") or git.is_dirty():
+    if base.commit != git.commit("HEAD") or git.is_dirty(code=True):
         return base
     before = git.commit("HEAD^")
     if before is None:

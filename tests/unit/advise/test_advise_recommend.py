@@ -433,6 +433,17 @@ def test_nothing_measured() -> None:
     assert "--budget" in found.value.hint
 
 
+def test_what_was_skipped_is_not_why_others_have_no_rate() -> None:
+    with pytest.raises(NothingMeasuredError, match="only trial gave no rate; it failed: The work"):
+        recommend(run([skipped(W8), failed(W4)]))
+    with pytest.raises(NothingMeasuredError, match="holds only traced trials"):
+        recommend(run([skipped(W8), trial(W4, purpose="explain")]))
+    cost = Cost(measured=0.0, overhead=1.0, total=1.0)
+    ended = RunEnd(ended_at="", reason="budget", cost_s=cost)
+    with pytest.raises(NothingMeasuredError, match="budget ended before the first trial"):
+        recommend(dataclasses.replace(run([skipped(W8)]), end=ended))
+
+
 def test_explained_trials_only() -> None:
     """``dlprof predict`` is named only where it has something to answer from."""
     explained = run([trial(W4, purpose="explain")])

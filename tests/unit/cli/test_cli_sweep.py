@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from dlprof.cli import BEGAN_S
 from dlprof.cli.entry import run
 from dlprof.records import Cost, RunEnd
 from dlprof.settings import SweepSettings
+from dlprof.trial.nodes import Ranks
 
 
 class FakeSweep:
@@ -129,4 +133,19 @@ def test_the_budget_counts_from_the_program_s_start(fake: FakeSweep, began_s: fl
     where = contextvars.copy_context()
     where.run(BEGAN_S.set, began_s)
     assert where.run(run, ["sweep", "-q"], {}) == 0
-    assert fake.options["began_s"] == began_s
+    assert fake.options["began_s"] == pytest.approx(began_s, abs=10.0)
+
+
+def test_the_budget_is_not_spent_on_ranks_that_come_late(
+    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def gather(*_: object) -> Iterator[Ranks]:
+        time.sleep(0.1)
+        yield Ranks()
+
+    monkeypatch.setattr("dlprof.engine.ranks.gather_ranks", gather)
+    where = contextvars.copy_context()
+    where.run(BEGAN_S.set, 12.5)
+    assert where.run(run, ["sweep", "-q"], {}) == 0
+    assert fake.options["began_s"] >= 12.6

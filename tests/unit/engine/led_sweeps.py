@@ -27,7 +27,7 @@ from dlprof.records import (
 from dlprof.records.codec import to_json
 from dlprof.search.space import build_cells
 from dlprof.settings import SweepSettings
-from dlprof.store import RunWriter, read_run
+from dlprof.store import RunWriter, read_content
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
 
@@ -169,10 +169,11 @@ def swept(
     budget_s: float = 300.0,
     about: RunHeader | None = None,
     ending_s: float = 0.7,
+    faults: Mapping[Config, Failure] | None = None,
     **rest: Any,
 ) -> Run:
     """A sweep into a file, or what is left of it where the file holds some."""
-    before = read_run(path) if path.exists() else None
+    before = read_content(path).run if path.exists() else None
     about = before.header if before else about or led_header()
     writer = RunWriter.resume(path) if before else RunWriter.create(path, about)
     assert about.plan is not None
@@ -192,6 +193,6 @@ def swept(
             ),
             before=before,
             earlier_s=0.0,
-            faults={},
+            faults=faults or {},
             **rest,
         ).run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,13 @@ from typing import Any
 import pytest
 
 from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
-from dlprof.engine.checking.git import Git, default_ref, remove_abandoned, worktree
+from dlprof.engine.checking.git import (
+    Git,
+    _path_like,
+    default_ref,
+    remove_abandoned,
+    worktree,
+)
 from dlprof.engine.checking.history import lone_side
 from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
@@ -57,6 +65,15 @@ def test_a_worktree_is_on_the_disk_of_the_checkout(
         assert len(str(path)) == len(str(repository))
 
 
+def test_a_worktree_at_the_top_of_all_folders_has_a_path_as_long(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the checkout is at /workspace; "/" needs no other slash behind it."""
+    monkeypatch.setattr(tempfile, "tempdir", "/")
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    assert len(str(_path_like(repository))) == len(str(repository))
+
+
 def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repository: Path) -> None:
     first = run_git(repository, "rev-parse", "HEAD")
     commit(repository, "two")
@@ -71,6 +88,23 @@ def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repositor
     assert not path.exists()
     assert run_git(repository, "worktree", "list").count("\n") == 0
     assert (repository / "data.py").read_text() == "not committed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="git is replaced by a shell script")
+def test_a_git_that_takes_no_reason_makes_worktrees_too(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of Debian 11: what it says of an option that it doesn't know is how it is used."""
+    older = tmp_path / "older" / "git"
+    older.parent.mkdir()
+    refuses = 'case "$*" in *--reason*) echo usage >&2; exit 129;; esac'
+    older.write_text(f'#!/bin/sh\n{refuses}\nexec {shutil.which("git")} "$@"\n')
+    older.chmod(0o755)
+    monkeypatch.setenv("PATH", str(older.parent), prepend=os.pathsep)
+    with worktree(Git(repository), "HEAD") as path:
+        assert (path / "data.py").read_text() == "one"
+    assert not path.exists()
+    assert run_git(repository, "worktree", "list").count("\n") == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
@@ -271,8 +305,25 @@ def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Pa
     found = default_ref(Git(repository), {})
     assert (found.commit, found.name) == (first, "the commit before")
 
-    (repository / "data.py").write_text("changed")
-    assert default_ref(Git(repository), {}).name == "origin/main"
+
+@pytest.mark.parametrize(
+    ("new", "base"),
+    [
+        ("data.py", "origin/main"),
+        ("sub/new.py", "origin/main"),
+        ("images-20261130-221500-0a1b.dlprof.jsonl", "the commit before"),
+    ],
+)
+def test_files_that_hold_no_code_are_no_change_to_check(
+    repository: Path, new: str, base: str
+) -> None:
+    """Else a check on the branch itself compared the code with itself, and passed."""
+    run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
+    within = repository / "sub"
+    within.mkdir()
+    (repository / new).write_text("changed")
+    for folder in (repository, within):
+        assert default_ref(Git(folder), {}).name == base
 
 
 def test_the_sides_of_a_ref(repository: Path) -> None:
@@ -297,6 +348,7 @@ def test_the_sides_of_a_ref(repository: Path) -> None:
 
 
 def test_comparing_a_commit_with_itself_is_said(repository: Path) -> None:
+    (repository / "images.dlprof.jsonl").touch()  # in which there is no code
     with both_sides(settings(against="main"), {}, repository) as (base, _):
         assert base.compared.note == "the same commit"
 

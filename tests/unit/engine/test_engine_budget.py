@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from led_sweeps import PretendedBench, led_header, led_plan, swept
+from builders import config
+from led_sweeps import PretendedBench, Traced, led_header, led_plan, swept
 
 from dlprof.engine.trials import Deadline
-from dlprof.errors import UsageError
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Failure
 from dlprof.settings import SweepSettings
+from dlprof.store import read_run
+from dlprof.trial.protocol import TrialRequest
 
 BUDGET_S = 12.0
 PROMISED = 1.1
@@ -71,3 +77,46 @@ def test_a_slow_start_means_a_slow_end() -> None:
     started = Deadline.since(time.monotonic() - 6.0, 20.0)
     assert started.ending_s == pytest.approx(3.0, abs=0.2)
     assert started.elapsed_s == pytest.approx(6.0, abs=0.4)
+
+
+class _Endless(PretendedBench):
+    """Trials that only the budget ends."""
+
+    def explain(self, request: TrialRequest, **about: Any) -> Traced:
+        trial, sent = super().explain(request, **about)
+        return dataclasses.replace(trial, outcome="timed_out"), sent
+
+
+def test_the_first_trial_is_kept_however_it_ends_whatever_was_skipped_before(
+    tmp_path: Path,
+) -> None:
+    """Else what was skipped seemed to be why there is no rate."""
+    path, endless = tmp_path / "run", Failure(kind="timeout", message="It did not end.")
+    bench = _Endless(rates=lambda _: None, fault=endless, lasts_s=2 * BUDGET_S)
+    few = Failure(kind="shared_memory", message="64 batches need more.")
+    with pytest.raises(NothingMeasuredError, match="it failed: It did not end"):
+        swept(path, bench, budget_s=BUDGET_S, faults={config(64): few})
+    assert [trial.outcome for trial in read_run(path).trials] == ["skipped", "timed_out"]
+
+
+class _Slowing(PretendedBench):
+    """Of whose trials only the first ends in time."""
+
+    def explain(self, request: TrialRequest, **about: Any) -> Traced:
+        limits.append(about["wall_s"])
+        self.lasts_s = 2 * BUDGET_S if self.calls else 1.0
+        trial, sent = super().explain(request, **about)
+        return dataclasses.replace(trial, outcome="timed_out") if self.calls > 1 else trial, sent
+
+
+limits = list[float]()
+
+
+def test_nothing_is_begun_once_the_budget_is_spent(tmp_path: Path) -> None:
+    """Ranks would be started to be ended at once."""
+    limits.clear()
+    about = led_header(plan=led_plan(search="grid"))
+    run = swept(tmp_path / "run", _Slowing(ranks=2), budget_s=BUDGET_S, about=about)
+    assert len(run.trials) == 1
+    assert len(limits) == 2
+    assert min(limits) > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, failed, machine, plan, target
+from builders import config, failed, machine, plan, target, trial
 from golden import drawn
 from led_sweeps import (
     CALIBRATING,
@@ -420,6 +420,31 @@ def test_wrong_data_of_the_choice_has_all_predicted_again(tmp_path: Path) -> Non
     assert run.recommendation is not None
     assert run.recommendation.config not in {FOUR, KEPT}
     assert workers_of(run).count(4) == 1
+
+
+class _Longer(PretendedBench):
+    """Each epoch has more batches than it promises, with any number of workers."""
+
+    warning = "An epoch gave 20 batches where __len__ promises 10"
+
+    def explain(self, request: TrialRequest, **about: Any) -> Traced:
+        trial, sent = super().explain(request, **about)
+        return dataclasses.replace(trial, warnings=(self.warning,)), sent
+
+
+def test_what_seemed_wrong_in_an_earlier_session_is_right_once_more_is_known(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    with RunWriter.create(path, OF_ITERABLE) as writer:
+        writer.append(trial(FOUR, warnings=(_Longer.warning,)))
+    (alone,) = read_run(path).trials
+    assert alone.failure is not None
+    run = swept(path, _Longer())
+    assert run.trials == read_run(path).trials
+    assert all(each.failure is None for each in run.trials)
+    assert run.recommendation is not None
+    assert run.recommendation.config in {FOUR, KEPT}
 
 
 def test_where_all_data_is_wrong_it_ends_soon_and_says_so(tmp_path: Path) -> None:

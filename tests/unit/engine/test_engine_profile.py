@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from builders import config, header, machine, target
 from finding_cases import Loader, evidence, stage
 from led_sweeps import PretendedBench, Quiet
 
-from dlprof.engine.profile import _Profile, for_one, refuse_spent
-from dlprof.engine.trials import Deadline, Outlook, look_at, trial_cost
+from dlprof.engine.profile import _Profile, for_one, refuse_spent, run_profile
+from dlprof.engine.trials import Deadline, Outlook, SweepListener, look_at, trial_cost
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Failure, Run, Target, Trial, TrialCost
 from dlprof.records.codec import to_json
@@ -118,6 +119,33 @@ def profiled(
             listener=listener or Quiet(),
             deadline=Deadline(budget_s=60.0, began_s=0.0, clock=lambda: bench.now_s),
         ).run(cast(Outlook, SimpleNamespace(faults={})))
+
+
+def test_a_profile_is_made_beside_the_load_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which its file says that it was."""
+    asked = SweepSettings(target="synthetic", make_load={"cores": 2.0})
+    begun = list[object]()
+
+    class Bench(PretendedBench):
+        versions: ClassVar = {"torch": "2.13.0", "python": "3.11.0"}
+
+        @contextlib.contextmanager
+        def load(self, load: object, **about: Any) -> Iterator[None]:
+            begun.append((load, about["folder"], self.calls))
+            yield
+
+    outlook = SimpleNamespace(
+        target=target(), accelerator=None, space=SimpleNamespace(configs=[config(1)]), faults={}
+    )
+    opened = contextlib.nullcontext(Bench())
+    monkeypatch.setattr("dlprof.engine.profile.opened_runner", lambda *_, **__: opened)
+    monkeypatch.setattr("dlprof.engine.profile.look_at", lambda *_, **__: outlook)
+    path = tmp_path.resolve() / "run"
+    run = run_profile(asked, output=path, listener=cast(SweepListener, Quiet()))
+    assert run.trials
+    assert begun == [({"cores": 2.0}, path.parent, 0)]
 
 
 def test_a_profile_of_ranks_counts_on_the_share_of_one(tmp_path: Path) -> None:

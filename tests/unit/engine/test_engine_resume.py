@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config, run, trial
+from builders import config, header, run, target, trial
 
 from dlprof.engine import run_sweep
 from dlprof.engine.sweep import resumed_settings, same_run
-from dlprof.errors import UsageError
+from dlprof.errors import FileError, UsageError
 from dlprof.records import RankFigures
 from dlprof.report.live import QuietListener
 from dlprof.settings import SweepSettings, settings_to_json
+from dlprof.store import RunWriter
 
 STORED = SweepSettings(num_workers=(0, 2), budget_s=10.0)
 
@@ -26,6 +27,22 @@ def test_what_is_continued_is_not_replaced_too(tmp_path: Path) -> None:
         run_sweep(
             asked, output=tmp_path / "none", listener=QuietListener(), resume=True, force=True
         )
+
+
+def test_what_can_not_be_gone_on_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    path = tmp_path / "profile.dlprof.jsonl"
+
+    def go_on() -> None:
+        run_sweep(SweepSettings(), output=path, listener=QuietListener(), resume=True)
+
+    about = header(settings=settings_to_json(STORED))
+    with (
+        RunWriter.create(path, about),
+        pytest.raises(FileError, match="Another sweep is writing"),
+    ):
+        go_on()
+    with pytest.raises(UsageError, match="holds no plan"):
+        go_on()
 
 
 def test_the_stored_settings_are_gone_on_with() -> None:
@@ -75,6 +92,15 @@ def test_a_run_of_two_nodes_is_not_gone_on_with_by_one() -> None:
     assert same_run(before, *here, 4) == header
     with pytest.raises(UsageError, match="number of ranks was 4, and is now 2"):
         same_run(before, *here, 2)
+
+
+def test_a_run_of_other_batches_is_not_gone_on_with() -> None:
+    """Whose configurations leave the batch size to the target."""
+    before = run([trial(config(2), 100.0)])
+    header, larger = before.header, target(batch_size=64, batches_per_epoch=500)
+    versions = {"torch": header.torch_version}
+    with pytest.raises(UsageError, match="batch size was 32, and is now 64"):
+        same_run(before, SweepSettings(), header.machine, larger, versions, 1)
 
 
 def test_the_command_to_go_on_can_be_pasted() -> None:
