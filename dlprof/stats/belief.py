@@ -779,11 +779,13 @@ class _Fit:
         # Gathered where trials are: what else is asked for leaves what these say as it is.
         self._others = list[tuple[float, float]]()
         last, variance = math.inf, 0.0
-        for workers, sd in sorted(expected.beside_others.items()):
-            place = math.log2(workers)
+        # One of which it says nothing is off by what is gathered, too.
+        taken = dict.fromkeys(self._nodes, 0.0)
+        taken |= {math.log2(workers): sd for workers, sd in expected.beside_others.items()}
+        for place, sd in sorted(taken.items()):
             grown = variance + _PER_DOUBLING * sd**2 * max(0.0, place - last)
             self._others.append((place, max(grown, sd**2)))
-            if place in self._nodes:
+            if sd and place in self._nodes:
                 last, variance = self._others[-1]
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
