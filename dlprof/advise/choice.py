@@ -512,6 +512,8 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
     share = cores_share(trial, situation)
     wait = trial.wait_fraction if situation.step_measured else None
+    if wait is not None and share < 1:  # the step is as long, and fewer of them pass
+        wait = 1 - (1 - wait) * share
     if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
         return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
     batches = trial.batches_per_s.value * share

@@ -155,6 +155,16 @@ def test_ranks_starve_a_step_by_sharing_cores() -> None:
     assert first(shared).startswith("No configuration keeps")
 
 
+def test_ranks_starve_a_step_that_was_measured_with_one() -> None:
+    """Half as many batches a second come then, each before a step as long as it was."""
+    usage = Usage(own_cpu_cores=4.0, available_cpu_cores=8.0)
+    measured = run(at_measured_step(usage), settings={"step_s": STEP_S})
+    assert "keeps a step of 10 ms fed" in first(recommend(measured))
+    shared = recommend(measured, Constraints(step_s=STEP_S, ranks=4))
+    assert first(shared).startswith("No configuration keeps a step of 10 ms fed")
+    assert shared.expected.wait_fraction == pytest.approx(0.5, abs=0.01)
+
+
 def test_fewer_workers_that_might_not_feed_a_derived_step_are_not_called_slower() -> None:
     """At the step both give 3200 samples a second, but two workers with too little to spare."""
     answer = recommend(run(without_step(two=3300)), Constraints(step_s=STEP_S))
