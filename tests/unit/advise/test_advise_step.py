@@ -68,6 +68,19 @@ def test_without_a_calibration_no_step_is_not_the_step_that_was_measured() -> No
     assert recommend(run(without_step()), Constraints(step_s=0.0)).config == W8
 
 
+@pytest.mark.parametrize(
+    ("step_s", "again"), [(0.001, "with --step-time"), (0.0, "without a step")]
+)
+def test_a_step_that_is_a_function_is_as_long_as_its_trials_have_it(
+    step_s: float, again: str
+) -> None:
+    measured = run(at_measured_step(), settings={"step_callable": "train:step"})
+    with pytest.raises(UsageError, match="with a step of 10 ms, which predicts nothing") as caught:
+        recommend(measured, Constraints(step_s=step_s))
+    assert f"Sweep again {again}" in str(caught.value)
+    assert recommend(measured, Constraints(step_s=1.0)).config == W0
+
+
 def test_a_step_of_unknown_length_counts_by_its_wait() -> None:
     answer = recommend(run(at_measured_step(), settings={"step_callable": "train:step"}))
     assert answer.config == W2
