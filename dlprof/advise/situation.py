@@ -243,6 +243,8 @@ class Situation:
 
     def supposing(self, **changes: Any) -> Situation:
         """The same with other figures, which no trial shows: the calibration answers."""
+        if "cores" in changes:
+            changes["fair_cores"] = self.conditions.on(changes["cores"]).fair_cores
         return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
