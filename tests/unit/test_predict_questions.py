@@ -328,6 +328,10 @@ def test_settings_that_are_not_asked_for_stay_as_they_are() -> None:
     assert base.batch_size == 16
     run = calibrated(target=target(own_config=own), accelerator="cuda")
     assert base_config(run).pin_memory
+    # What is recommended without workers says of these nothing but that nobody pins.
+    advice = dataclasses.replace(recommend(calibrated()), config=config(0))
+    base = base_config(dataclasses.replace(run, recommendation=advice))
+    assert (base.in_order, base.pin_memory) == (False, False)
 
 
 def test_workers_that_would_lose_kept_samples_are_asked_for_as_persisting() -> None:
