@@ -943,7 +943,8 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     if files is None or not workers or by_name or worked:
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
-    held = config.open_files(situation.target.batch_tensors or 2)
+    tensors = situation.target.batch_tensors
+    held = config.open_files(2 if tensors is None else tensors)
     if held + at.OTHER_FILES <= files:
         return None
     return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"

@@ -686,7 +686,8 @@ def _untried(choice: Choice) -> str:
     run, limits = situation.run, situation.constraints
     named = run.header.settings.get("num_workers")
     numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
-    most_named = max(numbers, default=limits.max_workers or math.inf)
+    allowed = math.inf if limits.max_workers is None else limits.max_workers
+    most_named = max(numbers, default=allowed)
     target, found = run.header.target, Integrity.of(run)
     fixed = "num_workers" in target.fixed
     if fixed or choice.fed or not situation.as_measured or pick.num_workers >= most_named:
