@@ -132,7 +132,8 @@ class Situation:
                 usable_calibration(run)
             if step_s is not None and step_s < seen_s * (1 - at.SAME_STEP):
                 short = format_duration(step_s)
-                again = f"with --step-time {short.replace(' ', '')}" if step_s else "without a step"
+                given = spread or f"{step_s * 1000:g}ms"
+                again = f"with --step-time {given}" if step_s else "without a step"
                 raise UsageError(
                     f"The run was measured with a step of {format_duration(seen_s)}, which "
                     f"predicts nothing for a shorter one ({short})",

@@ -69,7 +69,7 @@ def test_without_a_calibration_no_step_is_not_the_step_that_was_measured() -> No
 
 
 @pytest.mark.parametrize(
-    ("step_s", "again"), [(0.001, "with --step-time"), (0.0, "without a step")]
+    ("step_s", "again"), [(5e-6, "with --step-time 0.005ms"), (0.0, "without a step")]
 )
 def test_a_step_that_is_a_function_is_as_long_as_its_trials_have_it(
     step_s: float, again: str
