@@ -867,10 +867,14 @@ class _Fit:
         part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
         if found.place is None or not self._nodes:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
-        shares, open_ = _between([*map(self._walked, self._nodes)], self._walked(found.place))
+        nodes, gathered = [*map(self._walked, self._nodes)], self._walked(found.place)
+        # What others take of it, and less of the next ones, ties it to none of these.
+        after = bisect.bisect_left(self._nodes, found.place)
+        apart = max(0.0, gathered - nodes[after]) if after < len(nodes) else 0.0
+        shares, open_ = _between(nodes, gathered - apart)
         part |= {self._first + node: share for node, share in shares.items()}
         own = _OWN_SHARE / self._trust[group] * self._known_sd**2
-        return found.log_rate, part, 1 / (own + open_ + found.variance)
+        return found.log_rate, part, 1 / (own + open_ + apart + found.variance)
 
     def _walked(self, place: float, known_sd: float | None = None) -> float:
         """The variance that errors have gathered on their way from one worker to a place.
