@@ -761,7 +761,8 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         before = predictions(own, {*models, *ours, *_calibrating(own)})
         prior = beside = _expected(own, log_sd, before)
         if situation.neighbours < own.neighbours:
-            fewer = own.supposing(neighbours=situation.neighbours)
+            fair = situation.fair_cores  # that of the others who were there is none of these
+            fewer = own.supposing(neighbours=situation.neighbours, fair_cores=fair)
             beside = _expected(fewer, log_sd, predictions(fewer, before))
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
