@@ -339,7 +339,7 @@ def test_settings_that_are_not_asked_for_stay_as_they_are() -> None:
     run = calibrated(target=target(own_config=own), accelerator="cuda")
     assert base_config(run).pin_memory
     # What is recommended without workers says of these nothing but that nobody pins.
-    advice = dataclasses.replace(recommend(calibrated()), config=config(0))
+    advice = dataclasses.replace(recommend(calibrated(), Constraints(cores=4.0)), config=config(0))
     base = base_config(dataclasses.replace(run, recommendation=advice))
     assert (base.in_order, base.pin_memory) == (False, False)
 
