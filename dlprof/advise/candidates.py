@@ -53,9 +53,13 @@ def base_config(run: Run) -> Config:
 
     Workers end with each epoch, but where they would lose the samples that the dataset keeps.
     """
-    found = run.recommendation.config if run.recommendation is not None else run.present
+    advice = None if run.recommendation is None else run.recommendation.config
     size = run.calibration.batch_size if run.calibration is not None else None
-    kept = {} if found is None else {name: getattr(found, name) for name in OWN}
+    kept = dict[str, Any]()
+    for each in filter(None, (run.present, advice)):
+        # One without workers says nothing of theirs.
+        names = OWN if each.num_workers else ("pin_memory",)
+        kept |= {name: getattr(each, name) for name in names}
     persist = run.header.target.persisting == (True,)
     one = Config(num_workers=1, batch_size=size, persistent_workers=persist, **kept)
     return one.canonical()

@@ -512,6 +512,8 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
     share = cores_share(trial, situation)
     wait = trial.wait_fraction if situation.step_measured else None
+    if wait is not None and share < 1:  # the step is as long, and fewer of them pass
+        wait = 1 - (1 - wait) * share
     if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
         return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
     batches = trial.batches_per_s.value * share
@@ -759,7 +761,8 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
         before = predictions(own, {*models, *ours, *_calibrating(own)})
         prior = beside = _expected(own, log_sd, before)
         if situation.neighbours < own.neighbours:
-            fewer = own.supposing(neighbours=situation.neighbours)
+            fair = situation.fair_cores  # that of the others who were there is none of these
+            fewer = own.supposing(neighbours=situation.neighbours, fair_cores=fair)
             beside = _expected(fewer, log_sd, predictions(fewer, before))
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
@@ -941,7 +944,8 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     if files is None or not workers or by_name or worked:
         return None
     # Images and labels, where the probe could not count tensors; files and sockets beside them.
-    held = config.open_files(situation.target.batch_tensors or 2)
+    tensors = situation.target.batch_tensors
+    held = config.open_files(2 if tensors is None else tensors)
     if held + at.OTHER_FILES <= files:
         return None
     return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"

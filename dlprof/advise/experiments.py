@@ -14,6 +14,7 @@ from dlprof.advise.findings.machine import may_grow
 from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, Purpose, TrialCost
 from dlprof.stats.belief import NEAR
+from dlprof.units import counted
 
 _TRYING = "trying "
 
@@ -91,7 +92,7 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     few = (dataclasses.replace(now, num_workers=count).canonical() for count in counts)
     calibrations = [
         Experiment(
-            name=f"calibration with {config.num_workers} workers",
+            name=f"calibration with {counted(config.num_workers, 'worker')}",
             config=config,
             purpose="explain",
             trial_s=0.8 * trial_s,

@@ -887,7 +887,7 @@ class _Search:
         self._known: dict[tuple[int, int, float, int], float] = {}
         # Beyond so many workers nothing more can be gained, nor are more tried.
         tried = 512
-        ample = dataclasses.replace(self._conditions, cores=float(tried), ranks=1)
+        ample = dataclasses.replace(self._conditions.on(float(tried)), ranks=1)
         saturating = saturating_workers(self._calibration, self._base, ample)
         plenty = max(8, math.ceil(3 * saturating))
         most = Integrity.of(run).most_workers(self._base)
@@ -902,7 +902,7 @@ class _Search:
         return changed.canonical()
 
     def cell(self, config: Config, cores: float, ranks: int) -> Cell:
-        where = dataclasses.replace(self._conditions, cores=cores, ranks=ranks)
+        where = dataclasses.replace(self._conditions.on(cores), ranks=ranks)
         work = self._works[config.num_workers > 0]
         return cell_of(self._calibration, config, where, work=work)
 

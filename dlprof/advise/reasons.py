@@ -267,10 +267,11 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
             # One bound says more than the lower of an interval's two.
             least = f"{one.name} is {loss_text(choice.loss)} than {two.name} ({PROBABILITY:.0%})"
             unsure = f"{least}; how much faster, if at all,"
-        lead, colon, _ = claim.partition(": ") if high < 1 else ("", "", "")
+        head, colon, _ = claim.partition(": ")  # what it shows, unless that has the figure itself
+        lead = f"{head}{colon}" if high < 1 and "{" not in head else ""
         rerun = "rerun with a larger --budget or on a quieter machine"
         then = rerun if measured else "measure both"
-        claim = f"{lead}{colon}{unsure} is too uncertain{why}{bound}: {then}"
+        claim = f"{lead}{unsure} is too uncertain{why}{bound}: {then}"
     else:
         claim = claim.format(be=is_, fast=as_fast(ratio), ci=between(ratio))
     return Reason(claim=claim, evidence=evidence)
@@ -685,7 +686,8 @@ def _untried(choice: Choice) -> str:
     run, limits = situation.run, situation.constraints
     named = run.header.settings.get("num_workers")
     numbers = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
-    most_named = max(numbers, default=limits.max_workers or math.inf)
+    allowed = math.inf if limits.max_workers is None else limits.max_workers
+    most_named = max(numbers, default=allowed)
     target, found = run.header.target, Integrity.of(run)
     fixed = "num_workers" in target.fixed
     if fixed or choice.fed or not situation.as_measured or pick.num_workers >= most_named:

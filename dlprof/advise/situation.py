@@ -100,7 +100,8 @@ class Situation:
         there, calibrated = machine or header.machine, not _want_of_calibration(run)
         other = there.fingerprint != header.machine.fingerprint
         steps, whole_s = measured_step(run), _positive(header.settings.get("step_s"))
-        step_s = asked.step_s if calibrated or whole_s else _positive(asked.step_s)
+        seen_s = whole_s or _step_seen(run)
+        step_s = asked.step_s if calibrated or seen_s else _positive(asked.step_s)
         had, spread = header.settings.get("step_spread"), asked.step_spread
         spread = had if step_s is None else spread
         if spread is not None:
@@ -129,11 +130,12 @@ class Situation:
         if not as_measured and not calibrated:
             if asked.asks_for_cores or storage_bytes_per_s is not None:
                 usable_calibration(run)
-            if step_s is not None and step_s < (whole_s or 0.0) * (1 - at.SAME_STEP):
+            if step_s is not None and step_s < seen_s * (1 - at.SAME_STEP):
                 short = format_duration(step_s)
-                again = f"with --step-time {short.replace(' ', '')}" if step_s else "without a step"
+                given = spread or f"{step_s * 1000:g}ms"
+                again = f"with --step-time {given}" if step_s else "without a step"
                 raise UsageError(
-                    f"The run was measured with a step of {format_duration(whole_s)}, which "
+                    f"The run was measured with a step of {format_duration(seen_s)}, which "
                     f"predicts nothing for a shorter one ({short})",
                     hint=f"Sweep again {again}.",
                 )
@@ -242,6 +244,8 @@ class Situation:
 
     def supposing(self, **changes: Any) -> Situation:
         """The same with other figures, which no trial shows: the calibration answers."""
+        if "cores" in changes:
+            changes["fair_cores"] = self.conditions.on(changes["cores"]).fair_cores
         return dataclasses.replace(self, as_measured=False, by_model=True, **changes)
 
     @property
@@ -314,6 +318,17 @@ def measured_step(run: Run) -> tuple[float, float]:
     whole = statistics.fmean(step.mean_s for step in steps)
     cpu = min(whole, statistics.fmean(step.cpu_s or 0.0 for step in steps))
     return whole - cpu, cpu
+
+
+def _step_seen(run: Run) -> float:
+    """Seconds that the step took by the clock, as the median trial has it; 0 without one."""
+    seen = ((trial.batches_per_s, trial.wait_fraction) for trial in run.completed)
+    known = (
+        (1 - wait) / rate.value
+        for rate, wait in seen
+        if rate is not None and rate.value > 0 and wait is not None
+    )
+    return typical(known) or 0.0
 
 
 def neighbours_seen(run: Run) -> float | None:

@@ -76,6 +76,13 @@ class Conditions:
                 least = "above 0" if name in _ABOVE_0 else "0 or more"
                 raise ValueError(f"{name} must be {least}, not {value}")
 
+    def on(self, cores: float) -> Conditions:
+        """The same on other cores: it gets as large a share of them, or what others leave."""
+        fair = self.fair_cores
+        if fair is not None and cores != self.cores:
+            fair = max(fair * cores / self.cores, cores - self.neighbours)
+        return dataclasses.replace(self, cores=cores, fair_cores=fair)
+
 
 class Means(NamedTuple):
     """Mean seconds a batch."""

@@ -779,11 +779,13 @@ class _Fit:
         # Gathered where trials are: what else is asked for leaves what these say as it is.
         self._others = list[tuple[float, float]]()
         last, variance = math.inf, 0.0
-        for workers, sd in sorted(expected.beside_others.items()):
-            place = math.log2(workers)
+        # One of which it says nothing is off by what is gathered, too.
+        taken = dict.fromkeys(self._nodes, 0.0)
+        taken |= {math.log2(workers): sd for workers, sd in expected.beside_others.items()}
+        for place, sd in sorted(taken.items()):
             grown = variance + _PER_DOUBLING * sd**2 * max(0.0, place - last)
             self._others.append((place, max(grown, sd**2)))
-            if place in self._nodes:
+            if sd and place in self._nodes:
                 last, variance = self._others[-1]
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
@@ -865,10 +867,14 @@ class _Fit:
         part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
         if found.place is None or not self._nodes:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
-        shares, open_ = _between([*map(self._walked, self._nodes)], self._walked(found.place))
+        nodes, gathered = [*map(self._walked, self._nodes)], self._walked(found.place)
+        # What others take of it, and less of the next ones, ties it to none of these.
+        after = bisect.bisect_left(self._nodes, found.place)
+        apart = max(0.0, gathered - nodes[after]) if after < len(nodes) else 0.0
+        shares, open_ = _between(nodes, gathered - apart)
         part |= {self._first + node: share for node, share in shares.items()}
         own = _OWN_SHARE / self._trust[group] * self._known_sd**2
-        return found.log_rate, part, 1 / (own + open_ + found.variance)
+        return found.log_rate, part, 1 / (own + open_ + apart + found.variance)
 
     def _walked(self, place: float, known_sd: float | None = None) -> float:
         """The variance that errors have gathered on their way from one worker to a place.

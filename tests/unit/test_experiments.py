@@ -82,6 +82,7 @@ def test_it_begins_with_what_is_and_the_calibration() -> None:
         ("measure", 4),
     ]
     assert [each.repetition for each in block] == [0, 0, 0, 0, 0, 1]
+    assert block[3].name == "calibration with 1 worker"
     assert block[0].turnover
     assert all(each.config == each.config.canonical() for each in block)
 

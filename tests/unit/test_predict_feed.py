@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from builders import WAITING, blocks, config, target
+from builders import WAITING, blocks, config, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.forecast import Feed, feed, feed_config
 from dlprof.errors import UsageError
-from dlprof.records import Calibration
+from dlprof.records import Calibration, Usage
 from dlprof.report.predict import feed_report, feed_text, predict_document
 
 
@@ -57,6 +57,18 @@ def test_too_few_cores_are_said_to_be_too_few() -> None:
     assert found.cores.value > 8
     assert not found.enough
     assert found.machine_wait_fraction > 0.4
+
+
+def test_of_more_cores_other_sessions_leave_more() -> None:
+    """They want six: 1.5 of eight cores are its share, of nine three are free."""
+    crowd = Usage(other_cpu_cores=6.0, fair_cpu_cores=1.5)
+    run = calibrated(calibration(cpu=0.02), [trial(config(2), 2400.0, usage=crowd)])
+    found = feed(asked(run, step_s=0.01))
+    assert found.least_wait_fraction < 0.02
+    assert found.reached
+    assert not found.enough
+    assert found.machine_wait_fraction > 0.2
+    assert 8 < found.cores.value < 11
 
 
 def test_a_loader_that_is_quick_needs_no_workers() -> None:

@@ -300,6 +300,10 @@ def test_open_files_are_reckoned_with_for_what_was_not_measured() -> None:
     beyond = {row.config for row in found.rows if "open files" in row.beyond}
     assert beyond
     assert {Config(), found.pick}.isdisjoint(beyond)
+    # Of batches without any each worker takes four, and the queue of results two.
+    none = predicted(calibrated(machine=here, target=target(batch_tensors=0)))
+    beyond = {row.config for row in none.rows if "open files" in row.beyond}
+    assert min(each.num_workers for each in beyond) > (256 - 64 - 2) // 4
 
 
 def test_neighbours_that_were_there_explain_a_low_rate() -> None:

@@ -208,6 +208,16 @@ def test_more_ranks_beside_a_crowd_lack_what_one_lacked() -> None:
     assert found.value < 1.1 * speeds_of(one).rate(config(2).key).value
 
 
+def test_beside_few_others_it_is_no_faster_than_beside_none() -> None:
+    """Where it got twice what sessions that want six of eight cores should have left it."""
+    crowd = Usage(other_cpu_cores=6.0, fair_cpu_cores=1.5)
+    seen = [trial(config(8), 4800.0, repetition=n, usage=crowd) for n in range(3)]
+    run = calibrated(calibration(cpu=0.02), seen)
+    few, none = (asked(run, neighbours=each) for each in (1.0, 0.0))
+    rates = [speeds_of(s, predictions(s, {config(8)})).rate(config(8).key) for s in (few, none)]
+    assert rates[0].value <= rates[1].value
+
+
 def test_a_share_of_the_cores_is_that_beside_the_others_who_were_there() -> None:
     crowd = Usage(other_cpu_cores=3.0, fair_cpu_cores=1.25)
     run = calibrated(trials=[trial(config(2), usage=crowd)])
@@ -328,6 +338,10 @@ def test_settings_that_are_not_asked_for_stay_as_they_are() -> None:
     assert base.batch_size == 16
     run = calibrated(target=target(own_config=own), accelerator="cuda")
     assert base_config(run).pin_memory
+    # What is recommended without workers says of these nothing but that nobody pins.
+    advice = dataclasses.replace(recommend(calibrated(), Constraints(cores=4.0)), config=config(0))
+    base = base_config(dataclasses.replace(run, recommendation=advice))
+    assert (base.in_order, base.pin_memory) == (False, False)
 
 
 def test_workers_that_would_lose_kept_samples_are_asked_for_as_persisting() -> None:

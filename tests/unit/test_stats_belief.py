@@ -1037,6 +1037,43 @@ def test_what_others_take_of_some_workers_they_take_at_any_prefetch_factor() -> 
     assert apart.high < 1.4
 
 
+def test_what_others_take_of_workers_that_nobody_measured_is_no_matter_of_more_of_them() -> None:
+    """More of them than of any that were measured: that ended in a root of less than 0."""
+    taken = {1: 0.0, 2: 0.0, 4: 0.3, 8: 0.0, 16: 1e-9}
+    seen = [
+        ObservedRate(key=config(n).key, block=block, log_rate=math.log(100.0 * n), log_sd=0.02)
+        for block in range(2)
+        for n in (2, 8, 16)
+    ]
+
+    def believed(*counts: int) -> Belief:
+        cells = [
+            PredictedCell(
+                config=config(n), samples_per_s=around(100.0 * n), speed=1.0, taken_log=taken[n]
+            )
+            for n in counts
+        ]
+        return believe(seen, ExpectedRates.of(cells, 0.08))
+
+    asked, only_measured = believed(*taken), believed(1, 2, 8, 16)
+    assert asked.rate(config(4).key).value == pytest.approx(400, rel=0.05)
+    for key in (config(n).key for n in (2, 8, 16)):
+        assert figures(asked.rate(key)) == close(figures(only_measured.rate(key)))
+
+
+def test_what_others_take_of_some_workers_ties_them_to_no_far_greater_number() -> None:
+    """Four, of which they take most, were as far off as sixteen, though eight are as predicted."""
+    taken = {1: 0.0, 2: 0.0, 4: 0.3, 8: 0.1, 16: 0.05}
+    cells = [
+        PredictedCell(config=config(n), samples_per_s=around(100.0 * n), speed=1.0, taken_log=log)
+        for n, log in taken.items()
+    ]
+    gave = {config(2).key: 200.0, config(8).key: 800.0, config(16).key: 4000.0}
+    trials = seen({key: [rate, rate] for key, rate in gave.items()})
+    found = believe(trials, ExpectedRates.of(cells, 0.08))
+    assert found.rate(config(4).key).value == pytest.approx(400, rel=0.15)
+
+
 def test_a_limit_that_many_workers_meet_beside_others_is_seen() -> None:
     """As of a server of 12 slots that eight threads of each worker ask: 3 to 20 get the same."""
     counts = {1: (0.0, 430.0), 3: (0.1, 1129.0), 6: (0.4, 1190.0), 12: (1.1, 1175.0)}

@@ -127,6 +127,13 @@ def test_more_workers_than_were_predicted_may_be_faster_where_they_wait() -> Non
     assert said not in recommend(_of_waiting(), Constraints(max_workers=32)).confidence_reason
     fixed = target(fixed={"num_workers": "The loader starts its own"})  # and no option changes it
     assert said not in recommend(_of_waiting(target=fixed)).confidence_reason
+    alone = blocks({NONE: [180.0] * 3, config(0, pin_memory=True): [181.0] * 3}, usage=WAITING)
+    found = calibrated(calibration(cpu=0.0005, io=0.17), alone)
+    prediction = predicted({each.config: 180.0 for each in alone}, pick=NONE)
+    found = dataclasses.replace(found, prediction=prediction)
+    said = "more than 0 workers were not tried"
+    assert said in recommend(found).confidence_reason
+    assert said not in recommend(found, Constraints(max_workers=0)).confidence_reason
 
 
 def test_of_an_iterable_more_workers_than_gave_batches_are_not_recommended_but_named() -> None:

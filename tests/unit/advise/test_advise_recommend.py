@@ -497,6 +497,16 @@ def test_pinning_is_judged_end_to_end() -> None:
     assert "pin_memory=True is 1.00x as fast as pin_memory=False (95% CI " in claims(answer)
 
 
+def test_what_is_surely_slower_by_nobody_knows_how_much_is_a_sentence() -> None:
+    """Where a claim is about the figure alone, nothing of it is left."""
+    pinned = config(4, pin_memory=True)
+    noisy = blocks({W4: [700, 1500], pinned: [100, 180]}, noisy=True, spread=0.3)
+    said = claims(recommend(run(noisy)))
+    slower = "num_workers=4, pin_memory=True is slower than num_workers=4, but by how much"
+    assert f"\n{slower} is too uncertain (at least " in f"\n{said}"
+    assert "{" not in said
+
+
 def test_drift_between_blocks_cancels() -> None:
     """The second block ran on a machine half as fast, and W8 was ruled out after the first."""
     answer = recommend(run(blocks({W0: [100, 50, 50], W4: [200, 100, 100], W8: [150]})))

@@ -68,6 +68,19 @@ def test_without_a_calibration_no_step_is_not_the_step_that_was_measured() -> No
     assert recommend(run(without_step()), Constraints(step_s=0.0)).config == W8
 
 
+@pytest.mark.parametrize(
+    ("step_s", "again"), [(5e-6, "with --step-time 0.005ms"), (0.0, "without a step")]
+)
+def test_a_step_that_is_a_function_is_as_long_as_its_trials_have_it(
+    step_s: float, again: str
+) -> None:
+    measured = run(at_measured_step(), settings={"step_callable": "train:step"})
+    with pytest.raises(UsageError, match="with a step of 10 ms, which predicts nothing") as caught:
+        recommend(measured, Constraints(step_s=step_s))
+    assert f"Sweep again {again}" in str(caught.value)
+    assert recommend(measured, Constraints(step_s=1.0)).config == W0
+
+
 def test_a_step_of_unknown_length_counts_by_its_wait() -> None:
     answer = recommend(run(at_measured_step(), settings={"step_callable": "train:step"}))
     assert answer.config == W2
@@ -153,6 +166,16 @@ def test_ranks_starve_a_step_by_sharing_cores() -> None:
         over_epochs(2000, wait_s=0.012, ranks=4), rel=1e-3
     )
     assert first(shared).startswith("No configuration keeps")
+
+
+def test_ranks_starve_a_step_that_was_measured_with_one() -> None:
+    """Half as many batches a second come then, each before a step as long as it was."""
+    usage = Usage(own_cpu_cores=4.0, available_cpu_cores=8.0)
+    measured = run(at_measured_step(usage), settings={"step_s": STEP_S})
+    assert "keeps a step of 10 ms fed" in first(recommend(measured))
+    shared = recommend(measured, Constraints(step_s=STEP_S, ranks=4))
+    assert first(shared).startswith("No configuration keeps a step of 10 ms fed")
+    assert shared.expected.wait_fraction == pytest.approx(0.5, abs=0.01)
 
 
 def test_fewer_workers_that_might_not_feed_a_derived_step_are_not_called_slower() -> None:
