@@ -209,12 +209,12 @@ def _loader_of(
         return found, factory
     try:
         loader = adapted.load()
-        if adapted.once and factory is not None:
-            loader = _again(loader, factory.first_call, found)
-        return loader, factory
     except Exception as error:
         hint = "Ask it for one in a Python prompt to see the error alone."
         raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
+    if adapted.once and factory is not None:
+        loader = _again(loader, factory.first_call, found)
+    return loader, factory
 
 
 def _loading(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -172,8 +172,7 @@ def test_a_data_module_of_several_loaders_shows_the_function_to_write() -> None:
     assert build_from_object(names["train_loader"]).target.length == 12
 
 
-def test_a_module_that_can_be_called
-_is_asked_for_its_loader_all_the_same() -> None:
+def test_a_module_that_can_be_called_is_asked_for_its_loader_all_the_same() -> None:
     module = of(
         "lightning",
         "LightningModule",
