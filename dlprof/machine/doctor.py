@@ -24,7 +24,7 @@ from dlprof.machine.inspection import USUAL_SHM_BYTES, inspect_machine, open_fil
 from dlprof.machine.neighbours import Neighbours, watch
 from dlprof.machine.procfs import list_names, read_text
 from dlprof.records import Machine
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 _SHM = "/dev/shm"  # noqa: S108 - no file is made there
 _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -34,10 +34,10 @@ _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 class SystemFacts:
     """What the checks look at. ``None`` is not known.
 
-    The soft limit of open files can be raised to ``hard_open_files``; ``gpu_devices`` are device
-    files, whether a driver answers or not; ``others`` are further programs on PATH that are called
-    dlprof; ``temporary`` is ``None`` where no such directory can be written to. What others use was
-    watched while this process slept.
+    The soft limit of open files can be raised to ``hard_open_files``; ``gpu_devices`` are NVIDIA's
+    device files, whether a driver answers or not; ``others`` are further programs on PATH that are
+    called dlprof; ``temporary`` is ``None`` where no such directory can be written to. What others
+    use was watched while this process slept.
     """
 
     machine: Machine
@@ -86,7 +86,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         python=sys.version_info[:3],
         torch=next((each.version for each in distributions(name="torch")), None),
         gpu_devices=sum(
-            bool(re.fullmatch(r"kfd|nvidia\d+", name)) for name in list_names(root / "dev")
+            bool(re.fullmatch(r"nvidia\d+", name)) for name in list_names(root / "dev")
         ),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=temporary,
@@ -137,8 +137,8 @@ def _open_files(facts: SystemFacts) -> Iterator[Check]:
     if soft is None:
         return
     text = f"A process may open {soft:,} files."
-    # The kernel's soft limit where nobody set one (getrlimit(2))
-    if soft > 1024:
+    # The kernel's soft limit where nobody set one (getrlimit(2)). Elsewhere torch shares by name.
+    if soft > 1024 or facts.system != "linux":
         yield Check("open files", "ok", text)
         return
     other = 'torch.multiprocessing.set_sharing_strategy("file_system")'
@@ -320,7 +320,7 @@ def _python(facts: SystemFacts) -> Iterator[Check]:
 
 
 def _torch(facts: SystemFacts) -> Iterator[Check]:
-    version, gpu = facts.torch, facts.machine.gpus or facts.gpu_devices
+    version, gpu = facts.torch, facts.machine.gpus or facts.gpu_devices or _is_of_rocm(facts)
     if version is None:
         advice = "Install it into the environment that dlprof runs in."
         yield Check("torch", "problem", "It is not installed for this Python.", advice)
@@ -341,15 +341,25 @@ def _torch(facts: SystemFacts) -> Iterator[Check]:
         yield Check("torch", "ok", f"{version}: no fault of this version is known.")
 
 
+def _is_of_rocm(facts: SystemFacts) -> bool:
+    """Whether torch is for AMD's GPUs, whose device file a processor's own graphics have, too."""
+    return "rocm" in (facts.torch or "")
+
+
 def _gpu_driver(facts: SystemFacts) -> Iterator[Check]:
     cards, why = facts.machine.gpus, facts.machine.unavailable.get("gpus", "none is listed")
     if cards:
         names = ", ".join(dict.fromkeys(card.name for card in cards))
         yield Check("GPU driver", "ok", f"It lists {len(cards)}: {names}.")
     elif facts.gpu_devices:
-        text = f"There are {facts.gpu_devices} devices, but no driver answers: {why}."
+        files = counted(facts.gpu_devices, "device file")
+        text = f"NVIDIA's driver has {files}, but doesn't answer: {why}."
         advice = "Try nvidia-smi. Start a container with --gpus all."
         yield Check("GPU driver", "problem", text, advice)
+    elif _is_of_rocm(facts):
+        text = f"torch is built for AMD's GPUs, and dlprof sees none: {why}."
+        advice = "pip install amdsmi. Start a container with --device=/dev/kfd --device=/dev/dri."
+        yield Check("GPU driver", "warning", text, advice)
     else:
         yield Check("GPU driver", "ok", f"No GPU is seen: {why}.")
 

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -57,7 +58,8 @@ def inspect_machine(
     info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
     online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
     logical = len(online) or info.logical_cpus or os.cpu_count() or 1
-    model = info.model or platform.processor() or platform.machine() or "unknown CPU"
+    model = info.model or (_named_by_macos() if root == _HERE else "")
+    model = model or platform.processor() or platform.machine() or "unknown CPU"
     affinity = _count_affinity(cgroups, online, root, pid) or logical
     quota, limit, reads = cpu_quota(cgroups), memory_limit(cgroups), read_limit(cgroups)
     usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
@@ -105,6 +107,17 @@ def inspect_machine(
     )
     missing = {name: why for name, why in REASONS.items() if getattr(machine, name) is None}
     return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})
+
+
+def _named_by_macos() -> str:
+    """The CPU's name on a Mac, of which Python knows no more than ``arm``; else empty."""
+    command = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    if platform.system() == "Darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+    return ""
 
 
 def _base_ghz(cpu: Path, guest_mhz: float | None) -> float | None:

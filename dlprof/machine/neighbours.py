@@ -160,7 +160,7 @@ def between(
     return dataclasses.replace(neighbours, unavailable=missing)
 
 
-_NO_STAT = "the system doesn't report it (no /proc/stat)"
+_NO_STAT = "the system doesn't count it (/proc/stat)"
 _FIELDS = {
     **dict.fromkeys(("busy_cores", "idle_cores", "free_cores", "stolen_cores"), _NO_STAT),
     "unseen_cores": _NO_STAT,
@@ -208,7 +208,8 @@ def _machine_cores(
     first: ProcessScan, last: ProcessScan, kind: str, cpus: Collection[int]
 ) -> float | None:
     """Cores that one kind of ticks makes, of CPUs that were there at both looks."""
-    there = [(first.cpus[cpu], last.cpus[cpu]) for cpu in cpus if cpu in first.cpus]
+    both = ((first.cpus[cpu], last.cpus[cpu]) for cpu in cpus if cpu in first.cpus)
+    there = [(then, now) for then, now in both if now.are_counted]
     grown = sum(max(0, getattr(now, kind) - getattr(then, kind)) for then, now in there)
     return _to_cores(grown, last.time_ns - first.time_ns) if there else None
 

@@ -40,6 +40,11 @@ class CpuTicks:
     idle: int
     stolen: int
 
+    @property
+    def are_counted(self) -> bool:
+        """Whether the system counts them: where it doesn't (gVisor) all are 0."""
+        return self.busy + self.idle + self.stolen > 0
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:

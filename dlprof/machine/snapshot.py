@@ -161,7 +161,7 @@ class Sampler:
             mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status") or "")
             self._masks[pid] = mask or self._masks.get(pid, frozenset())
         cpus = usable_cpus(frozenset[int]().union(*self._masks.values()), ticks.keys())
-        if not any(ticks[cpu].busy + ticks[cpu].idle + ticks[cpu].stolen for cpu in cpus):
+        if not any(ticks[cpu].are_counted for cpu in cpus):
             return None, None, len(cpus) or None
         # Of CPUs that come or go (hotplug, a cpuset that is changed) only what they do meanwhile.
         for cpu in cpus & self._ticks.keys():

@@ -247,20 +247,21 @@ def began_at(pid: int) -> float | None:
 
 
 class PortableTree:
-    """Reads one process tree through psutil; ended processes stay counted as last seen."""
+    """Reads process trees through psutil; ended processes stay counted as last seen."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, *pids: int) -> None:
+        self._first = pids
         self._alive: dict[int, psutil.Process] = {}
         self._cpu_ns: dict[tuple[int, float], int] = {}
 
     def read(self) -> TreeUsage:
         """Read every process of the tree once."""
         self._alive = {}
-        with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
-            first = psutil.Process(self._pid)
-            family = [first, *first.children(recursive=True)]
-            self._alive = {process.pid: process for process in family}
+        for pid in self._first:
+            with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
+                first = psutil.Process(pid)
+                family = [first, *first.children(recursive=True)]
+                self._alive |= {process.pid: process for process in family}
         for process in self._alive.values():
             with contextlib.suppress(psutil.Error, OSError):
                 times = process.cpu_times()
@@ -291,8 +292,10 @@ class PortableTree:
 def open_tree(
     pid: int, root: Path = Path("/"), beside: Sequence[int] = ()
 ) -> ProcessTree | PortableTree:
-    """A process tree, read from ``/proc`` where there is one, which has those beside it, too."""
-    return ProcessTree(pid, beside=beside, root=root) if has_proc(root) else PortableTree(pid)
+    """The trees of a process and of those beside it, read from ``/proc`` where there is one."""
+    if has_proc(root):
+        return ProcessTree(pid, beside=beside, root=root)
+    return PortableTree(pid, *beside)
 
 
 def has_proc(root: Path = Path("/")) -> bool:

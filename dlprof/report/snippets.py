@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.wording import worker_threads_code
 from dlprof.advise.wrong_data import said_first
-from dlprof.records import Config, LoaderCall, Recommendation, Run
+from dlprof.records import Config, LoaderCall, Recommendation, Run, RunHeader
 from dlprof.report.labels import cores_text, gain_text, rate_text
 from dlprof.report.text import clean, clean_lines
 from dlprof.stats.intervals import typical
@@ -125,8 +126,9 @@ class DataModule(LightningDataModule):
 
 _SCRIPT = "train.py"
 
-_GPU_RESOURCES = {"cuda": "nvidia.com/gpu"}
-"""What Kubernetes calls GPUs, by torch's name of those that jobs have to ask for."""
+_GPU_RESOURCES = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
+"""What Kubernetes calls GPUs that jobs have to ask for: by torch's name of them, but that AMD's are
+``cuda`` to torch, too."""
 
 
 def render_torchrun(run: Run, recommendation: Recommendation) -> str:
@@ -136,7 +138,7 @@ def render_torchrun(run: Run, recommendation: Recommendation) -> str:
 
 def render_sbatch(run: Run, recommendation: Recommendation) -> str:
     """A batch script for Slurm: one torchrun on each node, with the cores of its ranks."""
-    limits, gpus = recommendation.constraints, run.header.accelerator in _GPU_RESOURCES
+    limits, gpus = recommendation.constraints, _gpu_resource(run.header)
     lines = [
         "#!/bin/bash",
         f"#SBATCH --nodes={limits.nodes}",
@@ -166,7 +168,7 @@ def render_kubernetes(run: Run, recommendation: Recommendation) -> str:
         memory = f"memory: {needed}Mi  # of loading alone: add what the training takes"
     head = "\n".join(_job_lines(run, recommendation))
     head += "\n# This is one of its nodes." if limits.nodes > 1 else ""
-    resource = _GPU_RESOURCES.get(run.header.accelerator or "")
+    resource = _gpu_resource(run.header)
     gpus = f"        limits:\n          {resource}: {limits.ranks}\n" if resource else ""
     return f"""{head}
 apiVersion: v1
@@ -189,6 +191,18 @@ spec:
     - name: shm
       emptyDir: {{medium: Memory{size}}}
 """
+
+
+def _gpu_resource(header: RunHeader) -> str:
+    """What Kubernetes calls the GPUs of a run; empty where a job need not ask for any.
+
+    That they are AMD's is in the version of a torch of ROCm's, or in the names of the cards.
+    """
+    kind = header.accelerator or ""
+    said = " ".join([header.torch_version, *(card.name for card in header.machine.gpus)])
+    if kind == "cuda" and re.search(r"rocm|\b(amd|instinct|radeon)\b", said, re.IGNORECASE):
+        kind = "rocm"
+    return _GPU_RESOURCES.get(kind, "")
 
 
 def _cpus(recommendation: Recommendation) -> int:

@@ -101,7 +101,14 @@ def test_a_healthy_machine_has_nothing_amiss() -> None:
         ({"torch": "2.5.1+cu124"}, "torch", "problem", "needs torch 2.6 or newer", "pip install"),
         ({"torch": None}, "torch", "problem", "not installed", "environment"),
         ({"torch": "2.13.0+cpu"}, "torch", "warning", "CPU alone", "pytorch.org"),
-        ({"gpus": ()}, "GPU driver", "problem", "1 devices, but no driver", "--gpus all"),
+        ({"gpus": ()}, "GPU driver", "problem", "has 1 device file, but", "--gpus all"),
+        (
+            {"gpus": (), "gpu_devices": 0, "torch": "2.13.0+rocm7.2"},
+            "GPU driver",
+            "warning",
+            "AMD's GPUs, and dlprof sees none",
+            "pip install amdsmi",
+        ),
         ({"others": ("~/x/dlprof",)}, "dlprof on PATH", "warning", "~/x/dlprof", "python -m"),
         ({"temporary": None}, "temporary files", "problem", "No directory", "TMPDIR"),
         ({"temporary": "/" + "x" * 80}, "temporary files", "problem", "too long", "shorter"),
@@ -130,6 +137,7 @@ def test_what_is_amiss_is_named_with_what_to_do(
     [
         {"shm_bytes": None, "system": "darwin"},
         {"start_method": "spawn", "system": "darwin"},
+        {"open_files_limit": 256, "system": "darwin"},  # its tensors go by name
         {"python": (3, 12, 11), "system": "win32"},
         {"python": (3, 13, 14)},
         {"gpus": (), "gpu_devices": 0, "torch": "2.13.0+cpu"},
@@ -206,6 +214,13 @@ def test_a_container_is_looked_at_through_its_files() -> None:
     assert found.clock is None
     assert found.python >= (3, 11, 0)
     assert "cores" in {check.name for check in amiss(found)}
+
+
+def test_a_processor_with_amd_s_graphics_is_no_gpu_without_a_driver(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("kfd", "nvidia0", "nvidiactl"):
+        (tmp_path / "dev" / name).touch()
+    assert look(tmp_path, gpus=GpuReader(FakeNvml())).gpu_devices == 1
 
 
 def test_other_programs_of_this_name_are_found_on_path(

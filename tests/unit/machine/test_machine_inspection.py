@@ -326,3 +326,23 @@ def test_cores_that_nobody_says_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(inspection, "list_names", lambda _: [])
     monkeypatch.setattr(inspection, "read_text", lambda _: None)
     assert inspect_machine().physical_cores is None
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_mac_is_named_by_its_processor(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """All of Apple's were ``arm``: settings and baselines of one were taken for another."""
+
+    def ask(command: tuple[str, ...], **_options: Any) -> types.SimpleNamespace:
+        assert command[-1] == "machdep.cpu.brand_string"
+        if not answers:
+            raise FileNotFoundError
+        return types.SimpleNamespace(stdout="Apple M2 Pro\n")
+
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.processor", lambda: "arm")
+    monkeypatch.setattr("subprocess.run", ask)
+    unnamed = procfs.CpuInfo(model="", logical_cpus=0, physical_cores=None)
+    monkeypatch.setattr(inspection, "parse_cpuinfo", lambda _text: unnamed)
+    machine = inspect_machine(gpus=GpuReader(FakeNvml()))
+    assert machine.cpu_model == ("Apple M2 Pro" if answers else "arm")
+    assert machine.fingerprint.startswith("apple-m2-pro-" if answers else "arm-")

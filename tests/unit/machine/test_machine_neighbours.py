@@ -121,6 +121,20 @@ def test_a_cpu_that_comes_while_it_is_watched_adds_nothing_of_before() -> None:
     assert (found.busy_cores, found.idle_cores, found.free_cores) == (1.0, 1.0, 1.0)
 
 
+def test_what_the_system_does_not_count_is_not_0() -> None:
+    """As in gVisor: the machine seemed to be busy with others, and nobody used it."""
+    nothing = CpuTicks(busy=0, idle=0, stolen=0)
+    found = _between(
+        _look(0, {(1, 0): _used(7, 10)}, nothing), _look(1, {(1, 0): _used(7, 10.5)}, nothing)
+    )
+    fields = ("busy_cores", "idle_cores", "free_cores", "stolen_cores", "unseen_cores")
+    assert {getattr(found, field) for field in fields} == {None}
+    assert {found.unavailable[field] for field in fields} == {
+        "the system doesn't count it (/proc/stat)"
+    }
+    assert _by_user(found) == {"user7": (0.5, 1)}
+
+
 def test_what_is_missing_has_a_reason() -> None:
     found = _between(_look(0, {}, pressure=None), _look(1, {}, pressure=None))
     assert found.busy_cores is None

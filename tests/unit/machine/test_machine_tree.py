@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_fake_proc import MS, FakeProc
 
-from dlprof.machine.tree import PortableTree, ProcessTree, TreeUsage
+from dlprof.machine.tree import PortableTree, ProcessTree, TreeUsage, open_tree
 
 
 def _read(proc: FakeProc, tree: ProcessTree) -> TreeUsage:
@@ -270,3 +273,17 @@ def test_psutil_reads_a_real_process() -> None:
     assert usage.wait_ns is None
     assert tree.pss_bytes() is None
     assert (tree.private_bytes() or 0) > 0
+
+
+def test_psutil_reads_the_trees_of_all_ranks(tmp_path: Path) -> None:
+    """They are divided by the number of ranks, where there is no /proc, too."""
+    command = [sys.executable, "-c", "input()"]
+    with contextlib.ExitStack() as stack:
+        one, other = (
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)) for _ in range(2)
+        )
+        tree = open_tree(one.pid, tmp_path, [other.pid])
+        assert tree.read().processes == 2
+        one.communicate(b"\n")
+        assert tree.read().processes == 1
+        other.communicate(b"\n")

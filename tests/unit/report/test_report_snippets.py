@@ -17,6 +17,7 @@ from dlprof.records import (
     Config,
     Estimate,
     Fix,
+    GpuInfo,
     LoaderCall,
     NumaBinding,
     Recommendation,
@@ -274,3 +275,31 @@ def test_a_pod_s_shared_memory_has_no_limit_that_nobody_knows() -> None:
     assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory"}
     assert "memory" not in pod["containers"][0]["resources"]["requests"]
     assert "not known" in source
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "torch", "card", "asked"),
+    [
+        ("cuda", "2.13.0+cu130", "NVIDIA H200", "nvidia.com/gpu"),
+        ("cuda", "2.13.0", "", "nvidia.com/gpu"),  # no driver was asked
+        ("cuda", "2.13.0+rocm7.2", "", "amd.com/gpu"),
+        ("cuda", "2.13.0a0+git1234", "AMD Instinct MI300X", "amd.com/gpu"),
+        ("cpu", "2.13.0+rocm7.2", "AMD Instinct MI300X", ""),
+        (None, "2.13.0+cpu", "", ""),
+    ],
+)
+def test_a_job_asks_for_the_gpus_of_its_vendor(
+    accelerator: str | None, torch: str, card: str, asked: str
+) -> None:
+    yaml, run = pytest.importorskip("yaml"), example_run()
+    cards = (GpuInfo(index=0, name=card, uuid=""),) if card else ()
+    header = dataclasses.replace(
+        run.header,
+        accelerator=accelerator,
+        torch_version=torch,
+        machine=dataclasses.replace(run.header.machine, gpus=cards),
+    )
+    run = dataclasses.replace(run, header=header)
+    (container,) = yaml.safe_load(render_kubernetes(run, _job()))["spec"]["containers"]
+    assert container["resources"].get("limits", {}) == ({asked: 8} if asked else {})
+    assert ("--gpus-per-node=8" in render_sbatch(run, _job())) is bool(asked)

@@ -20,6 +20,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -187,6 +188,19 @@ def test_a_custom_batch_sampler_is_kept() -> None:
     assert [batch.tolist() for batch in loader] == batches
     target = build_from_object(own).target
     assert (target.batch_size, target.batches_per_epoch, target.sampler) == (None, 2, "list")
+
+
+def test_what_a_batch_sampler_draws_is_the_length_of_an_epoch() -> None:
+    """As of one of eight ranks, or of the part that is trained on."""
+    sampler = BatchSampler(SubsetRandomSampler(range(6)), 2, drop_last=False)
+    ways: list[dict[str, Any]] = [
+        {"batch_sampler": sampler},
+        {"sampler": sampler, "batch_size": None},
+    ]
+    for options in ways:
+        target = build_from_object(DataLoader(Numbers(), **options)).target
+        assert (target.length, target.batches_per_epoch) == (6, 3)
+        assert target.epoch_batches(4) == 2
 
 
 def test_batch_size_none_is_kept() -> None:
@@ -554,6 +568,18 @@ class Data:
 
     def train_dataloader(self) -> DataLoader[int]:
         return DataLoader(self.numbers)
+
+
+def test_loaders_by_their_names_are_no_batches_where_workers_can_be_set() -> None:
+    """Its keys were: two batches an epoch, in microseconds."""
+
+    def make(num_workers: int = 0) -> dict[str, DataLoader[int]]:
+        names = ("train", "val")
+        return {name: DataLoader(Numbers(), num_workers=num_workers) for name in names}
+
+    error = fault(lambda: build_from_object(make, text="data:make"))
+    assert "neither a Dataset nor a DataLoader: dict" in error.message
+    assert "return make()['train']" in error.hint
 
 
 def test_where_several_are_made_the_function_to_write_is_shown() -> None:
