@@ -86,6 +86,7 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-m", ".."], "There is no module '..' to run"),
         (["-m", "email"], "There is no module 'email' to run"),
         (["--force", "-o", "old.jsonl", "-m", "json.no_such_part"], "There is no module"),
+        (["x" * 300], "can't be read: File name too long"),
         (["-o", "old.jsonl", "good.py"], "already exists"),
         (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
         (["--nonsense", "good.py"], "No such option"),
