@@ -5,6 +5,7 @@ A framework is imported when its function is called, and not before.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -103,10 +104,11 @@ class _DataWait:
 
     def last_word(self) -> None:
         """Say on stderr how long training waited, and what to run."""
-        seen = [watched.summary() for watched in self._watched.values()]
-        fed = [each for each in seen if each.batches]
-        if fed:
-            sys.stderr.write(f"{last_word(fed, run_command())}\n")
+        with contextlib.suppress(Exception):  # the user's code that follows keeps what was trained
+            seen = [watched.summary() for watched in self._watched.values()]
+            fed = [each for each in seen if each.batches]
+            if fed:
+                sys.stderr.write(f"{last_word(fed, run_command())}\n")
 
 
 class _Lightning:

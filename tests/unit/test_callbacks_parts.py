@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
 import dlprof
-from dlprof.integrations.callbacks import last_word, run_command
+from dlprof.integrations.callbacks import _DataWait, last_word, run_command
 from dlprof.integrations.watch import watch_in_place
 from dlprof.records import WatchedLoader
 
@@ -97,3 +99,18 @@ def test_a_flush_logs_what_is_left_once() -> None:
     assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0]
     assert list(watched) == [1, 2, 3]
     assert [each["dlprof/batches"] for each in shown] == [2.0, 3.0, 5.0]
+
+
+def test_a_training_whose_folder_is_gone_comes_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, waits, loader = tmp_path / "gone", _DataWait(), _Slotted(1, 2)
+    folder.mkdir()
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setitem(sys.modules, "__main__", _main())
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    waits.watch(loader, every=1)
+    assert list(loader) == [1, 2]
+    waits.last_word()
+    waits.undo()
