@@ -814,6 +814,11 @@ class _Changed:
         return getattr(self._dlprof_other, name)
 
 
+def loader_of(given: Any) -> Any:
+    """The loader that an iterator is made of, also where it is made of one with some changes."""
+    return given._dlprof_other if type(given) is _Changed else given
+
+
 def start_first_worker(it: Any, loader: Any, *, seeded: bool) -> None:
     """Have a tapped iterator without workers go on as one that has one, which is parked.
 

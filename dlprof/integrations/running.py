@@ -60,7 +60,7 @@ from dlprof.store import RunWriter
 from dlprof.targets.adapters import ITERATED
 from dlprof.targets.faults import refuse_old_torch
 from dlprof.targets.workers import start_method_of
-from dlprof.tuning import tune
+from dlprof.tuning import tune, tuning_of
 from dlprof.units import NS
 from dlprof.version import __version__
 
@@ -430,10 +430,8 @@ def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
         alike = name, type(loader), getattr(loader, "num_workers", 0)
         if alike in refused:
             return make(loader)
-        from dlprof.tuning.loader import Tuning
-
-        tuning = getattr(tune(loader), "tuning", None)
-        if isinstance(tuning, Tuning):
+        tuning = tuning_of(tune(loader))
+        if tuning is not None:
             met[tuning] = name
             if not tuning.off:
                 tuned: Any = iterator_maker(type(loader))

@@ -17,6 +17,7 @@ from dlprof.integrations.loaders import describe
 from dlprof.integrations.wait_statistics import Clock, Histogram, Take, WaitStatistics
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
+from dlprof.tuning import tuning_of
 from dlprof.units import NS
 
 _Batch = TypeVar("_Batch")
@@ -179,9 +180,8 @@ class _WatchedIterator(Iterator[_Batch]):
 
 def _tuned(loader: Any) -> Mapping[str, float]:
     """The figures of a loader that tunes itself; none of others."""
-    module = sys.modules.get("dlprof.tuning.loader")  # it needs torch, and is there if any is tuned
-    tuning = None if module is None else getattr(loader, "tuning", None)
-    return tuning.figures() if module is not None and isinstance(tuning, module.Tuning) else {}
+    tuning = tuning_of(loader)
+    return {} if tuning is None else tuning.figures()
 
 
 def _users_level() -> int:

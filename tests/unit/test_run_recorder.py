@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dlprof import internals
 from dlprof.integrations.recorder import LoaderRecorder
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import WatchedLoader
@@ -91,6 +93,45 @@ def test_loaders_are_named_by_the_line_that_made_them(
     assert (two.batches, two.epochs) == (3, 1)
     assert one.config is not None
     assert one.config.batch_size == 2
+
+
+def test_an_iterator_of_a_loader_with_changes_is_the_loaders(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As tuning makes one that reads an iterable dataset without workers."""
+    loader = torch_like.DataLoader(Data([1, 2]))
+    assert list(loader) == [1, 2]
+    assert [*torch_like._BaseDataLoaderIter(internals._Changed(loader, dataset=[3]))] == [3]
+    (seen,) = recorder.records()
+    assert seen.epochs == 2
+    assert not recorder.faults
+
+
+class Tuned:
+    """What was tried on a loader."""
+
+    def __init__(self, off: str) -> None:
+        self.off = off
+
+
+@pytest.mark.parametrize(("off", "tunes"), [("", True), ("its workers run already", False)])
+def test_a_loader_that_tunes_itself_is_not_taken_for_its_settings(
+    torch_like: Any, monkeypatch: pytest.MonkeyPatch, off: str, *, tunes: bool
+) -> None:
+    """Its batches may come from more workers: each ends an iterable with one that isn't full."""
+    monkeypatch.setitem(sys.modules, "dlprof.tuning.loader", types.SimpleNamespace(Tuning=Tuned))
+    clock = itertools.count(1000, 1000).__next__
+    recorder = LoaderRecorder(clock=clock, folder="", headroom=True)
+    recorder.attach(torch_like)
+    loader = torch_like.DataLoader(Data([1, 2]), num_workers=2)
+    loader.sampler, loader.drop_last = type(OF_ITERABLES, (), {})(), False
+    loader._IterableDataset_len_called, loader.tuning = 2, Tuned(off)
+    assert list(loader) == [1, 2]
+    (seen,) = recorder.records()
+    assert seen.promised_batches == (None if tunes else 1)
+    assert ("it tunes itself" in seen.unavailable["headroom"]) is tunes
+    assert bool(recorder.refusals()) is tunes
+    assert not recorder.faults
 
 
 @pytest.mark.parametrize("name", [name for name, (_, given, *_) in ITERATED.items() if given])
