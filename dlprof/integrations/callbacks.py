@@ -107,8 +107,11 @@ class _DataWait:
         with contextlib.suppress(Exception):  # the user's code that follows keeps what was trained
             seen = [watched.summary() for watched in self._watched.values()]
             fed = [each for each in seen if each.batches]
+            command = run_command()
+            if command and self._tune:  # of what changes meanwhile no cause can be found
+                command = f"DLPROF_TUNE=off {command}"
             if fed:
-                sys.stderr.write(f"{last_word(fed, run_command())}\n")
+                sys.stderr.write(f"{last_word(fed, command)}\n")
 
 
 class _Lightning:

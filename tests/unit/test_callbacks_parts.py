@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dlprof
+from dlprof.integrations import callbacks
 from dlprof.integrations.callbacks import _DataWait, last_word, run_command
 from dlprof.integrations.watch import watch_in_place
 from dlprof.records import WatchedLoader
@@ -114,3 +115,18 @@ def test_a_training_whose_folder_is_gone_comes_to_its_end(
     assert list(loader) == [1, 2]
     waits.last_word()
     waits.undo()
+
+
+def test_what_to_run_has_a_loader_that_tunes_itself_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(callbacks, "run_command", lambda: "dlprof run train.py")
+    monkeypatch.setattr(callbacks, "is_harmless", lambda *_: False)
+    for tune in (False, True):
+        waits, loader = _DataWait(tune=tune), _Slotted(1, 2)
+        waits.watch(loader, every=1)
+        assert list(loader) == [1, 2]
+        waits.last_word()
+        waits.undo()
+    said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said[1::2] == ["dlprof run train.py", "DLPROF_TUNE=off dlprof run train.py"]
