@@ -545,6 +545,8 @@ class _Tuner:
                 self._begin_process(loader, mine)
             setting = self._affordable(mine)
         except Exception as error:  # whatever fails here must not end a training
+            if internals.came_by_signal(error):
+                raise
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             self._control.kept = setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
@@ -553,7 +555,7 @@ class _Tuner:
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
-            if back is None or tap.begun:  # as without tuning
+            if back is None or tap.begun or internals.came_by_signal(error):  # as without tuning
                 raise
             self._control.pins = None
             self.turn_off(f"{setting} could not be started: {error}")
@@ -824,7 +826,7 @@ class _Tuner:
             else:
                 self._seen(tap, iterator, batch)
         except Exception as error:  # whatever fails here must not end a training
-            if internals.reports_death(error):
+            if internals.came_by_signal(error):
                 raise
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             tap.over = True
