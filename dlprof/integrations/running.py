@@ -288,7 +288,8 @@ class ScriptRun:
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
-                patient = self.ending.kind != "interrupted"
+                # Others hang in a collective call until the launcher sees that this one ended.
+                patient = own.script is not None and not _failed(own.script)
                 runs |= read_others(rank, Path(run.path), self.header, patient=patient)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
