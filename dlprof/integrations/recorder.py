@@ -38,6 +38,7 @@ from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_cl
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import ITERATED, call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
+from dlprof.targets.workers import start_method_of
 from dlprof.tuning import tuning_of
 from dlprof.units import NS
 
@@ -485,8 +486,12 @@ class LoaderRecorder:
         seen = _Seen(
             statistics, named, _reference(dataset), shared, compared=compared, tunes=tunes
         )
-        if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
-            seen.asks = self._asks  # a worker_init_fn is given its worker's number
+        workers = 0 if named.config is None else named.config.num_workers
+        in_sight = not workers or start_method_of(config=named.config) == "fork"
+        # A worker_init_fn is given its worker's number.
+        numbered = getattr(loader, "worker_init_fn", None) is not None
+        if named.sampler == OF_ITERABLES and in_sight and not numbered:
+            seen.asks = self._asks
         if self._follow and named.config is not None and not tunes:
             # Steps that are to be measured by themselves as well begin behind the followed ones.
             few = 200 if self._headrooms is None else 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import sys
 import types
@@ -478,6 +479,21 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
     assert names == ["Mixed"]
     parameters = inspect.signature(Mixed.__init__).parameters
     assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
+
+
+@pytest.mark.parametrize(("method", "asks"), [("fork", False), ("spawn", None)])
+def test_who_asks_is_seen_in_forked_workers_alone(
+    torch_like: Any, method: str, *, asks: bool | None
+) -> None:
+    torch_like.get_worker_info = lambda: "nobody"
+    recorder = LoaderRecorder(clock=itertools.count(1000, 1000).__next__, folder="")
+    recorder.attach(torch_like)
+    iterable = torch_like.DataLoader(Data([1, 2]), num_workers=2)
+    iterable.multiprocessing_context = multiprocessing.get_context(method)
+    iterable.sampler = type(OF_ITERABLES, (), {})()
+    assert list(iterable) == [1, 2]
+    assert [each.asks_worker for each in recorder.records()] == [asks]
+    assert not recorder.faults
 
 
 def asking_by(torch_like: Any, name: str) -> types.FunctionType:
