@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
@@ -217,14 +217,17 @@ class LoaderRecorder:
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
 
-    def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
+    def followed(
+        self, *, over: bool, but: Container[str]
+    ) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders showed, by the loader's name.
 
-        ``over``: only of those that are followed no more.
+        ``over``: only of those that are followed no more, ``but`` for some: the script's loop waits
+        while one is explained.
         """
         summaries = {}
         for name, follower in self._followers().items():
-            if over and not follower.over:
+            if name in but or (over and not follower.over):
                 continue
             with self.guarded(f"the batches of {name} could not be traced"):
                 found = follower.summary()

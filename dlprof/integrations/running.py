@@ -248,11 +248,7 @@ class ScriptRun:
 
     def _explanations(self, *, over: bool) -> list[object]:
         """What followed batches showed that the file doesn't have yet."""
-        fresh = {
-            name: found
-            for name, found in self._recorder.followed(over=over).items()
-            if name not in self._reported
-        }
+        fresh = self._recorder.followed(over=over, but=self._reported)
         self._reported.update((name, explanation) for name, (explanation, _) in fresh.items())
         return [record for found in fresh.values() for record in found]
 

@@ -481,6 +481,18 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
     assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
 
 
+def test_what_was_reported_is_not_explained_again(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """Each time that takes as long, and the script's loop waits."""
+    assert list(torch_like.DataLoader(Data([1, 2]))) == [1, 2]
+    (seen,) = recorder._seen
+    explained: Any = types.SimpleNamespace(over=True, summary=lambda: ("explanation", "timeline"))
+    seen.follower, name = explained, seen.known.name
+    assert [*recorder.followed(over=True, but=())] == [name]
+    assert not recorder.followed(over=True, but={name})
+
+
 @pytest.mark.parametrize(("method", "asks"), [("fork", False), ("spawn", None)])
 def test_who_asks_is_seen_in_forked_workers_alone(
     torch_like: Any, method: str, *, asks: bool | None
