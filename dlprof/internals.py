@@ -23,6 +23,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -434,7 +435,7 @@ def _made_here(it: Any, live: _Live) -> Any:
             pin: Any = _find("torch.utils.data._utils.pin_memory", "pin_memory")
             data = pin(data, it._pin_memory_device)
     except Exception as error:
-        if not reports_death(error):
+        if not came_by_signal(error):
             live.held.clear()
         raise
     live.held.clear()
@@ -794,6 +795,16 @@ def reports_death(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
 
 
+def came_by_signal(error: Exception) -> bool:
+    """Whether a signal's handler raised this: it may do so at any line of anybody's.
+
+    So torch reports a worker's death, and a scheduler's warning may end a training.
+    """
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(each, "__code__", None) for each in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def init_of(iterator: Any) -> Any:
     """What each worker of an iterator calls first."""
     return iterator._worker_init_fn
@@ -812,6 +823,11 @@ class _Changed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dlprof_other, name)
+
+
+def loader_of(given: Any) -> Any:
+    """The loader that an iterator is made of, also where it is made of one with some changes."""
+    return given._dlprof_other if type(given) is _Changed else given
 
 
 def start_first_worker(it: Any, loader: Any, *, seeded: bool) -> None:
@@ -888,22 +904,21 @@ def start_worker(it: Any, context: Any) -> None:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep Ctrl-C and the news of a worker's death until what is begun is whole.
+    """Keep Ctrl-C, the news of a worker's death and the like until what is begun is whole.
 
-    Either would raise at any bytecode of the main thread. A process that is forked within gives
-    both their own handlers again when the first of them comes.
+    Each may raise at any bytecode of the main thread. A process that is forked within gives all
+    signals their own handlers again when the first of them comes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    process, kept, begun = os.getpid(), [], True
-    numbers = [each for each in (signal.SIGINT, getattr(signal, "SIGCHLD", None)) if each]
-    found = {each: signal.getsignal(each) for each in numbers}
+    process, kept, begun = os.getpid(), set[int](), True
+    found = {each: signal.getsignal(each) for each in signal.valid_signals()}
     before = {each: handler for each, handler in found.items() if callable(handler)}
 
     def keep(number: int, frame: Any) -> None:
         if begun and os.getpid() == process:
-            kept.append(number)
+            kept.add(number)
             return
         for each, handler in before.items():
             if signal.getsignal(each) is keep:  # else it has one of its own by now
@@ -915,8 +930,9 @@ def undisturbed() -> Iterator[None]:
             signal.signal(each, keep)
         yield
     finally:
-        begun = False  # from here on either may raise once more, and leave the other's to itself
+        begun = False  # from here on each may raise once more, and leave the others to themselves
         for each, handler in before.items():
             signal.signal(each, handler)
-        for number in sorted({*kept}):  # Ctrl-C first: what raises keeps the next from coming
-            signal.raise_signal(number)
+        with contextlib.ExitStack() as stack:  # all come, whatever others raise, and Ctrl-C last
+            for number in sorted(kept):
+                stack.callback(signal.raise_signal, number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from contextvars import ContextVar
 
@@ -24,7 +25,14 @@ def main() -> None:
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    enter()
+    try:
+        enter()
+    except SystemExit as request:
+        if not isinstance(request.__cause__, KeyboardInterrupt):
+            raise
+        # Of a script that Ctrl-C ended, and that has shown it: so ends this process as well.
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt from None
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -166,7 +166,8 @@ def run(  # noqa: PLR0913 - one for each option
     load = (lambda: program) if module is None else (lambda: load_module(module, list(script)))
     ending = watched.run(load, begin)
     # As the script ended: past dlprof's own way out, which knows its own exit codes only.
-    sys.exit(ending.exit_code)
+    cause = KeyboardInterrupt() if ending.kind == "interrupted" else None
+    raise SystemExit(ending.exit_code) from cause
 
 
 def _ranked(path: Path, rank: Rank | None) -> Path:

@@ -5,6 +5,7 @@ A framework is imported when its function is called, and not before.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -77,14 +78,16 @@ class _DataWait:
         def log(values: dict[str, float]) -> None:
             self._due |= {f"{prefix}{key.removeprefix(_PREFIX)}": values[key] for key in values}
 
-        fresh = watch(loader, log=log, every=every, name=f"{_NAME} {place}" if place else _NAME)
-        watched = self._watched.setdefault(place, fresh)
+        if place not in self._watched:
+            name = f"{_NAME} {place}" if place else _NAME
+            self._watched[place] = watch(loader, log=log, every=every, name=name)
+        watched = self._watched[place]
+        watched._dlprof_over(loader)  # the last one may go, with its dataset and its workers
         self._undo.pop(place, lambda: None)()  # it may be the same loader, for another epoch
         try:
             self._undo[place] = watch_in_place(loader, watched)
         except TypeError:  # a list, for one
-            self._watched[place] = fresh
-            return fresh
+            return watched
         return loader
 
     def take(self) -> dict[str, float]:
@@ -103,10 +106,14 @@ class _DataWait:
 
     def last_word(self) -> None:
         """Say on stderr how long training waited, and what to run."""
-        seen = [watched.summary() for watched in self._watched.values()]
-        fed = [each for each in seen if each.batches]
-        if fed:
-            sys.stderr.write(f"{last_word(fed, run_command())}\n")
+        with contextlib.suppress(Exception):  # the user's code that follows keeps what was trained
+            seen = [watched.summary() for watched in self._watched.values()]
+            fed = [each for each in seen if each.batches]
+            command = run_command()
+            if command and self._tune:  # of what changes meanwhile no cause can be found
+                command = f"DLPROF_TUNE=off {command}"
+            if fed:
+                sys.stderr.write(f"{last_word(fed, command)}\n")
 
 
 class _Lightning:
@@ -137,7 +144,7 @@ class _Lightning:
             processed = plain(loader)
             if not trainer.training:
                 return processed
-            every = self._every or max(1, trainer.log_every_n_steps)
+            every = self._every or trainer.log_every_n_steps or sys.maxsize  # 0 logs no steps
             self._place += 1
             return self._waits.watch(processed, every, self._place - 1)
 
@@ -193,16 +200,17 @@ class _Transformers:
         self._waits.undo()
         self._waits = _DataWait(tune=self._tune)
         steps = max(1, int(getattr(state, "logging_steps", None) or args.logging_steps))
-        every = self._every or steps * args.gradient_accumulation_steps
+        logs_steps = args.logging_strategy == "steps"
+        every = steps * args.gradient_accumulation_steps if logs_steps else sys.maxsize
         if given.get("train_dataloader") is not None:
-            self._waits.watch(given["train_dataloader"], every)
+            self._waits.watch(given["train_dataloader"], self._every or every)
 
-    def on_step_end(self, *_given: Any, **_more: Any) -> None:
-        self._log()
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
+        self._log(control)
 
-    def on_epoch_end(self, *_given: Any, **_more: Any) -> None:
+    def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
         self._waits.flush()
-        self._log()
+        self._log(control)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
         """Leave the loader as it was, and say what to run."""
@@ -210,13 +218,15 @@ class _Transformers:
         if state.is_world_process_zero:
             self._waits.last_word()
 
-    def _log(self) -> None:
+    def _log(self, control: Any) -> None:
         values = self._waits.take()
         if values:
             # Not all: the trainer also prints what it logs.
             kept = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
             names = [f"{_PREFIX}{key}" for key in kept]
+            due = control.should_log  # its own, with the loss, which the trainer takes for logged then
             self._trainer.log({name: values[name] for name in names if name in values})
+            control.should_log = due
 
 
 def last_word(seen: Sequence[WatchedLoader], command: str) -> str:

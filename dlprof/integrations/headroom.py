@@ -36,7 +36,7 @@ from threading import get_ident
 from typing import Any, Final, Literal
 
 from dlprof.integrations.wait_statistics import Clock, IterationTimer, Take
-from dlprof.internals import ordered_batches, sent_batches
+from dlprof.internals import came_by_signal, ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats.intervals import ratio_interval
 from dlprof.targets.counting import count_bytes
@@ -456,6 +456,8 @@ class LoopHeadroom:
                 self._random_state()
             self._random_state = self._all.replaying = None
             self._settle()
+            if came_by_signal(error):
+                raise
             self._refuse(f"dlprof has a fault of its own: {type(error).__name__}: {error}")
 
 

@@ -95,8 +95,8 @@ def line_of(callers: Callers, which: int, folder: str) -> str:
         return ""
     path, number = callers[which]
     if not path.startswith("<"):
-        inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
-        path = os.path.normpath(path) if inside.startswith(os.pardir) else inside
+        place = Path(os.path.normpath(path))  # another drive has no relative path on Windows
+        path = str(place.relative_to(folder) if place.is_relative_to(folder) else place)
     return f"{path}:{number}"
 
 

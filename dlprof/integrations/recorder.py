@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
@@ -34,10 +34,12 @@ from dlprof.integrations.wait_statistics import (
     Take,
     WaitStatistics,
 )
-from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
+from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class, loader_of
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import ITERATED, call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
+from dlprof.targets.workers import start_method_of
+from dlprof.tuning import tuning_of
 from dlprof.units import NS
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
@@ -45,6 +47,7 @@ DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 _MOST_LOADERS = 64
 _TAKE = "_dlprof_take"
 _NO_STAGES = "{}'s {} has no stages of a DataLoader's, so only the wait in next() is timed"
+_TUNES = "it tunes itself, so only the wait in next() is timed (unless DLPROF_TUNE=off)"
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,8 +65,9 @@ class _Seen:
     first: WorkerSamples | None = None  # compares those of the last epoch
     # Whether anything asked in which worker it runs; ``None`` where that isn't seen.
     asks: Callable[[], bool] | None = None
-    # Measures what a perfect loader would bring; ``None`` where nobody asked.
+    # Measures what a perfect loader would bring; ``None`` where nobody asked, or it tunes itself.
     headroom: LoopHeadroom | None = None
+    tunes: bool = False  # itself: it has other settings by now than its own
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this dataset, or over one that may have given way to it."""
@@ -190,6 +194,8 @@ class LoaderRecorder:
         filled = seen.statistics.fill(seen.known)
         headroom = None if seen.headroom is None else seen.headroom.summary()
         reasons = dict(filled.unavailable)
+        if self._headrooms is not None and seen.tunes:
+            reasons["headroom"] = _TUNES
         if headroom is None and seen.headroom is not None and seen.headroom.why_not:
             reasons["headroom"] = seen.headroom.why_not
         if seen.duplicated:
@@ -211,14 +217,17 @@ class LoaderRecorder:
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
 
-    def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
+    def followed(
+        self, *, over: bool, but: Container[str]
+    ) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders showed, by the loader's name.
 
-        ``over``: only of those that are followed no more.
+        ``over``: only of those that are followed no more, ``but`` for some: the script's loop waits
+        while one is explained.
         """
         summaries = {}
         for name, follower in self._followers().items():
-            if over and not follower.over:
+            if name in but or (over and not follower.over):
                 continue
             with self.guarded(f"the batches of {name} could not be traced"):
                 found = follower.summary()
@@ -229,10 +238,13 @@ class LoaderRecorder:
     def refusals(self) -> dict[str, str]:
         """Why the batches of loaders could not be followed, by the loader's name."""
         refused = {name: each.refused for name, each in self._followers().items() if each.refused}
-        for each in (seen.known for seen in self._seen):
+        for seen in self._seen:
+            each = seen.known
             module, _, kind = each.kind.rpartition(".")
             if module in ITERATED:
                 refused[each.name] = _NO_STAGES.format(module.partition(".")[0], kind)
+            elif seen.tunes:
+                refused[each.name] = _TUNES
         return refused
 
     def _followers(self) -> dict[str, Follower]:
@@ -349,7 +361,7 @@ class LoaderRecorder:
 
     def _around_making(self, method: Method, *, new: bool) -> Method:
         def make(iterator: Any, *args: Any, **kwargs: Any) -> None:
-            loader = args[0] if args else kwargs.get("loader")
+            loader = loader_of(args[0] if args else kwargs.get("loader"))
             plainly = functools.partial(method, iterator, *args, **kwargs)
             if new:  # the base class's, inside that of a derived one
                 is_inner = _TAKE in iterator.__dict__
@@ -409,7 +421,9 @@ class LoaderRecorder:
         if seen.headroom is not None:
             take = seen.headroom.replaying(take, reading)
         with self.guarded("how many batches a loader promises could not be seen"):
-            reading.promised = promised_batches(loader)
+            # Other workers of an iterable dataset make more batches that are not full, or fewer.
+            tunes = seen.tunes and seen.known.sampler == OF_ITERABLES
+            reading.promised = None if tunes else promised_batches(loader)
         made = self._made.get(id(loader))
         if made is not None:
             reading.front = made.front
@@ -467,16 +481,25 @@ class LoaderRecorder:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
             name = next(each for each in numbered if each not in taken)
         named = dataclasses.replace(known, name=name, place=first, called_from=called)
-        compared = compared_workers(named, dataset)
-        statistics, shared = self._new_statistics(), SharedFiles(named.config)
-        seen = _Seen(statistics, named, _reference(dataset), shared, compared=compared)
-        if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
-            seen.asks = self._asks  # a worker_init_fn is given its worker's number
-        if self._follow and named.config is not None:
+        tuning = tuning_of(loader)
+        tunes = tuning is not None and not tuning.off
+        compared = 0 if tunes else compared_workers(named, dataset)
+        statistics = self._new_statistics()
+        shared = SharedFiles(None if tunes else named.config)
+        seen = _Seen(
+            statistics, named, _reference(dataset), shared, compared=compared, tunes=tunes
+        )
+        workers = 0 if named.config is None else named.config.num_workers
+        in_sight = not workers or start_method_of(config=named.config) == "fork"
+        # A worker_init_fn is given its worker's number.
+        numbered = getattr(loader, "worker_init_fn", None) is not None
+        if named.sampler == OF_ITERABLES and in_sight and not numbered:
+            seen.asks = self._asks
+        if self._follow and named.config is not None and not tunes:
             # Steps that are to be measured by themselves as well begin behind the followed ones.
             few = 200 if self._headrooms is None else 60
             seen.follower = Follower(named.name, named.config, batches=few)
-        if self._headrooms is not None:
+        if self._headrooms is not None and not tunes:
             seen.headroom = LoopHeadroom(self._headrooms, named.config, seen.looks_at_none)
         self._groups[alike] = [*group, seen]
         self._seen.append(seen)

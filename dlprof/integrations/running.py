@@ -60,7 +60,7 @@ from dlprof.store import RunWriter
 from dlprof.targets.adapters import ITERATED
 from dlprof.targets.faults import refuse_old_torch
 from dlprof.targets.workers import start_method_of
-from dlprof.tuning import tune
+from dlprof.tuning import tune, tuning_of
 from dlprof.units import NS
 from dlprof.version import __version__
 
@@ -248,11 +248,7 @@ class ScriptRun:
 
     def _explanations(self, *, over: bool) -> list[object]:
         """What followed batches showed that the file doesn't have yet."""
-        fresh = {
-            name: found
-            for name, found in self._recorder.followed(over=over).items()
-            if name not in self._reported
-        }
+        fresh = self._recorder.followed(over=over, but=self._reported)
         self._reported.update((name, explanation) for name, (explanation, _) in fresh.items())
         return [record for found in fresh.values() for record in found]
 
@@ -288,7 +284,8 @@ class ScriptRun:
             if rank.local_rank == 0 and run.path:
                 # A launcher may end it while it waits, as another rank failed.
                 self._write(*([run.diagnosis] if run.diagnosis else []), own.script)
-                patient = self.ending.kind != "interrupted"
+                # Others hang in a collective call until the launcher sees that this one ended.
+                patient = own.script is not None and not _failed(own.script)
                 runs |= read_others(rank, Path(run.path), self.header, patient=patient)
             run = with_figures(own, *merged(runs))
             found = of_straggler(run.diagnosis, {**runs, rank.rank: run})
@@ -358,13 +355,13 @@ def _failed(script: WatchedScript) -> bool:
 
 
 def _end_as_interrupted() -> None:
-    """End as Python does where nothing catches Ctrl-C: by the signal, which shells look for."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    if sys.platform != "win32":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    """Have Python end as where nothing catches Ctrl-C: by the signal, which shells look for.
+
+    It does so at the very end, when files are closed and child processes have ended, if the last
+    text that ``exec`` was given ended so: imports for the report give it others.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")  # noqa: S102 - that is the task
 
 
 def usage_from_now(
@@ -430,10 +427,8 @@ def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
         alike = name, type(loader), getattr(loader, "num_workers", 0)
         if alike in refused:
             return make(loader)
-        from dlprof.tuning.loader import Tuning
-
-        tuning = getattr(tune(loader), "tuning", None)
-        if isinstance(tuning, Tuning):
+        tuning = tuning_of(tune(loader))
+        if tuning is not None:
             met[tuning] = name
             if not tuning.off:
                 tuned: Any = iterator_maker(type(loader))

@@ -44,7 +44,7 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
     """Read and compile a script file."""
     path = Path(script)
     hint = "Give a Python file, or -m and a module."
-    if path.is_dir():
+    if os.path.isdir(script):  # asks where a folder on the way is closed, too
         raise UsageError(f"{quoted(script)} is a directory, not a script", hint=hint)
     try:
         source = path.read_bytes()

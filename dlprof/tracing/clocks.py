@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+if sys.platform != "win32":  # which keeps no account of child processes
+    import resource
+
+    _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 MISSING = -1  # stands for a figure that could not be had, in columns of whole nanoseconds
 
@@ -23,9 +28,7 @@ cpu_ns = time.thread_time_ns  # CPU time of the calling thread
 process_cpu_ns = time.process_time_ns  # CPU time of all threads of the process
 
 # Read several times for each batch, so even the look-up of their names would show.
-_pread, _new = os.pread, tuple.__new__
-
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_pread, _new = getattr(os, "pread", lambda *_: b""), tuple.__new__  # Windows has no such files
 
 
 class Reading(NamedTuple):
@@ -45,7 +48,7 @@ class ThreadClock:
 
     def __init__(self, schedstat: Path = Path("/proc/thread-self/schedstat")) -> None:
         try:
-            self._file = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(schedstat, os.O_RDONLY)
             # So says a kernel that keeps no such account: a thread that runs had a time slice.
             if _pread(self._file, 64, 0).split() == [b"0"] * 3:
                 self.close()
@@ -82,12 +85,14 @@ class ChildrenClock:
         self._left_out, self._living = set[int](), set[int]()
         self._used_ns = self._lost_ns = 0
         try:
-            self._file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open("/proc/thread-self/children", os.O_RDONLY)
         except OSError:  # the kernel lists no children: they count when they have ended
             self._file = MISSING
 
     def read(self) -> int:
         """Nanoseconds so far."""
+        if sys.platform == "win32":
+            return 0
         used_ns, living = self._look()
         if used_ns < self._used_ns:  # one may just have gone from one account to the other
             used_ns, living = self._look()
@@ -140,7 +145,7 @@ class ChildrenClock:
 def _read(path: str) -> bytes:
     """A file of ``/proc``, which may vanish; a process's name in it is any bytes."""
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY)
         try:
             return os.read(file, 4096)
         finally:

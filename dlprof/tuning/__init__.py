@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 _Loader = TypeVar("_Loader")
 
@@ -45,3 +46,10 @@ def tune(
     from dlprof.tuning.loader import tune_loader
 
     return tune_loader(loader, max_workers, max_ram, reseed, state, enabled=enabled)
+
+
+def tuning_of(loader: Any) -> Any:
+    """``loader.tuning`` of one that tunes itself; ``None`` of any other."""
+    module = sys.modules.get("dlprof.tuning.loader")  # it needs torch, and is there if any is tuned
+    own = None if module is None else getattr(loader, "tuning", None)
+    return own if module is not None and isinstance(own, module.Tuning) else None

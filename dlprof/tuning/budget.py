@@ -221,7 +221,7 @@ class Node:
         descriptor = _locked(self._path)
         try:
             try:
-                said = json.loads(os.pread(descriptor, 1 << 20, 0) or b"{}")
+                said = json.loads(os.read(descriptor, 1 << 20) or b"{}")
             except ValueError:
                 said = {}
             try:
@@ -232,7 +232,8 @@ class Node:
                 each["waits"] = each["waits"] and self._clock() - each["at"] < 60
             yield alive
             content = json.dumps(alive).encode()
-            os.pwrite(descriptor, content, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)  # Windows has no pwrite
+            os.write(descriptor, content)
             os.truncate(descriptor, len(content))
         finally:
             unlock(descriptor)  # a worker that another thread forks has a copy of it

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
+from torch.utils.data import (
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    dataloader,
+    get_worker_info,
+)
 
 from dlprof import internals
 from dlprof.device.runtime import is_in_use
@@ -117,7 +123,9 @@ def tune_loader(
         _LOG.warning("dlprof.tune: the loader has a `tuning` of its own; it loads as before")
         return loader
     budget = Budget(max_workers, ram)
-    running = internals.kept_iterator(core) is not None
+    # Persistent workers', or that of a class which makes one for all epochs, as timm's and YOLO's.
+    made = internals.iterator_class(dataloader)
+    running = any(isinstance(each, made) for each in vars(core).values())
     why = internals.untunable(core) or ("its workers run already" if running else "")
     unwanted = _switched_off(enabled=enabled)
     off = why or unwanted or _too_tight(core.num_workers, max_workers)
@@ -545,6 +553,8 @@ class _Tuner:
                 self._begin_process(loader, mine)
             setting = self._affordable(mine)
         except Exception as error:  # whatever fails here must not end a training
+            if internals.came_by_signal(error):
+                raise
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             self._control.kept = setting = mine
         tap = _Tap(self, setting, watching=self._draws > 0)
@@ -553,7 +563,7 @@ class _Tuner:
         try:
             iterator = self._tapped(loader, setting, tap)
         except Exception as error:
-            if back is None or tap.begun:  # as without tuning
+            if back is None or tap.begun or internals.came_by_signal(error):  # as without tuning
                 raise
             self._control.pins = None
             self.turn_off(f"{setting} could not be started: {error}")
@@ -824,7 +834,7 @@ class _Tuner:
             else:
                 self._seen(tap, iterator, batch)
         except Exception as error:  # whatever fails here must not end a training
-            if internals.reports_death(error):
+            if internals.came_by_signal(error):
                 raise
             self.turn_off(f"a fault of dlprof's own: {type(error).__name__}: {error}")
             tap.over = True

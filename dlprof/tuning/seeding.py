@@ -21,10 +21,8 @@ from torch.utils.data import get_worker_info
 
 from dlprof.internals import batch_seed, set_create_fetcher
 from dlprof.targets.files import OpenFile, by_position, have_own_positions, open_files
+from dlprof.tracing.clocks import ChildrenClock
 from dlprof.units import NS
-
-if sys.platform != "win32":
-    from dlprof.tracing.clocks import ChildrenClock
 
 PLACES = 7
 """Figures of each worker that it shares with the main process."""
@@ -163,14 +161,13 @@ class UsedClock:
     """CPU time of this process, and of child processes as the thread that made it knows them."""
 
     def __init__(self) -> None:
-        self._children = None if sys.platform == "win32" else ChildrenClock()
-        if self._children is not None:
-            weakref.finalize(self, self._children.close).atexit = False
+        self._children = ChildrenClock()
+        weakref.finalize(self, self._children.close).atexit = False
 
     def read_s(self, *, ends: bool = False) -> float:
         """Seconds so far; where what was clocked ``ends``, before the children are looked at."""
         ended_s = time.process_time() if ends else 0.0
-        children_ns = 0 if self._children is None else self._children.read()
+        children_ns = self._children.read()
         return (ended_s if ends else time.process_time()) + children_ns / NS
 
 

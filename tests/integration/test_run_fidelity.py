@@ -32,7 +32,8 @@ SCRIPTS = {
     "exception": "def f():\n  try: 1/0\n  except Exception as e: raise ValueError('x') from e\nf()",
     "group": "raise ExceptionGroup('g', [ValueError(1), KeyError(2)])",
     "hook": "import sys; sys.excepthook = lambda *a: print('hook', a[0]); 1/0",
-    "interrupt": "raise KeyboardInterrupt",
+    "interrupt": "class Held:\n  def __del__(self): print('let go')\nheld = Held()\n"
+    "raise KeyboardInterrupt",
     "os._exit": "import os; print('x', flush=True); os._exit(5)",
     "SIGTERM": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
@@ -214,6 +215,17 @@ def test_a_loader_that_comes_late_is_watched_as_one_that_comes_first(tmp_path: P
     assert loader.first_s > 1
     assert loader.waited_s + (loader.stepped_s or 0.0) < run.script.wall_s - 1
     assert loader.wait_fraction > run.script.wait_fraction
+
+
+def test_ctrl_c_ends_the_installed_program_as_python_ends(tmp_path: Path) -> None:
+    """What pip installs is a file, of whose end Python takes note in another way."""
+    (tmp_path / "train.py").write_text(SCRIPTS["interrupt"])
+    (tmp_path / "tool").write_text("import sys\nfrom dlprof.cli import main\nsys.exit(main())\n")
+    plain = ran([sys.executable, "train.py"], tmp_path)
+    watched = ran([sys.executable, "tool", "run", "-q", "train.py"], tmp_path)
+    assert plain.returncode == -signal.SIGINT
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout)
+    assert watched.stderr == plain.stderr
 
 
 def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:

@@ -280,6 +280,30 @@ def test_a_loop_that_goes_on_after_ctrl_c_misses_no_batch(
     assert changing.tuning.off == ""
 
 
+class PreemptedError(Exception):
+    """What a training's own handler of a signal raises."""
+
+
+@pytest.mark.parametrize("at", ["_seen", "_affordable"])
+def test_what_the_trainings_own_handler_of_a_signal_raises_ends_its_loop(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """As a scheduler's warning, which comes once, at any line."""
+
+    def warned(*_: object) -> None:
+        raise PreemptedError
+
+    monkeypatch.setattr(tuned._Tuner, at, lambda *_: signal.raise_signal(signal.SIGUSR1))
+    changing = dlprof.tune(loader())
+    before = signal.signal(signal.SIGUSR1, warned)
+    try:
+        with pytest.raises(PreemptedError):
+            list(changing)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert changing.tuning.off == ""
+
+
 class Alone(Scripted):
     """Goes from some workers to none, for longer than what is ordered takes, and back."""
 

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -495,6 +496,23 @@ def test_a_fault_of_its_own_costs_the_script_nothing(monkeypatch: pytest.MonkeyP
     loop = training.run()
     assert loop.why_not == "dlprof has a fault of its own: RuntimeError: oh"
     assert training.own == [float(number) for number in range(1000)]
+
+
+def test_a_death_while_workers_come_to_rest_is_the_scripts() -> None:
+    """Torch's handler of signals says once why a worker died, at whatever line."""
+
+    def died(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error.")
+
+    training = Training(World())
+    training.loops.sleep = lambda _: signal.raise_signal(signal.SIGCHLD)
+    before = signal.signal(signal.SIGCHLD, died)
+    try:
+        with pytest.raises(RuntimeError, match="Bus error"):
+            training.run()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert "fault" not in training.loop.why_not
 
 
 def test_what_overlaps_with_the_device_is_no_exposed_wait() -> None:

@@ -326,6 +326,28 @@ def test_ctrl_c_is_not_lost_in_the_news_of_a_death() -> None:
         signal.signal(signal.SIGINT, ctrl_c)
 
 
+def test_all_signals_that_were_put_off_come_whatever_one_raises() -> None:
+    def died(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    came = list[int]()
+    handlers = {signal.SIGUSR1: lambda number, _: came.append(number), signal.SIGCHLD: died}
+    before = {each: signal.signal(each, handlers[each]) for each in handlers}
+    try:
+        with pytest.raises(RuntimeError, match="is killed") as raised, internals.undisturbed():
+            for each in handlers:
+                signal.raise_signal(each)
+            assert not came
+        assert came == [signal.SIGUSR1]
+        assert internals.came_by_signal(raised.value)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    with pytest.raises(RuntimeError, match="is killed") as raised:
+        died()
+    assert not internals.came_by_signal(raised.value)
+
+
 def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import ntpath
 import os
 import re
 import runpy
 import sys
 import types
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import builders
@@ -22,6 +23,7 @@ from schemas import conforms
 import dlprof
 from dlprof.cli.entry import run
 from dlprof.cli.run import end_options_at_module
+from dlprof.integrations import loaders
 from dlprof.integrations.loaders import Callers, _has_packages, callers_of, line_of
 from dlprof.integrations.ranks import Rank, read_rank
 from dlprof.integrations.recorder import DATALOADER_MODULE
@@ -84,6 +86,7 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-m", ".."], "There is no module '..' to run"),
         (["-m", "email"], "There is no module 'email' to run"),
         (["--force", "-o", "old.jsonl", "-m", "json.no_such_part"], "There is no module"),
+        (["x" * 300], "can't be read: File name too long"),
         (["-o", "old.jsonl", "good.py"], "already exists"),
         (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
         (["--nonsense", "good.py"], "No such option"),
@@ -183,6 +186,14 @@ def test_a_place_outside_the_folder_is_named_in_full() -> None:
     assert line_of((("/home/me/../train.py", 3),), 0, "/home/me") == "/home/train.py:3"
     named = [line_of(place, which, "/data") for which in range(3)]
     assert named == ["train.py:3", "<string>:1", ""]
+
+
+def test_a_place_on_another_drive_is_named_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "Path", PureWindowsPath)
+    monkeypatch.setattr(os, "path", ntpath)
+    place = (("D:\\train.py", 3), ("c:\\work\\..data\\train.py", 4))
+    named = [line_of(place, which, "C:\\work") for which in range(2)]
+    assert named == ["D:\\train.py:3", "..data\\train.py:4"]
 
 
 def test_a_truth_value_is_an_exit_code_as_python_takes_it() -> None:

@@ -626,6 +626,25 @@ def test_ctrl_c_that_a_launcher_passes_on_costs_no_report(
     assert [run.script and run.script.ending for run in shown] == ["interrupted"]
 
 
+@pytest.mark.parametrize(("kind", "code"), [("returned", 0), ("exception", 1), ("exit", 3)])
+def test_a_first_rank_that_failed_is_not_patient_with_others_that_hang(
+    kind: ScriptEnding, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[bool]()
+
+    def noted(*_: object, patient: bool) -> dict[int, Run]:
+        asked.append(patient)
+        return {}
+
+    monkeypatch.setattr(running, "read_others", noted)
+    rank, header = Rank(rank=0, world_size=2, local_size=2), new_header("a.py")
+    watching = running.ScriptRun(header=header, rank=rank, show=lambda _: None, clock=lambda: 0)
+    watching._writer = RunWriter.create(tmp_path / "a.rank0.dlprof.jsonl", header)
+    watching.ending = Ending(kind=kind, exit_code=code)
+    watching._finish()
+    assert asked == [code == 0]
+
+
 # Frames
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dlprof import internals
 from dlprof.integrations.recorder import LoaderRecorder
 from dlprof.internals import OF_ITERABLES
 from dlprof.records import WatchedLoader
@@ -91,6 +94,45 @@ def test_loaders_are_named_by_the_line_that_made_them(
     assert (two.batches, two.epochs) == (3, 1)
     assert one.config is not None
     assert one.config.batch_size == 2
+
+
+def test_an_iterator_of_a_loader_with_changes_is_the_loaders(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As tuning makes one that reads an iterable dataset without workers."""
+    loader = torch_like.DataLoader(Data([1, 2]))
+    assert list(loader) == [1, 2]
+    assert [*torch_like._BaseDataLoaderIter(internals._Changed(loader, dataset=[3]))] == [3]
+    (seen,) = recorder.records()
+    assert seen.epochs == 2
+    assert not recorder.faults
+
+
+class Tuned:
+    """What was tried on a loader."""
+
+    def __init__(self, off: str) -> None:
+        self.off = off
+
+
+@pytest.mark.parametrize(("off", "tunes"), [("", True), ("its workers run already", False)])
+def test_a_loader_that_tunes_itself_is_not_taken_for_its_settings(
+    torch_like: Any, monkeypatch: pytest.MonkeyPatch, off: str, *, tunes: bool
+) -> None:
+    """Its batches may come from more workers: each ends an iterable with one that isn't full."""
+    monkeypatch.setitem(sys.modules, "dlprof.tuning.loader", types.SimpleNamespace(Tuning=Tuned))
+    clock = itertools.count(1000, 1000).__next__
+    recorder = LoaderRecorder(clock=clock, folder="", headroom=True)
+    recorder.attach(torch_like)
+    loader = torch_like.DataLoader(Data([1, 2]), num_workers=2)
+    loader.sampler, loader.drop_last = type(OF_ITERABLES, (), {})(), False
+    loader._IterableDataset_len_called, loader.tuning = 2, Tuned(off)
+    assert list(loader) == [1, 2]
+    (seen,) = recorder.records()
+    assert seen.promised_batches == (None if tunes else 1)
+    assert ("it tunes itself" in seen.unavailable["headroom"]) is tunes
+    assert bool(recorder.refusals()) is tunes
+    assert not recorder.faults
 
 
 @pytest.mark.parametrize("name", [name for name, (_, given, *_) in ITERATED.items() if given])
@@ -437,6 +479,33 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
     assert names == ["Mixed"]
     parameters = inspect.signature(Mixed.__init__).parameters
     assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
+
+
+def test_what_was_reported_is_not_explained_again(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """Each time that takes as long, and the script's loop waits."""
+    assert list(torch_like.DataLoader(Data([1, 2]))) == [1, 2]
+    (seen,) = recorder._seen
+    explained: Any = types.SimpleNamespace(over=True, summary=lambda: ("explanation", "timeline"))
+    seen.follower, name = explained, seen.known.name
+    assert [*recorder.followed(over=True, but=())] == [name]
+    assert not recorder.followed(over=True, but={name})
+
+
+@pytest.mark.parametrize(("method", "asks"), [("fork", False), ("spawn", None)])
+def test_who_asks_is_seen_in_forked_workers_alone(
+    torch_like: Any, method: str, *, asks: bool | None
+) -> None:
+    torch_like.get_worker_info = lambda: "nobody"
+    recorder = LoaderRecorder(clock=itertools.count(1000, 1000).__next__, folder="")
+    recorder.attach(torch_like)
+    iterable = torch_like.DataLoader(Data([1, 2]), num_workers=2)
+    iterable.multiprocessing_context = multiprocessing.get_context(method)
+    iterable.sampler = type(OF_ITERABLES, (), {})()
+    assert list(iterable) == [1, 2]
+    assert [each.asks_worker for each in recorder.records()] == [asks]
+    assert not recorder.faults
 
 
 def asking_by(torch_like: Any, name: str) -> types.FunctionType:

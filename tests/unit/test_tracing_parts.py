@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import pickle
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, get_worker_info
 
+from dlprof.tracing import clocks
 from dlprof.tracing import stamper as stamper_module
 from dlprof.tracing.chains import Chains, find_chains
 from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
@@ -44,6 +47,21 @@ def test_a_kernel_that_shows_nothing(tmp_path: Path, text: str | None) -> None:
     assert reading.run_queue == MISSING
     assert reading.wall > 0
     assert waited_between(reading, Reading(0, 0, 5)) == MISSING
+
+
+def test_clocks_go_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them no loader of a script is watched there."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    for missing in ("pread", "sysconf", "O_CLOEXEC"):
+        monkeypatch.delattr(os, missing)
+    there = runpy.run_path(str(clocks.__file__))
+    reading = there["ThreadClock"](tmp_path / "schedstat").read()
+    assert reading.wall > 0
+    assert reading.run_queue == MISSING
+    children = there["ChildrenClock"]()
+    assert children.read() == 0
+    children.close()
 
 
 def unpickled(text: bytes) -> Any:

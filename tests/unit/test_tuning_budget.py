@@ -49,6 +49,16 @@ def test_one_rank_tries_at_a_time_and_the_slowest_first(ranks: Ranks) -> None:
     assert ranks(0).take_turn(4, 0.1)
 
 
+def test_ranks_know_of_each_other_on_windows_too(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for missing in ("pread", "pwrite"):
+        monkeypatch.delattr(os, missing)
+    for workers in (100, 4):  # the second says less than the first
+        ranks(0).end_turn(workers, 0.0)
+        assert ranks(1).others() == workers
+
+
 def test_a_rank_that_says_nothing_any_more_keeps_none_waiting(ranks: Ranks) -> None:
     assert ranks(1).take_turn(2, 0.9)
     assert not ranks(0).take_turn(2, 0.2)

@@ -548,9 +548,8 @@ def _sharing_unseen(view: Evidence, config: Config) -> str:
     if asks or any(trial.config.num_workers > 1 for trial in right):
         return ""
     never, same = (sign in unshared.values() for sign in (NEVER_ASKED, SOME_SHARED))
-    if script is not None:  # in workers that are not forked nobody looked
-        forked = (view.config.start_method or script.start_method) == "fork"
-        never = asks is False and (forked or not view.workers)
+    if script is not None:
+        never = asks is False
     if same and not never:
         return "gave some of the same samples in several workers"
     return "never asks get_worker_info()" if never else "wasn't seen with several workers"
