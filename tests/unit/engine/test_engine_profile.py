@@ -139,7 +139,7 @@ def test_a_profile_is_made_beside_the_load_that_is_asked_for(
     outlook = SimpleNamespace(
         target=target(), accelerator=None, space=SimpleNamespace(configs=[config(1)]), faults={}
     )
-    opened = contextlib.nullcontext(Bench())
+    opened = contextlib.nullcontext(Bench(explains=False))
     monkeypatch.setattr("dlprof.engine.profile.opened_runner", lambda *_, **__: opened)
     monkeypatch.setattr("dlprof.engine.profile.look_at", lambda *_, **__: outlook)
     path = tmp_path.resolve() / "run"
