@@ -280,9 +280,10 @@ def _parts_of(
             return None
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
-    own_way = own_way or not isinstance(found, Iterator | Mapping | AbstractSet)
-    is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
-    if own_way and is_loader and not _is_collection_of_targets(found):
+    is_loader = isinstance(found, Iterable) and (own_way or not isinstance(found, Iterator))
+    # By iterating these one gets keys and no batches, as of loaders by their names.
+    of_keys = isinstance(found, str | bytes | Mapping | AbstractSet)
+    if is_loader and not of_keys and not _is_collection_of_targets(found):
         return None
     what = type_name(found)
     if isinstance(found, list | tuple) and _is_collection_of_targets(found):

@@ -556,6 +556,18 @@ class Data:
         return DataLoader(self.numbers)
 
 
+def test_loaders_by_their_names_are_no_batches_where_workers_can_be_set() -> None:
+    """Its keys were: two batches an epoch, in microseconds."""
+
+    def make(num_workers: int = 0) -> dict[str, DataLoader[int]]:
+        names = ("train", "val")
+        return {name: DataLoader(Numbers(), num_workers=num_workers) for name in names}
+
+    error = fault(lambda: build_from_object(make, text="data:make"))
+    assert "neither a Dataset nor a DataLoader: dict" in error.message
+    assert "return make()['train']" in error.hint
+
+
 def test_where_several_are_made_the_function_to_write_is_shown() -> None:
     """What the hint shows is code: it gives a loader that can be measured."""
     both = DataLoader(Numbers()), DataLoader(Numbers(20))
