@@ -9,7 +9,7 @@ import inspect
 import itertools
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from operator import index
 from pathlib import Path
@@ -145,14 +145,17 @@ def build_from_object(
         )
     else:
         source = f"{text!r} is"
-    adapted, misfit = adapt(found)
+    adapted, misfit = adapt(whole := found)
     made = adapted is not None and adapted.make is not None
-    if adapted is not None:
+    if adapted is not None and adapted.load and factory and "num_workers" in factory.named:
+        factory = dataclasses.replace(factory, function=_loading(factory.function))
+        found, of_user = factory.first()
+    elif adapted is not None:
         found, factory = _loader_of(adapted, found, factory)
     try:
         parts = None if made else _parts_of(found, factory, source, batch_size)
     except TargetError as error:
-        hint = _one_of(found, called) or error.hint
+        hint = _one_of(found, called, whole) or error.hint
         raise TargetError(
             f"{error.message} {misfit}".strip(), hint=hint, traceback=error.traceback
         ) from error
@@ -206,20 +209,36 @@ def _loader_of(
         return found, factory
     try:
         loader = adapted.load()
-        return _again(loader, factory, found) if adapted.once and factory else loader, factory
     except Exception as error:
         hint = "Ask it for one in a Python prompt to see the error alone."
         raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
+    if adapted.once and factory is not None:
+        loader = _again(loader, factory.first_call, found)
+    return loader, factory
 
 
-def _again(first: Iterable[Any], factory: Factory, found: object) -> Iterable[Any]:
+def _loading(make: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes an object that is asked for its loader, as a function that returns the loader."""
+
+    @functools.wraps(make, updated=())  # a class has attributes that no function can have
+    def loader(*values: Any, **options: Any) -> Any:
+        again = functools.partial(make, *values, **options)
+        adapted, _ = adapt(found := again())
+        if adapted is None or adapted.load is None:
+            return found
+        return _again(adapted.load(), again, found) if adapted.once else adapted.load()
+
+    return loader
+
+
+def _again(first: Iterable[Any], make: Callable[[], Any], found: object) -> Iterable[Any]:
     """What can be iterated once, made again for each epoch by the function that made it."""
     ready = [first]
 
     def epoch(_loader: object) -> Iterator[Any]:
         if ready:
             return iter(ready.pop())
-        adapted, _ = adapt(again := factory.first_call())
+        adapted, _ = adapt(again := make())
         loaded = adapted.load() if adapted is not None and adapted.load is not None else again
         return iter(cast("Iterable[Any]", loaded))
 
@@ -375,20 +394,22 @@ def _is_target(found: object) -> bool:
     return isinstance(found, Dataset | DataLoader)
 
 
-def _one_of(found: object, called: str) -> str:
+def _one_of(found: object, called: str, whole: object) -> str:
     """The function to write where a target holds several loaders or makes one when it is asked.
 
-    Empty where it holds none. ``called`` is the code that gives the target.
+    Empty where it holds none. ``called`` is the code that gives the whole of it.
     """
     if not called or _is_target(found) or isinstance(found, type):
         return ""
-    held: Iterable[tuple[str, object]] = ()
-    if callable(getattr(found, "train_dataloader", None)):  # as Lightning's have it
-        setup = getattr(found, "setup", None)
+    said, code = "Name a function that returns one: def train_loader(): ", f"return {called}"
+    if callable(getattr(whole, "train_dataloader", None)):  # as Lightning's have it
+        setup = getattr(whole, "setup", None)
         stage = "'fit'" if callable(setup) and named_parameters(signature_of(setup)) else ""
         ready = f" data.setup({stage});" if callable(setup) else ""
         code = f"data = {called};{ready} return data.train_dataloader()"
-        return f"Name a function that returns one: def train_loader(): {code}"
+        if found is whole:
+            return said + code
+    held: Iterable[tuple[str, object]]
     if isinstance(found, Mapping):
         held = ((f"[{key!r}]", each) for key, each in found.items())
     elif isinstance(found, list | tuple):
@@ -398,7 +419,7 @@ def _one_of(found: object, called: str) -> str:
     own = next((place for place, each in held if _is_target(each)), None)
     if own is None:
         return ""
-    return f"Name a function that returns one: def train_loader(): return {called}{own}"
+    return f"{said}{code}{own}"
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import sys
@@ -118,6 +119,57 @@ def test_a_data_module_is_set_up_and_asked() -> None:
     assert built.target.call.assigned({"num_workers": 3}) == (
         "def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., num_workers=3)"
     )
+
+
+class Own(DataLoader[int]):
+    """Of a class of the user's own."""
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Own])
+def test_a_data_module_that_takes_workers_makes_a_loader_of_each_setting(
+    kind: type[DataLoader[int]],
+) -> None:
+    """Of a class of its own the module itself was iterated, which can't be."""
+    seen: list[int] = []
+
+    def make(self: Any, num_workers: int = 3) -> None:
+        self.num_workers = num_workers
+
+    def loader(self: Any) -> DataLoader[int]:
+        seen.append(workers := self.num_workers)
+        return kind(Numbers(), 6, num_workers=workers, persistent_workers=workers > 0)
+
+    module = of(
+        "lightning",
+        "LightningDataModule",
+        __init__=make,
+        prepare_data=lambda _self: None,
+        setup=lambda _self, _stage: None,
+        train_dataloader=loader,
+    )
+    built = build_from_object(module)
+    present = Config(num_workers=3, prefetch_factor=2, persistent_workers=True)
+    assert built.target.own_config == present
+    assert seen == ([3] if kind is DataLoader else [3, 0])
+    made: Any = make_loader(built, dataclasses.replace(present, num_workers=2))
+    assert (type(made), made.num_workers) == (kind, 2)
+    assert built.target.call.text.startswith("def train_dataloader(self):")
+
+
+def test_a_data_module_of_several_loaders_shows_the_function_to_write() -> None:
+    loaders = {name: DataLoader(Numbers()) for name in ("one", "other")}
+    module = of(
+        "lightning",
+        "LightningDataModule",
+        prepare_data=lambda _self: None,
+        setup=lambda _self, _stage: None,
+        train_dataloader=lambda _self: loaders,
+    )
+    with pytest.raises(TargetError, match=r"neither a Dataset nor a DataLoader: dict") as caught:
+        build_from_object(module, text="data:Data")
+    names: dict[str, Any] = {"Data": module}
+    exec(caught.value.hint.partition(": ")[2], names)  # what the user is to paste
+    assert build_from_object(names["train_loader"]).target.length == 12
 
 
 def test_a_module_that_can_be_called_is_asked_for_its_loader_all_the_same() -> None:
@@ -260,10 +312,13 @@ def pipeline() -> Any:
 
 
 def test_what_can_be_iterated_once_is_made_again_for_each_epoch() -> None:
-    built = build_from_object(pipeline)
-    loader = make_loader(built, Config())
-    assert [len([*loader]) for _ in range(3)] == [3, 3, 3]
-    assert type(loader).__name__ == "Pipeline"
+    def make(num_workers: int = 1) -> Any:
+        return pipeline()
+
+    for each, config in ((pipeline, Config()), (make, Config(num_workers=2))):
+        loader = make_loader(build_from_object(each), config)
+        assert [len([*loader]) for _ in range(3)] == [3, 3, 3]
+        assert type(loader).__name__ == "Pipeline"
     with pytest.raises(TargetError, match="can be iterated once") as caught:
         build_from_object(pipeline())
     assert "function" in caught.value.hint
