@@ -60,9 +60,9 @@ def bind_arguments(
             f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
         )
     positional = [
-        values.pop(key)
+        values.pop(key, parameter.default)  # what is left out has one
         for key, parameter in known.items()
-        if parameter.kind is parameter.POSITIONAL_ONLY and key in values
+        if parameter.kind is parameter.POSITIONAL_ONLY
     ]
     return positional, values
 

@@ -140,6 +140,10 @@ def test_positional_only_parameters_are_passed_by_position() -> None:
     assert positional == ["r", 2]
     assert keywords == {"flip": True}
 
+    def with_defaults(root: str = "r", n: int = 1, /) -> None: ...
+
+    assert bind_arguments(with_defaults, {"n": "2"}, {}, name="make()") == (["r", 2], {})
+
 
 def test_settings_pass_as_they_are_and_partials_work() -> None:
     def make(root: str, num_workers: int) -> None: ...
