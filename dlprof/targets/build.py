@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, SupportsIndex, cast
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError, did_you_mean
 from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
@@ -473,11 +473,14 @@ def length_of(found: object) -> int | None:
 
 def _samples(loader: Any, dataset: object) -> int | None:
     """Samples per epoch: what the sampler draws, else what the dataset holds."""
-    batched = getattr(loader, "batch_size", None) is not None
-    if batched and not isinstance(dataset, IterableDataset):
-        drawn = length_of(getattr(loader, "sampler", None))
-        if drawn is not None:
-            return drawn
+    sampler = getattr(loader, "sampler", None)
+    if getattr(loader, "batch_size", None) is None:
+        batches = getattr(loader, "batch_sampler", None)
+        batches = sampler if batches is None else batches
+        sampler = batches.sampler if type(batches) is BatchSampler else None
+    drawn = None if isinstance(dataset, IterableDataset) else length_of(sampler)
+    if drawn is not None:
+        return drawn
     return None if dataset is loader else length_of(dataset)
 
 

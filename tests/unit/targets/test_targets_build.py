@@ -20,6 +20,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -187,6 +188,19 @@ def test_a_custom_batch_sampler_is_kept() -> None:
     assert [batch.tolist() for batch in loader] == batches
     target = build_from_object(own).target
     assert (target.batch_size, target.batches_per_epoch, target.sampler) == (None, 2, "list")
+
+
+def test_what_a_batch_sampler_draws_is_the_length_of_an_epoch() -> None:
+    """As of one of eight ranks, or of the part that is trained on."""
+    sampler = BatchSampler(SubsetRandomSampler(range(6)), 2, drop_last=False)
+    ways: list[dict[str, Any]] = [
+        {"batch_sampler": sampler},
+        {"sampler": sampler, "batch_size": None},
+    ]
+    for options in ways:
+        target = build_from_object(DataLoader(Numbers(), **options)).target
+        assert (target.length, target.batches_per_epoch) == (6, 3)
+        assert target.epoch_batches(4) == 2
 
 
 def test_batch_size_none_is_kept() -> None:
