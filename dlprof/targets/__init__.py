@@ -1,5 +1,5 @@
 """What the user wants loaded: the TARGET grammar, taking a loader apart, built-in workloads.
 
-``grammar``, ``arguments``, ``importing``, ``files``, ``counting`` and ``builtin`` import no torch;
-``build``, ``loader``, ``parts``, ``describe`` and ``epoch`` do, and belong in a trial's processes.
+``build``, ``loader``, ``parts`` and ``weighing`` import torch, and belong in a trial's processes;
+the others, but for a built-in's own module, don't.
 """
