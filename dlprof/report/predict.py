@@ -388,7 +388,7 @@ def feed_report(feed: Feed) -> doc.Document:
             *sweep.first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
             doc.FactList(tuple(_feed_rows(feed, everyone))),
-            doc.Code(difference(_settings_of(feed), None, run.header.target.call.checked())),
+            doc.Code(difference(_settings_of(feed), run)),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
         details=lambda: (

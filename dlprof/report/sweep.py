@@ -104,8 +104,7 @@ def recommendation_report(
         rows, chart = tuple(_answer(run, advice, asked)), _chart(run, advice)
         alone = is_alone(run, advice.config, advice.rates)
         if not alone or _only_works(run, advice.config):
-            call = run.header.target.call.checked()
-            code = doc.Code(difference(advice.config, run.present, call))
+            code = doc.Code(difference(advice.config, run))
     return doc.Document(
         title=title_of(run),
         answer=(*first(run), doc.FactList(rows), *doc.known(chart, code), *_cut_off(run)),
