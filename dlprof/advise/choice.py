@@ -1085,7 +1085,10 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
     run = situation.run
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
-    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
+    go_on, how = "Go on with it", f": {run.resume_command}"
+    if run.header.plan is None:  # a profile has no plan, and can't be continued
+        go_on, how = "Give it more time with --budget", "."
+    said, hint = "The run holds no trials", f"{go_on}{how}"
     if not run.trials and run.end is not None and run.end.reason == "budget":
         said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
     if run.is_script:
@@ -1100,7 +1103,7 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
     elif not failed and any(trial.purpose == "explain" for trial in run.trials):
         also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
         said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"Go on with it{also}: {run.resume_command}"
+        hint = f"{go_on}{also}{how}"
     elif run.trials:
         said, one = "The run's only trial gave no rate", "it"
         if (count := len(run.trials)) > 1:

@@ -80,7 +80,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
-_CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
+CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)  # a call in a traceback
 
 
@@ -406,12 +406,16 @@ def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:
-    ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
-    how = "The run file ends in the middle of a record" if run.truncated else f"The sweep {ended}"
+    ended = CUT_OFF.get(None if run.end is None else run.end.reason)
+    planned = run.header.plan is not None  # a profile has no plan, and can't be continued
+    how = f"The {'sweep' if planned else 'run'} {ended}"
+    how = "The run file ends in the middle of a record" if run.truncated else how
     if ended is None and not run.truncated:
         return ()
-    lead = doc.Text(doc.Styled(f"{how}{'. Continue it:' if run.path else '.'}", "warn"))
-    return (lead, doc.Code(run.resume_command, "sh")) if run.path else (lead,)
+    if not (planned and run.path):
+        return (doc.Text(doc.Styled(f"{how}.", "warn")),)
+    lead = doc.Text(doc.Styled(f"{how}. Continue it:", "warn"))
+    return lead, doc.Code(run.resume_command, "sh")
 
 
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
@@ -420,7 +424,8 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it on that machine' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
-    return () if _cut_off(run) else about_file(run, "as a page: -o report.html")
+    goes_on = _cut_off(run)[1:]
+    return () if goes_on else about_file(run, "as a page: -o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:
