@@ -31,7 +31,7 @@ def line_by_line(fields: Mapping[str, Any]) -> str:
 
 def sweep_document(run: Run) -> str:
     """What ``dlprof sweep --json`` prints."""
-    from dlprof.report.sweep import asked_accelerators
+    from dlprof.advise.recommend import asked_accelerators  # other documents do without
 
     found = asked_accelerators(run)
     return json_document(

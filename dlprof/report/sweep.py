@@ -11,11 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from dlprof.advise.choice import Candidate, differs_along
-from dlprof.advise.recommend import FAILED, PICK, TIE, ConfigSummary, summarize, with_recommendation
+from dlprof.advise.recommend import (
+    FAILED,
+    PICK,
+    TIE,
+    ConfigSummary,
+    asked_accelerators,
+    summarize,
+    with_recommendation,
+)
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import TEN_EPOCHS, background_text
 from dlprof.advise.wrong_data import noted, present_failure, said_first
-from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
     SPREAD_SIGN,
@@ -300,27 +307,6 @@ def _utilization(found: Accelerators | str | None) -> Iterator[doc.Row]:
     if found is not None:
         why = f"not known: {found}" if isinstance(found, str) else accelerators_text(found)
         yield "Utilization", why
-
-
-def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accelerators | str | None:
-    """What a sweep was asked of utilization, or why that isn't known.
-
-    ``None`` where it wasn't asked, or ``advice`` is for other conditions than the sweep's.
-    """
-    if run.header.settings.get("au") is None:
-        return None
-    from dlprof.advise.forecast import accelerators_of
-    from dlprof.advise.situation import Situation
-
-    if advice is not None:
-        there, own = Situation.of(run, advice.constraints), Situation.of(run).constraints.step_s
-        without = own is not None and advice.constraints.step_s is None
-        if advice.extrapolated or without or not there.as_measured:
-            return None
-    try:
-        return accelerators_of(run)
-    except DlprofError as error:
-        return error.message
 
 
 YOURS = "your settings"
