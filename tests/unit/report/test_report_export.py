@@ -28,6 +28,7 @@ from dlprof.records.trial import NumaMode
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
+from dlprof.report.labels import rate_text
 from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
 from dlprof.report.page import to_html
@@ -308,6 +309,12 @@ def test_a_trial_of_a_rate_that_is_too_noisy_says_so_once() -> None:
     assert trial_line(one).endswith("(noisy)")
     line = trial_line(dataclasses.replace(one, samples_per_s=wide))
     assert line.endswith("about 53.8 samples/s (noisy: 95% CI 23.9-215)")
+
+
+def test_a_trial_whose_samples_cannot_be_counted_has_its_rate_of_batches() -> None:
+    one = dataclasses.replace(example_run().trials[0], samples_per_s=None, noisy=False)
+    assert one.batches_per_s is not None
+    assert trial_line(one).endswith(f": {rate_text(one.batches_per_s, 'batches/s')}")
 
 
 def test_rates_of_tracing_passes_are_marked_in_the_table_of_trials() -> None:
