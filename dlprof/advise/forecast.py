@@ -489,6 +489,8 @@ class Feed(Answer):
     machine_wait_fraction: float  # how much the step would wait on those
     # What is recommended on those, as ``dlprof recommend`` says it; ``None`` where nothing is.
     recommended: Config | None
+    # Machines like that one, each with as many ranks: all figures are of one of them.
+    nodes: int = 1
 
 
 def feed(
@@ -544,6 +546,7 @@ def feed(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         ranks=ranks,
+        nodes=situation.constraints.nodes,
         step_s=step_s,
         asked_wait_fraction=max_wait,
         max_wait_fraction=allowed,

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dlprof.advise import candidates
 from dlprof.advise.choice import (
@@ -53,6 +54,9 @@ from dlprof.records.advice import Relation, ToMeasure
 from dlprof.records.record import record
 from dlprof.stats.belief import NEAR
 from dlprof.units import format_duration
+
+if TYPE_CHECKING:  # most answers need no predictions
+    from dlprof.advise.forecast import Accelerators
 
 
 def recommend(
@@ -406,6 +410,26 @@ def with_recommendation(run: Run) -> Run:
         return dataclasses.replace(run, recommendation=found)
     except DlprofError:  # nothing measured, or nothing within the limits: there is none
         return run
+
+
+def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accelerators | str | None:
+    """What a sweep was asked of utilization, or why that isn't known.
+
+    ``None`` where it wasn't asked, or ``advice`` is for other conditions than the sweep's.
+    """
+    if run.header.settings.get("au") is None:
+        return None
+    from dlprof.advise.forecast import accelerators_of
+
+    if advice is not None:
+        there, own = Situation.of(run, advice.constraints), Situation.of(run).constraints.step_s
+        without = own is not None and advice.constraints.step_s is None
+        if advice.extrapolated or without or not there.as_measured:
+            return None
+    try:
+        return accelerators_of(run)
+    except DlprofError as error:
+        return error.message
 
 
 PICK = "recommended"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import json
 import os
 import re
@@ -75,8 +76,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 from dlprof.cli.check import report_to_github
 
                 report_to_github(fault, os.environ, fails=True)
-            # There it takes a file, or is the script's, as stdout is.
-            as_json = "--json" in flags and arguments[:1] != ["run"]
+            words = {*flags, *map("=".join, itertools.pairwise(arguments))}
+            # Of a script it takes a file, or is the script's own, as stdout is.
+            as_json = bool(words & {"--json", "--format=json"}) and arguments[:1] != ["run"]
             with contextlib.suppress(OSError):
                 show(fault, as_json=as_json, verbose=verbose)
         return fault.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -55,5 +56,6 @@ def machine(
     else:
         overview = api.machine(seconds=1.0 if seconds is None else seconds, save=save)
         if save is not None and not asked.quiet:
-            sys.stderr.write(f"Written: {save}, for dlprof recommend RUN --machine {save}\n")
+            use = f"dlprof recommend RUN --machine {shlex.quote(str(save))}"
+            sys.stderr.write(f"Written: {save}, for {use}\n")
         asked.show(lambda: json_document(overview), lambda: views.machine_report(overview))

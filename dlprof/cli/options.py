@@ -309,12 +309,12 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
     return Path(run_file_name(target, datetime.now().astimezone()))
 
 
-def leave_interrupted(run: Run, message: str, *, as_json: bool, hint: str = "") -> None:
+def leave_interrupted(run: Run, message: str, *, as_json: bool) -> None:
     """End the command where the run was interrupted; a document has said so."""
     if run.end is not None and run.end.reason == "interrupted":
         if as_json:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED)
-        raise InterruptedSweepError(message, hint=hint)
+        raise InterruptedSweepError(message)
 
 
 def measured(asked: Asked, settings: SweepSettings, measure: Callable[..., Run]) -> Run | None:

@@ -81,8 +81,7 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     )
     options.leave_interrupted(
         run,
-        f"The profile was interrupted; {counted(len(run.trials), 'trial')} kept in {path}",
-        hint="Run it again for a diagnosis that rests on more.",
+        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}",
         as_json=asked.as_json,
     )
     if fault is not None:

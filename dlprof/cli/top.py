@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from dlprof.cli import options
 from dlprof.units import watching_s
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dlprof.attach import Board
 
 
@@ -29,14 +32,19 @@ def top(
     --json, it is one snapshot.
     """
     watched_s = watching_s(seconds, 0.5)
+    from rich.console import Console
+
     from dlprof.attach import Board
     from dlprof.report.attach import figures_of, top_report
     from dlprof.report.documents import json_document
 
+    console = Console(markup=False, highlight=False, emoji=False)
+    # On one that can only print, as Emacs's shell, nothing would be seen until Ctrl-C.
+    is_live = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
     board = Board()
     try:
-        if sys.stdout.isatty() and not asked.as_json:
-            _live(board, watched_s)
+        if is_live and not asked.as_json:
+            _live(board, watched_s, console)
         else:
             found = board.watch(watched_s)
             asked.show(
@@ -47,16 +55,17 @@ def top(
         board.close()
 
 
-def _live(board: Board, seconds: float) -> None:
-    """Show the list again until Ctrl-C, which is how a live list ends."""
-    from rich.console import Console
+def _live(board: Board, seconds: float, console: Console) -> None:
+    """Show the list again until Ctrl-C, which is how a live list ends, or SIGTERM."""
     from rich.live import Live
 
     from dlprof.report.attach import top_report
     from dlprof.report.terminal import Screen
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    # What ends it otherwise, as timeout does, would leave the cursor hidden.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         while True:
             found = board.watch(seconds)
             live.update(Screen(top_report(found, unseen=board.unseen)), refresh=True)
+    signal.signal(signal.SIGTERM, before)

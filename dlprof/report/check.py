@@ -172,7 +172,7 @@ def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
         accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
-        return f"dlprof profile {short(check.target.target)}{accept}"
+        return f"dlprof profile {shlex.quote(short(check.target.target))}{accept}"
     reasons, needed_s = {gate.reason for gate in check.target.verdict.gates}, check.target.needed_s
     needed = f" {duration_option(needed_s)}" if needed_s is not None else ""
     if check.state == "inconclusive" and "unusable_blocks" in reasons:

@@ -31,7 +31,7 @@ def line_by_line(fields: Mapping[str, Any]) -> str:
 
 def sweep_document(run: Run) -> str:
     """What ``dlprof sweep --json`` prints."""
-    from dlprof.report.sweep import asked_accelerators
+    from dlprof.advise.recommend import asked_accelerators  # other documents do without
 
     found = asked_accelerators(run)
     return json_document(
@@ -86,7 +86,7 @@ def brief_document(text: str) -> str:
     """The answer of a document, one line a key, for programs that pay for what they read."""
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}
-    kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], ""))
+    kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], {}, ""))
     cuts = {key: _BRIEF.get(key) for key in kept}
     return line_by_line({key: cut(whole[key]) if cut else whole[key] for key, cut in cuts.items()})
 
@@ -108,7 +108,7 @@ def _target(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_HEAD = ("schema_version", "error", "run_file", "ended", "state", "explanation")
+_HEAD = ("schema_version", "error", "run_file", "ended", "state", "trusted", "explanation")
 _BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
     "targets": lambda targets: list(map(_target, targets)),
     "dataloader_kwargs": None,
@@ -117,6 +117,8 @@ _BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
     "confidence_reason": None,
     "certificate": None,
     "numa_binding": None,
+    "accelerators": None,
+    "unavailable": None,
     "reasons": lambda reasons: [each["claim"] for each in reasons[:_MOST]],
     "findings": lambda findings: [_finding(each) for each in findings[:_MOST]],
     "stalls": None,

@@ -136,10 +136,10 @@ def default_named(config: Config) -> str:
 
 
 def percent_text(fraction: float | None) -> str:
-    """A fraction of 0 to 1 as ``12%``; something below half a percent as ``<1%``."""
+    """A fraction of 0 to 1 as ``12%``; something up to half a percent as ``<1%``."""
     if fraction is None:
         return MISSING
-    return "<1%" if 0 < fraction < 0.005 else f"{fraction * 100:.0f}%"
+    return "<1%" if 0 < fraction <= 0.005 else f"{fraction * 100:.0f}%"
 
 
 IN_TRIALS = "in trials, whose rates may differ from the estimate."

@@ -39,7 +39,8 @@ def trial_line(trial: Trial) -> str:
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [] if trial.purpose == "measure" else [purpose_text(trial)]
-    rate = rate_text(trial.samples_per_s)
+    unit = "samples/s" if trial.samples_per_s else "batches/s"  # whose samples can't be counted
+    rate = rate_text(trial.samples_per_s or trial.batches_per_s, unit)
     words += ["noisy"] if trial.noisy and "(noisy" not in rate else []
     about = f" ({', '.join(words)})" if words else ""
     each = f", each of {len(trial.ranks)} ranks" if trial.ranks else ""
@@ -359,7 +360,7 @@ class _TerminalConsole(Console):
 
 def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
     """The listener that suits stderr as it is, whose display is there while it is entered."""
-    if quiet:
+    if quiet or sys.stderr is None:  # as under Windows' pythonw, where nobody would see it
         return QuietListener()
     console = _TerminalConsole(file=sys.stderr, markup=False, highlight=False, emoji=False)
     # Rich takes FORCE_COLOR for a terminal, which moves the cursor in a log file.

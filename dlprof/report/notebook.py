@@ -53,7 +53,7 @@ def _recommendation(advice: Recommendation) -> doc.Document:
     )
     return doc.Document(
         title="recommended settings",
-        answer=doc.known(doc.facts(rows), doc.Code(difference(advice.config, None))),
+        answer=doc.known(doc.facts(rows), doc.Code(difference(advice.config))),
         details=lambda: doc.section("Why", doc.items(each.claim for each in advice.reasons)),
     )
 

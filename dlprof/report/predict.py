@@ -347,6 +347,7 @@ def _calibrated(found: Calibrated) -> str:
 def feed_text(feed: Feed) -> str:
     """The answer in one line."""
     a_rank, in_all = (" a rank", " in all") if feed.ranks > 1 else ("", "")
+    in_all = " a node" if feed.nodes > 1 else in_all
     workers = counted(round(feed.workers.value), "worker") + a_rank
     cores = counted(round(feed.cores.value), "core") + in_all
     takes = "takes" if feed.reached else "can't be done; the closest is"
@@ -354,7 +355,9 @@ def feed_text(feed: Feed) -> str:
         never = feed.least_wait_fraction > feed.asked_wait_fraction
         asked, can = percent_text(feed.asked_wait_fraction), "can't" if never else "can hardly"
         takes = f"with at most {asked} data wait (--max-wait) {can} be done; the closest is"
-    what = f"Feeding {counted(feed.ranks, 'rank')} at a step of {format_duration(feed.step_s)}"
+    ranks = counted(feed.ranks, "rank")
+    ranks += f" on each of {feed.nodes:,} nodes" if feed.nodes > 1 else ""
+    what = f"Feeding {ranks} at a step of {format_duration(feed.step_s)}"
     if feed.run.header.target.keeps_samples:  # later ones load little of them
         what += " in a first epoch"
     said = f"{what} {takes} {workers}, {cores}"
@@ -380,6 +383,7 @@ def feed_report(feed: Feed) -> doc.Document:
     """What it takes to feed a training step."""
     run = feed.run
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
+    everyone += " on each node" if feed.nodes > 1 else ""
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
     needs = [(n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None]
     return doc.Document(
@@ -388,7 +392,7 @@ def feed_report(feed: Feed) -> doc.Document:
             *sweep.first(run),
             doc.Text(doc.Styled(f"{feed_text(feed)}.", "strong")),
             doc.FactList(tuple(_feed_rows(feed, everyone))),
-            doc.Code(difference(_settings_of(feed), None, run.header.target.call.checked())),
+            doc.Code(difference(_settings_of(feed), run)),
         ),
         hints=doc.hint("Details: -v (what it rests on)"),
         details=lambda: (

@@ -38,7 +38,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.ranks import ranks_facts, ranks_sections
-from dlprof.report.sweep import first, title_of, what_failed
+from dlprof.report.sweep import CUT_OFF, first, title_of, what_failed
 from dlprof.stats.belief import NEAR
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
@@ -55,9 +55,7 @@ def profile_report(run: Run) -> doc.Document:
     if diagnosis is None or not (run.completed or run.explanations or run.findings):
         why = "the run holds no diagnosis" if diagnosis is None else "nothing could be measured"
         rows: list[doc.Row] = [("Bottleneck", f"not known: {why}"), *what_failed(run)]
-        if run.end is None:
-            rows.append(("Cut off", "the profile did not end; run it once more"))
-        answer = (doc.FactList(tuple(rows)),)
+        answer = (doc.FactList((*rows, *_cut_off(run))),)
         return doc.Document(title=title_of(run), answer=answer, hints=_last(run))
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     tried = (each for each in (*plain, *run.trials[:1]) if each.outcome == "completed")
@@ -114,6 +112,14 @@ def _answer(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[
     if wait is not None:
         yield "Data wait", _wait(wait, step_s, period_s, traced)
     yield from what_failed(run)
+    if run.end is not None:  # whose diagnosis is written with it
+        yield from _cut_off(run)
+
+
+def _cut_off(run: Run) -> Iterator[doc.Row]:
+    """That it rests on less than it would: no later command measures the rest."""
+    if (ended := CUT_OFF.get(None if run.end is None else run.end.reason)) is not None:
+        yield "Cut off", f"the profile {ended}; run it once more"
 
 
 def _rate(

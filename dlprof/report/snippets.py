@@ -19,25 +19,47 @@ from dlprof.units import counted, format_bytes
 _INDENT = "    "
 _TORCH_LOADER = "from torch.utils.data import DataLoader"
 
+_OFF: Mapping[str, Any] = {
+    "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None
+}  # fmt: skip
+"""What torch takes of settings that only workers have, where there are none."""
+
 
 def loader_call(
-    kwargs: Mapping[str, Any], dataset: str = "dataset", extra: Sequence[str] = ()
+    kwargs: Mapping[str, Any], given: Sequence[str] = ("dataset",), extra: Sequence[str] = ()
 ) -> list[str]:
-    """The lines of a ``DataLoader(...)`` call; the dataset and what is extra are source."""
-    arguments = [dataset, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]
+    """The lines of a ``DataLoader(...)`` call; what is given and what is extra is source."""
+    arguments = [*given, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
 
 
-def difference(config: Config, present: Config | None, call: LoaderCall | None = None) -> str:
-    """The lines to change: what differs from the present loader, or from PyTorch's defaults.
-
-    The call is where the target sets them; ``None`` is a plain DataLoader.
-    """
-    base = Config(num_workers=1).dataloader_kwargs() | (present or Config()).dataloader_kwargs()
-    wanted = config.dataloader_kwargs()
+def difference(config: Config, run: Run | None = None) -> str:
+    """The lines to change: what differs from the run's present loader, or PyTorch's defaults."""
+    now, call = Config(), LoaderCall()
+    method: str | None = None
+    if run is not None:
+        target, now = run.header.target, run.present or now
+        call = target.call.checked()
+        # One of the target's own is kept, and named nowhere else.
+        method = target.own_config.start_method if target.own_config is not None else None
+    plain, wanted = Config(num_workers=1).dataloader_kwargs(), config.dataloader_kwargs()
+    base = plain | {"multiprocessing_context": method} | now.dataloader_kwargs()
+    # What is set now and is to be no more: as it is, torch would refuse it without workers.
+    gone: Mapping[str, Any] = {"in_order": True} if config.num_workers else _OFF
+    set_now = [k for k in gone if k in base and k not in wanted and base[k] != plain.get(k)]
+    wanted |= {k: gone[k] for k in set_now}
     changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
-    code = (call or LoaderCall()).assigned(changed, _worker_init(config))
+    code = call.assigned(changed, _worker_init(config))
     return "\n".join([*(line for line in _set_up(config) if line), code])
+
+
+def _alone(run: Run) -> dict[str, Any]:
+    """What a dataset that is a target by itself was loaded with; the user's code has it else."""
+    target = run.header.target
+    if target.own_config is not None or target.call.checked() != LoaderCall():
+        return {}
+    shuffled = run.header.settings.get("shuffle") is True
+    return {"batch_size": target.batch_size, **({"shuffle": True} if shuffled else {})}
 
 
 def render_python(run: Run, recommendation: Recommendation) -> str:
@@ -49,14 +71,14 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     config, target = recommendation.config, run.header.target
     # With what can't be set, the line would raise.
     fixed = {"multiprocessing_context" if n == "start_method" else n for n in target.fixed}
-    settings = {k: v for k, v in recommendation.dataloader_kwargs.items() if k not in fixed}
-    extra, known = _worker_init(config), target.call.checked()
-    call = loader_call(settings, extra=extra)
+    # Not those that the run file says: it may come from elsewhere, and people paste this.
+    settings = {k: v for k, v in config.dataloader_kwargs().items() if k not in fixed}
+    alone, extra = _alone(run), _worker_init(config)
+    call, imports = loader_call(alone | settings, extra=extra), [_TORCH_LOADER]
     call[0] = f"loader = {call[0]}"
-    imports = [_TORCH_LOADER]
     # What else it takes, and where it is from, the user's code knows: PyG's has torch's name.
-    if known != LoaderCall() or target.own_config is not None:
-        call, imports = [clean_lines(known.assigned(settings, extra))], []
+    if not alone:
+        call, imports = [clean_lines(target.call.checked().assigned(settings, extra))], []
     return "\n".join([*_head(run, recommendation, *imports), *_set_up(config), *call]) + "\n"
 
 
@@ -82,10 +104,10 @@ def _set_up(config: Config) -> list[str]:
 
 def render_toml(run: Run, recommendation: Recommendation) -> str:
     """The arguments as a TOML table ``[dataloader]``, what they should give as comments."""
+    config, names = recommendation.config, ("sharing_strategy", "worker_threads")
     lines = [*_comment_lines(run, recommendation), "[dataloader]"]
     # Every value is a whole number, a truth value or a short text, and JSON writes these as TOML.
-    lines += [f"{name} = {json.dumps(v)}" for name, v in recommendation.dataloader_kwargs.items()]
-    config, names = recommendation.config, ("sharing_strategy", "worker_threads")
+    lines += [f"{name} = {json.dumps(v)}" for name, v in config.dataloader_kwargs().items()]
     others = {name: v for name in names if (v := getattr(config, name)) is not None}
     if others:
         lines += ["", "[worker]", *(f"{name} = {json.dumps(v)}" for name, v in others.items())]
@@ -93,22 +115,29 @@ def render_toml(run: Run, recommendation: Recommendation) -> str:
 
 
 def trainer_arguments(config: Config) -> str:
-    """The settings as Hugging Face's ``TrainingArguments`` take them."""
-    wanted = config.dataloader_kwargs()
-    names = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
-    lines = [f"{_INDENT}dataloader_{name}={wanted[name]!r}," for name in names if name in wanted]
+    """The settings as Hugging Face's ``TrainingArguments`` take them; others are only named."""
+    workers = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+    names = {name: f"dataloader_{name}" for name in workers}
+    names["batch_size"] = "per_device_train_batch_size"
+    wanted, plain = config.dataloader_kwargs(), Config()
+    lines = [f"{_INDENT}{names[k]}={v!r}," for k, v in wanted.items() if k in names]
+    others = ("in_order", "start_method", "sharing_strategy", "worker_threads")
+    left = [f"{k}={v}" for k in others if (v := getattr(config, k)) != getattr(plain, k)]
+    lines += [f"{_INDENT}# not set here: {', '.join(left)}"] if left else []
     return "\n".join(["args = TrainingArguments(", f"{_INDENT}...,", *lines, ")"])
 
 
 def render_lightning(run: Run, recommendation: Recommendation) -> str:
     """A Lightning data module with the recommended loader, and how many ranks it is meant for."""
     config, ranks = recommendation.config, recommendation.constraints.ranks
-    settings, extra = recommendation.dataloader_kwargs, _worker_init(config)
+    alone, extra = _alone(run), _worker_init(config)
     imports = ("from lightning.pytorch import LightningDataModule", _TORCH_LOADER)
     head = [*_head(run, recommendation, *imports), *_set_up(config)]
     if config.worker_threads is None:
         head.append("")
-    call = f"\n{_INDENT * 2}".join(loader_call(settings, "self.dataset", extra))
+    given = ["self.dataset"] if alone else ["self.dataset", "..."]  # and what else it takes
+    written = loader_call(alone | config.dataloader_kwargs(), given, extra)
+    call = f"\n{_INDENT * 2}".join(written)
     lines = "\n".join(head)
     return f"""{lines}
 class DataModule(LightningDataModule):
@@ -233,7 +262,7 @@ def _job_lines(run: Run, recommendation: Recommendation) -> list[str]:
         cores += f"; {cores_text(busy)} were busy in the sweep"
     queued = recommendation.expected.shm_bytes
     full = "not known" if queued is None else format_bytes(queued)
-    code = difference(config, None, run.header.target.call.checked())
+    code = difference(config, run)
     bound = recommendation.numa_binding
     gain = gain_text(bound.gain) if bound is not None and bound.pays and bound.gain else ""
     return [

@@ -11,11 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from dlprof.advise.choice import Candidate, differs_along
-from dlprof.advise.recommend import FAILED, PICK, TIE, ConfigSummary, summarize, with_recommendation
+from dlprof.advise.recommend import (
+    FAILED,
+    PICK,
+    TIE,
+    ConfigSummary,
+    asked_accelerators,
+    summarize,
+    with_recommendation,
+)
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import TEN_EPOCHS, background_text
 from dlprof.advise.wrong_data import noted, present_failure, said_first
-from dlprof.errors import DlprofError
 from dlprof.records import (
     DATA_FAULTS,
     SPREAD_SIGN,
@@ -80,7 +87,7 @@ if TYPE_CHECKING:  # dlprof recommend answers without predictions
 
 
 _ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
-_CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
+CUT_OFF = {None: "did not end", "interrupted": "was interrupted", "failed": "ended early"}
 _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)  # a call in a traceback
 
 
@@ -104,8 +111,7 @@ def recommendation_report(
         rows, chart = tuple(_answer(run, advice, asked)), _chart(run, advice)
         alone = is_alone(run, advice.config, advice.rates)
         if not alone or _only_works(run, advice.config):
-            call = run.header.target.call.checked()
-            code = doc.Code(difference(advice.config, run.present, call))
+            code = doc.Code(difference(advice.config, run))
     return doc.Document(
         title=title_of(run),
         answer=(*first(run), doc.FactList(rows), *doc.known(chart, code), *_cut_off(run)),
@@ -303,27 +309,6 @@ def _utilization(found: Accelerators | str | None) -> Iterator[doc.Row]:
         yield "Utilization", why
 
 
-def asked_accelerators(run: Run, advice: Recommendation | None = None) -> Accelerators | str | None:
-    """What a sweep was asked of utilization, or why that isn't known.
-
-    ``None`` where it wasn't asked, or ``advice`` is for other conditions than the sweep's.
-    """
-    if run.header.settings.get("au") is None:
-        return None
-    from dlprof.advise.forecast import accelerators_of
-    from dlprof.advise.situation import Situation
-
-    if advice is not None:
-        there, own = Situation.of(run, advice.constraints), Situation.of(run).constraints.step_s
-        without = own is not None and advice.constraints.step_s is None
-        if advice.extrapolated or without or not there.as_measured:
-            return None
-    try:
-        return accelerators_of(run)
-    except DlprofError as error:
-        return error.message
-
-
 YOURS = "your settings"
 _OTHER_SAMPLES = "fewer workers got to slower samples only"
 _UNCLEAR = "not known over {}: measured once, and disturbed"
@@ -407,12 +392,16 @@ def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:
-    ended = _CUT_OFF.get(None if run.end is None else run.end.reason)
-    how = "The run file ends in the middle of a record" if run.truncated else f"The sweep {ended}"
+    ended = CUT_OFF.get(None if run.end is None else run.end.reason)
+    planned = run.header.plan is not None  # a profile has no plan, and can't be continued
+    how = f"The {'sweep' if planned else 'run'} {ended}"
+    how = "The run file ends in the middle of a record" if run.truncated else how
     if ended is None and not run.truncated:
         return ()
-    lead = doc.Text(doc.Styled(f"{how}{'. Continue it:' if run.path else '.'}", "warn"))
-    return (lead, doc.Code(run.resume_command, "sh")) if run.path else (lead,)
+    if not (planned and run.path):
+        return (doc.Text(doc.Styled(f"{how}.", "warn")),)
+    lead = doc.Text(doc.Styled(f"{how}. Continue it:", "warn"))
+    return lead, doc.Code(run.resume_command, "sh")
 
 
 def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
@@ -421,7 +410,8 @@ def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
         said = f"Details: -v · {'check it on that machine' if there else 'measure it'}:"
         return doc.hint(said, advice.measure_there[0].command)
-    return () if _cut_off(run) else about_file(run, "as a page: -o report.html")
+    goes_on = _cut_off(run)[1:]
+    return () if goes_on else about_file(run, "as a page: -o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:

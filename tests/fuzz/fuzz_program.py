@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
@@ -159,7 +160,11 @@ def program(arguments: Sequence[str], environ: Mapping[str, str] | None = None) 
     ):
         code = run(arguments, os.environ)
     ended = Ended(code, out.text(), err.text())
-    assert_harmless(ended, as_json="--json" in arguments and "--print-config" not in arguments)
+    asked = {*arguments, *map("=".join, itertools.pairwise(arguments))}
+    as_json = bool(asked & {"--json", "--format=json"}) and "--print-config" not in asked
+    if "-o" in asked and not code:
+        as_json = False  # it is there
+    assert_harmless(ended, as_json=as_json)
     return ended
 
 

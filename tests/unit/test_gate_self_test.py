@@ -8,11 +8,13 @@ import json
 import pytest
 from gate_samples import check_golden, confirmed, load_quads, start_quads
 from golden import drawn
+from schemas import conforms
 
 from dlprof.gate.plan import make_plan
 from dlprof.gate.verdict import checked_target, make_self_test
 from dlprof.records.gate import SelfTest, TargetCheck
 from dlprof.report.check import check_document, self_test_report
+from dlprof.report.documents import brief_document
 
 
 def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:
@@ -43,6 +45,9 @@ def test_all_figures() -> None:
 def test_a_machine_that_shows_both_is_trusted() -> None:
     test = examined(check(0.0), check(0.10))
     assert test.trusted
+    brief = json.loads(brief_document(check_document(test)))
+    conforms("brief", brief)
+    assert brief["trusted"] is True
     text = shown(test)
     assert "Verdict  TRUSTED: checks on this machine" in text
     assert "The same code passed against itself after 12 s" in text

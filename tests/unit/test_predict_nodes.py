@@ -18,6 +18,7 @@ from dlprof.advise.forecast import (
     _free,
     _limit,
     accelerators_of,
+    feed,
     forecast,
 )
 from dlprof.advise.recommend import recommend
@@ -36,8 +37,8 @@ from dlprof.records import (
     WithoutPart,
 )
 from dlprof.records.findings import LoaderPart
-from dlprof.report.documents import sweep_document
-from dlprof.report.predict import forecast_report, predict_document
+from dlprof.report.documents import brief_document, sweep_document
+from dlprof.report.predict import feed_report, feed_text, forecast_report, predict_document
 from dlprof.report.ranks import accelerators_text
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.report.terminal import plain_text
@@ -65,6 +66,16 @@ def test_a_node_is_predicted_with_its_share_of_the_storage() -> None:
     assert many.rows[0].rate == pytest.approx(1e8 / _READS / 2)
     assert (many.ranks, many.nodes, one.ranks, one.nodes) == (32, 16, 2, 1)
     assert "the 16 nodes are alike: one is predicted, with 1/16 of the storage" in many.notes
+
+
+def test_what_feeds_a_step_is_of_one_of_the_nodes_and_says_so() -> None:
+    one, many = (feed(asked(calibrated(), ranks=2, nodes=n, step_s=0.05)) for n in (1, 16))
+    assert (one.nodes, many.nodes, many.ranks) == (1, 16, 2)
+    text = " ".join(drawn(feed_report(many), 80).split())
+    assert "Feeding 2 ranks on each of 16 nodes at a step of 50 ms" in text
+    assert "a node" in feed_text(many)
+    assert "on average, 2 ranks together on each node" in text
+    assert "node" not in feed_text(one)
 
 
 def test_ranks_with_a_step_begin_it_together_as_under_ddp() -> None:
@@ -513,6 +524,8 @@ def test_a_sweep_that_was_asked_says_how_many_are_busy_and_what_limits_one_more(
     assert "One more accelerator, predicted" not in text  # the model feeds all four
     document = json.loads(sweep_document(run))["accelerators"]
     assert (document["count"]["value"], document["limit"]) == (2, "host_cpu")
+    brief = json.loads(brief_document(sweep_document(run)))
+    assert brief["accelerators"] == document
     plain = dataclasses.replace(run.header, settings={**run.header.settings, "au": None})
     assert (
         json.loads(sweep_document(dataclasses.replace(run, header=plain)))["accelerators"] is None
@@ -565,6 +578,8 @@ def test_a_sweep_without_calibration_and_ranks_says_why_utilization_is_not_known
     document = json.loads(sweep_document(run))
     assert document["accelerators"] is None
     assert "no calibration" in document["unavailable"]["accelerators"]
+    brief = json.loads(brief_document(json.dumps(document)))
+    assert brief["unavailable"] == document["unavailable"]
 
 
 @pytest.mark.slow

@@ -70,3 +70,13 @@ def test_a_profile_that_was_cut_off_says_so() -> None:
     assert "Bottleneck  not known" in text
     assert "Cut off     the profile did not end" in text
     assert "--resume" not in text
+
+
+def test_a_diagnosis_that_was_interrupted_says_that_it_rests_on_less() -> None:
+    run = read_run(Path(__file__).parents[2] / "examples" / "why.dlprof.jsonl")
+    assert run.end is not None
+    assert "Cut off" not in drawn(run_report(run), 80)
+    cut = dataclasses.replace(run, end=dataclasses.replace(run.end, reason="interrupted"))
+    text = drawn(run_report(cut), 80)
+    assert "Cut off     the profile was interrupted; run it once more" in text
+    assert len(text.splitlines()) <= 16

@@ -251,3 +251,9 @@ def test_cores_that_differ_are_not_cured_by_time() -> None:
 def test_what_only_warns_needs_no_leave() -> None:
     assert "--allow-regression" in advice(failing_check())
     assert "--allow-regression" not in advice(dataclasses.replace(failing_check(), warn_only=True))
+
+
+def test_a_command_to_copy_is_quoted_where_a_name_has_blanks() -> None:
+    target = dataclasses.replace(failing_check().target, target="my data.py:make")
+    said = advice(dataclasses.replace(failing_check(), targets=(target,)))
+    assert said.startswith("dlprof profile 'my data.py:make'; ")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from dlprof.attach import Attached, session
 from dlprof.attach.diagnosis import diagnose_training
 from dlprof.attach.trainings import Training
 from dlprof.attach.watching import Look, ProcessSeen, Seen
+from dlprof.cli.entry import run as run_program
 from dlprof.records import Estimate, Machine, Usage
 from dlprof.records.codec import from_json
 from dlprof.report.attach import attach_report, figures_of, top_report
@@ -209,3 +212,39 @@ def test_trainings_of_equal_wait_keep_their_order(monkeypatch: pytest.MonkeyPatc
     board.close()
     assert found == sorted(found, key=lambda pid: (pid % 3 > 0, pid))
     assert len(found) == 40
+
+
+class _Watched:
+    """A board without trainings, of which somebody has seen enough at the second look."""
+
+    unseen = 0
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def watch(self, seconds: float) -> tuple[Attached, ...]:
+        self._looks += 1
+        if self._looks > 1:
+            assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+            raise KeyboardInterrupt
+        return ()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("term", "moves"), [("xterm", True), ("dumb", False)])
+def test_the_list_is_live_only_where_a_terminal_can_draw_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], term: str, *, moves: bool
+) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", term)
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("dlprof.attach.Board", _Watched)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run_program(["top"], {}) == 0
+    out = capsys.readouterr().out
+    assert "No training that loads data" in out
+    assert (out.rfind("\x1b[?25h") > out.find("\x1b[?25l") >= 0) is moves  # its cursor is back
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -82,6 +82,16 @@ def test_json_may_be_asked_for_twice(run_file: str, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
 
 
+@pytest.mark.parametrize("asked", [["--json"], ["--format", "json"], ["--format=json"]])
+def test_a_fault_is_a_document_however_one_was_asked_for(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["recommend", "missing.dlprof.jsonl", *asked], {}) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["kind"] == "file"
+    assert err == ""
+
+
 def test_saving_says_how_to_use_it(
     run_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -83,6 +83,17 @@ def test_the_start_method_that_the_target_has_is_no_change(forked: float, said: 
     assert f"Recommended {said}" in f"{' '.join(text.split())} "
 
 
+def test_without_workers_a_start_method_of_the_target_s_own_is_taken_back() -> None:
+    rates = {config(0): [2000.0] * 3, W2: [1000.0] * 3}
+    measured = run(
+        blocks(rates),
+        target=target(own_config=config(2, start_method="spawn")),
+        plan=plan(rates, present=W2),
+    )
+    text = " ".join(drawn(recommendation_report(measured, recommend(measured)), 120).split())
+    assert "..., num_workers=0, multiprocessing_context=None)" in text
+
+
 def test_a_run_that_did_not_name_the_target_s_start_method_still_knows_its_settings() -> None:
     """Runs of versions that left it at ``None`` where start methods are compared, too."""
     fork, spawn = (config(4, start_method=each) for each in ("fork", "spawn"))

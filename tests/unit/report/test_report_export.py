@@ -8,6 +8,8 @@ import io
 import itertools
 import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,6 +28,7 @@ from dlprof.records.trial import NumaMode
 from dlprof.report.document import Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
+from dlprof.report.labels import rate_text
 from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
 from dlprof.report.page import to_html
@@ -114,6 +117,46 @@ def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:
         digest = hashlib.sha256(text[1].encode()).digest()
         assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in page
     assert len(page) < 300_000
+
+
+_CLICKED = """
+const [cells, kind] = JSON.parse(process.argv[1]);
+const body = {rows: cells.map((text) => ({cells: [{textContent: text}]}))};
+body.append = (...rows) => { body.rows = rows; };
+const head = {dataset: {}, classList: {add() {}, contains: (name) => name === kind}};
+head.addEventListener = (_, click) => { head.click = click; };
+const table = {tBodies: [body], querySelectorAll: () => [head]};
+globalThis.document = {querySelectorAll: (name) => name === "table" ? [table] : []};
+SCRIPT
+const sorted = () => { head.click(); return body.rows.map((row) => row.cells[0].textContent); };
+console.log(JSON.stringify([sorted(), sorted()]));
+"""
+"""A table of one column, which the page's script sorts at a click, and back at a second."""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        ("figures", ["4.20 \u00b5s", "< 0.01 ms", "850 ms", "1.2 s", "59 s", "2 min 5 s", "1 h"]),
+        ("figures", ["512 B", "900.0 KiB", "2.0 MiB", "1.4 GiB"]),
+        ("figures", ["0.98x", "1.00x", "12.3x"]),
+        ("figures", ["342", "1,504", "12,000"]),
+        ("", ["no", "yes"]),
+        ("left", ["2026-11-29 23:10", "2026-11-30 09:00", "2026-11-30 10:00"]),
+        ("left", ["num_workers=2", "num_workers=10", "num_workers=10, pin_memory=True"]),
+    ],
+)
+def test_a_column_is_sorted_by_its_figures_in_whichever_units(kind: str, cells: list[str]) -> None:
+    script = re.search("<script>(.*?)</script>", to_html(Document(title="", answer=())), re.DOTALL)
+    assert script is not None
+    unknown = ["-"] if kind == "figures" else []  # which comes last, either way
+    shown = json.dumps([[cells[-1], *unknown, *cells[:-1]], kind])
+    command = ["node", "-e", _CLICKED.replace("SCRIPT", script[1]), shown]
+    clicked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    up, down = json.loads(clicked.stdout)
+    assert up == [*cells, *unknown]
+    assert down == [*cells[::-1], *unknown]
 
 
 @pytest.mark.parametrize("text", [HOSTILE, _MARKUP])
@@ -266,6 +309,12 @@ def test_a_trial_of_a_rate_that_is_too_noisy_says_so_once() -> None:
     assert trial_line(one).endswith("(noisy)")
     line = trial_line(dataclasses.replace(one, samples_per_s=wide))
     assert line.endswith("about 53.8 samples/s (noisy: 95% CI 23.9-215)")
+
+
+def test_a_trial_whose_samples_cannot_be_counted_has_its_rate_of_batches() -> None:
+    one = dataclasses.replace(example_run().trials[0], samples_per_s=None, noisy=False)
+    assert one.batches_per_s is not None
+    assert trial_line(one).endswith(f": {rate_text(one.batches_per_s, 'batches/s')}")
 
 
 def test_rates_of_tracing_passes_are_marked_in_the_table_of_trials() -> None:

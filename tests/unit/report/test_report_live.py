@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dlprof.advise.recommend import summarize
 from dlprof.records import Estimate, PredictedCell, SweepPrediction, Usage
-from dlprof.report.labels import rate_text, ratio_text
+from dlprof.report.labels import percent_text, rate_text, ratio_text
 from dlprof.report.live import (
     LiveListener,
     PlainListener,
@@ -282,6 +282,12 @@ def test_the_listener_suits_stderr(
     assert type(open_listener(quiet=quiet, verbose=False)) is kind
 
 
+def test_without_a_stream_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)  # as under Windows' pythonw
+    with open_listener(quiet=False) as listener:
+        listener.message("nobody sees this")
+
+
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     play(QuietListener())
     captured: Iterable[str] = capsys.readouterr()
@@ -290,6 +296,7 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_small_ratio_is_no_0() -> None:
     assert [*map(ratio_text, (None, 0.0, 0.004, 0.5))] == ["-", "0.00x", "<0.01x", "0.50x"]
+    assert [*map(percent_text, (0.0, 0.001, 0.005, 0.006))] == ["0%", "<1%", "<1%", "1%"]
 
 
 def test_an_interval_whose_ends_are_far_apart_is_unknown() -> None:

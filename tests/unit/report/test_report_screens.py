@@ -24,6 +24,7 @@ from sample_run import GOLDEN
 
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
+from dlprof.errors import NothingMeasuredError
 from dlprof.records import Diagnosis, Estimate, Failure, PageFaults, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.export.formats import run_report
@@ -294,13 +295,30 @@ def test_a_run_in_which_everything_failed_still_shows() -> None:
 
 
 def test_an_empty_and_cut_off_run_still_shows() -> None:
-    run = Run(path="cut.jsonl", header=example_run().header, truncated=True)
+    planned = dataclasses.replace(example_run().header, plan=plan([config(0)]))
+    run = Run(path="cut.jsonl", header=planned, truncated=True)
     text = drawn(sweep_report(run), 60)
     assert "The run file ends in the middle of a record. Continue it:\n  dlprof sweep" in text
     assert "--resume -o cut.jsonl\n" in text
     nowhere = drawn(sweep_report(dataclasses.replace(run, path="")), 60)
     assert "in the middle of a record." in nowhere
     assert "--resume" not in nowhere
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_profile_that_was_cut_off_has_nothing_to_continue(*, ended: bool) -> None:
+    why = read_run(Path(__file__).parents[3] / "examples" / "why.dlprof.jsonl")
+    assert why.end is not None
+    end = dataclasses.replace(why.end, reason="interrupted") if ended else None
+    cut = dataclasses.replace(why, end=end)
+    text = drawn(recommendation_report(cut, recommend(cut)), 80)
+    assert f"The run {'was interrupted' if ended else 'did not end'}." in text
+    assert "--resume" not in text
+    assert "Full report" in text
+    traced = tuple(each for each in cut.trials if each.purpose == "explain")
+    with pytest.raises(NothingMeasuredError, match="only traced trials") as found:
+        recommend(dataclasses.replace(cut, trials=traced, calibration=None))
+    assert found.value.hint == "Give it more time with --budget."
 
 
 def test_where_one_configuration_was_to_be_measured_no_budget_measures_more() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from builders import config
 from example_runs import example_recommendation, example_run, hostile_run
+from torch.utils.data import DataLoader
 
 from dlprof.records import (
     Config,
@@ -32,6 +33,7 @@ from dlprof.report.snippets import (
     render_sbatch,
     render_toml,
     render_torchrun,
+    trainer_arguments,
 )
 
 _CONFIGS = (
@@ -66,7 +68,7 @@ def _arguments(source: str) -> dict[str, object]:
 @pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
 def test_python_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
     source = render_python(example_run(), _advice(chosen))
-    assert _arguments(source) == chosen.dataloader_kwargs()
+    assert _arguments(source) == {"batch_size": 32} | chosen.dataloader_kwargs()
     _check_beside_the_loader(source, chosen)
 
 
@@ -95,7 +97,7 @@ def test_snippets_are_laid_out_as_formatters_do(
 @pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
 def test_lightning_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
     source = render_lightning(example_run(), _advice(chosen))
-    assert _arguments(source) == chosen.dataloader_kwargs()
+    assert _arguments(source) == {"batch_size": 32} | chosen.dataloader_kwargs()
     _check_beside_the_loader(source, chosen)
 
 
@@ -119,6 +121,34 @@ def test_foreign_text_stays_inside_its_comment() -> None:
     ast.parse(render_python(run, run.recommendation))
 
 
+@pytest.mark.parametrize("render", [render_python, render_lightning, render_toml])
+def test_a_stranger_s_run_file_names_no_argument(
+    render: Callable[[Run, Recommendation], str],
+) -> None:
+    strange = {"num_workers=1)\nimport os  # ": 1}
+    advice = dataclasses.replace(_advice(config(2)), dataloader_kwargs=strange)
+    assert render(example_run(), advice) == render(example_run(), _advice(config(2)))
+
+
+@pytest.mark.parametrize("render", [render_python, render_lightning])
+def test_a_dataset_by_itself_is_loaded_as_it_was_measured(
+    render: Callable[[Run, Recommendation], str],
+) -> None:
+    run, settings = example_run(), config(2).dataloader_kwargs()
+
+    def shown(own: Config | None, size: int | None, *, shuffle: bool | None = None) -> str:
+        target = dataclasses.replace(run.header.target, own_config=own, batch_size=size)
+        header = dataclasses.replace(run.header, target=target, settings={"shuffle": shuffle})
+        return render(dataclasses.replace(run, header=header), _advice(config(2)))
+
+    assert _arguments(shown(None, 16)) == settings | {"batch_size": 16}
+    assert _arguments(shown(None, None)) == settings | {"batch_size": None}  # it makes batches
+    assert _arguments(shown(None, 8, shuffle=True)) == settings | {"batch_size": 8, "shuffle": True}
+    assert _arguments(shown(config(1), 16, shuffle=True)) == settings
+    # A loader of one's own takes more, which is not left out in silence.
+    assert ("..." in shown(config(1), 16), "..." in shown(None, 16)) == (True, False)
+
+
 TRAINER = LoaderCall(
     text="TrainingArguments(..., {settings})",
     names={"num_workers": "dataloader_num_workers"},
@@ -126,9 +156,9 @@ TRAINER = LoaderCall(
 )
 
 
-def _of(call: LoaderCall) -> Run:
+def _of(call: LoaderCall, own: Config | None = None) -> Run:
     run = example_run()
-    target = dataclasses.replace(run.header.target, call=call)
+    target = dataclasses.replace(run.header.target, call=call, own_config=own)
     return dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
 
 
@@ -138,10 +168,51 @@ def test_settings_are_shown_where_the_target_s_framework_has_them() -> None:
     assert line.startswith("args = TrainingArguments(..., dataloader_num_workers=2, prefetch")
     assert "DataLoader" not in source
     ast.parse(source)
-    assert difference(config(2), config(1), TRAINER) == (
+    assert difference(config(2), _of(TRAINER, config(1))) == (
         "args = TrainingArguments(..., dataloader_num_workers=2)"
     )
-    assert difference(config(2), config(1)) == "loader = DataLoader(dataset, ..., num_workers=2)"
+    assert difference(config(2)) == "loader = DataLoader(dataset, ..., num_workers=2)"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "present", "settings"),
+    [
+        (config(0), config(4), {"num_workers": 0}),
+        (
+            config(0),
+            config(4, prefetch_factor=4, persistent_workers=True, start_method="spawn"),
+            {
+                "num_workers": 0,
+                "prefetch_factor": None,
+                "persistent_workers": False,
+                "multiprocessing_context": None,
+            },
+        ),
+        (config(2), config(4, in_order=False), {"num_workers": 2, "in_order": True}),
+        (config(2, in_order=False), config(4, in_order=False), {"num_workers": 2}),
+        (config(2), config(4, start_method="spawn"), {"num_workers": 2}),  # which is kept
+    ],
+)
+def test_what_is_set_now_and_is_to_be_no_more_is_taken_back(
+    chosen: Config, present: Config, settings: dict[str, Any]
+) -> None:
+    code = difference(chosen, _of(LoaderCall(), present))
+    assert _arguments(code) == settings
+    if None in settings.values():
+        rows: Any = [0]
+        assert DataLoader(rows, **present.dataloader_kwargs() | settings).num_workers == 0
+
+
+@pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
+def test_training_arguments_have_all_settings_or_name_them(chosen: Config) -> None:
+    code = trainer_arguments(chosen)
+    ast.parse(code)
+    for name, value in chosen.dataloader_kwargs().items():
+        shown = {"batch_size": "per_device_train_batch_size"}.get(name, f"dataloader_{name}")
+        named = {"multiprocessing_context": f"start_method={value}"}.get(name, f"{name}={value}")
+        assert f" {shown}={value!r},\n" in code or named in code.partition("# not set here: ")[2]
+    assert ("worker_threads=2" in code) == bool(chosen.worker_threads)
+    assert ("sharing_strategy=file_system" in code) == bool(chosen.sharing_strategy)
 
 
 def test_what_the_target_cannot_take_is_not_shown() -> None:
