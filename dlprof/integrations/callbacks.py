@@ -202,12 +202,12 @@ class _Transformers:
         if given.get("train_dataloader") is not None:
             self._waits.watch(given["train_dataloader"], every)
 
-    def on_step_end(self, *_given: Any, **_more: Any) -> None:
-        self._log()
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
+        self._log(control)
 
-    def on_epoch_end(self, *_given: Any, **_more: Any) -> None:
+    def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
         self._waits.flush()
-        self._log()
+        self._log(control)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
         """Leave the loader as it was, and say what to run."""
@@ -215,13 +215,15 @@ class _Transformers:
         if state.is_world_process_zero:
             self._waits.last_word()
 
-    def _log(self) -> None:
+    def _log(self, control: Any) -> None:
         values = self._waits.take()
         if values:
             # Not all: the trainer also prints what it logs.
             kept = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
             names = [f"{_PREFIX}{key}" for key in kept]
+            due = control.should_log  # its own, with the loss, which the trainer takes for logged then
             self._trainer.log({name: values[name] for name in names if name in values})
+            control.should_log = due
 
 
 def last_word(seen: Sequence[WatchedLoader], command: str) -> str:

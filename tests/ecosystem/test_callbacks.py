@@ -247,6 +247,8 @@ def test_the_hugging_face_trainer_logs_the_wait_and_says_what_to_run(
 
     logged = [each for each in trainer.state.log_history if "dlprof/wait_fraction" in each]
     assert [each["step"] for each in logged] == [4, 6, 10, 12]
+    losses = [each["step"] for each in trainer.state.log_history if "loss" in each]
+    assert losses == [4, 8, 12]  # as without it
     assert all(0.0 < each["dlprof/wait_fraction"] <= 1.0 for each in logged)
     said = capsys.readouterr().err
     assert "dlprof: The loop over train_dataloader spends" in said

@@ -130,3 +130,20 @@ def test_what_to_run_has_a_loader_that_tunes_itself_as_it_is(
         waits.undo()
     said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()]
     assert said[1::2] == ["dlprof run train.py", "DLPROF_TUNE=off dlprof run train.py"]
+
+
+@pytest.mark.parametrize("due", [False, True])
+def test_what_a_trainer_is_about_to_log_itself_stays_due(*, due: bool) -> None:
+    """Its loss: it takes that for logged whenever anything is."""
+    logged, control = list[dict[str, float]](), types.SimpleNamespace(should_log=due)
+
+    def log(values: dict[str, float]) -> None:
+        logged.append(values)
+        control.should_log = False
+
+    callback = callbacks._Transformers(types.SimpleNamespace(log=log), None, tune=False)
+    for event in (callback.on_step_end, callback.on_epoch_end):
+        callback._waits._due = {"dlprof/wait_fraction": 0.5}
+        event(None, None, control)
+        assert control.should_log is due
+    assert logged == [{"dlprof/wait_fraction": 0.5}] * 2
