@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
+from torch.utils.data import (
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    dataloader,
+    get_worker_info,
+)
 
 from dlprof import internals
 from dlprof.device.runtime import is_in_use
@@ -117,7 +123,9 @@ def tune_loader(
         _LOG.warning("dlprof.tune: the loader has a `tuning` of its own; it loads as before")
         return loader
     budget = Budget(max_workers, ram)
-    running = internals.kept_iterator(core) is not None
+    # Persistent workers', or that of a class which makes one for all epochs, as timm's and YOLO's.
+    made = internals.iterator_class(dataloader)
+    running = any(isinstance(each, made) for each in vars(core).values())
     why = internals.untunable(core) or ("its workers run already" if running else "")
     unwanted = _switched_off(enabled=enabled)
     off = why or unwanted or _too_tight(core.num_workers, max_workers)

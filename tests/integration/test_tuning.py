@@ -267,6 +267,14 @@ class Final(DataLoader[Any]):
         raise RuntimeError("no subclasses")
 
 
+class MadeOnce(DataLoader[Any]):
+    """Has one iterator for all epochs, as timm's MultiEpochsDataLoader and Ultralytics' loader."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.iterator = super().__iter__()
+
+
 def _reason(made: Any, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="dlprof.tune"):
@@ -292,6 +300,7 @@ def test_a_loader_that_can_not_be_tuned_says_why_and_loads(
     kept = loader(persistent_workers=True)
     next(iter(kept))
     assert "its workers run already" in _reason(kept, caplog)
+    assert "its workers run already" in _reason(MadeOnce(Numbers(), num_workers=1), caplog)
     internals.shut_down(kept._iterator)
     alone: Any = loader(num_workers=0)
     known = "only you know whether its dataset may be read by workers; if so, set num_workers=1, or"
