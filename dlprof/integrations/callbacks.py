@@ -142,7 +142,7 @@ class _Lightning:
             processed = plain(loader)
             if not trainer.training:
                 return processed
-            every = self._every or max(1, trainer.log_every_n_steps)
+            every = self._every or trainer.log_every_n_steps or sys.maxsize  # 0 logs no steps
             self._place += 1
             return self._waits.watch(processed, every, self._place - 1)
 
@@ -198,9 +198,10 @@ class _Transformers:
         self._waits.undo()
         self._waits = _DataWait(tune=self._tune)
         steps = max(1, int(getattr(state, "logging_steps", None) or args.logging_steps))
-        every = self._every or steps * args.gradient_accumulation_steps
+        logs_steps = args.logging_strategy == "steps"
+        every = steps * args.gradient_accumulation_steps if logs_steps else sys.maxsize
         if given.get("train_dataloader") is not None:
-            self._waits.watch(given["train_dataloader"], every)
+            self._waits.watch(given["train_dataloader"], self._every or every)
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
         self._log(control)

@@ -147,3 +147,41 @@ def test_what_a_trainer_is_about_to_log_itself_stays_due(*, due: bool) -> None:
         event(None, None, control)
         assert control.should_log is due
     assert logged == [{"dlprof/wait_fraction": 0.5}] * 2
+
+
+@pytest.mark.parametrize("every", [1, 0])
+def test_lightnings_trainer_that_logs_no_steps_has_epochs_logged_alone(every: int) -> None:
+    steps = list[int]()
+    logger = types.SimpleNamespace(log_metrics=lambda _values, step: steps.append(step))
+    trainer = types.SimpleNamespace(
+        strategy=types.SimpleNamespace(process_dataloader=lambda loader: loader),
+        training=True,
+        log_every_n_steps=every,
+        loggers=[logger],
+    )
+    callback = callbacks._Lightning(None, tune=False)
+    callback.setup(trainer, None, "fit")
+    loader = trainer.strategy.process_dataloader(_Slotted(*range(9)))
+    for trainer.global_step, _ in enumerate(loader, 1):
+        callback.on_train_batch_end(trainer)
+    assert bool(steps) is bool(every)
+    callback.on_train_epoch_end(trainer)
+    assert steps[-1:] == [9]
+    callback.teardown(trainer, None, "fit")
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch", "no"])
+def test_hugging_faces_trainer_that_logs_no_steps_has_epochs_logged_alone(strategy: str) -> None:
+    logged, control = list[dict[str, float]](), types.SimpleNamespace(should_log=False)
+    trainer = types.SimpleNamespace(log=logged.append)
+    callback = callbacks._Transformers(trainer, None, tune=False)
+    given = types.SimpleNamespace(
+        logging_steps=1, gradient_accumulation_steps=1, logging_strategy=strategy
+    )
+    loader = _Slotted(*range(9))
+    callback.on_train_begin(given, given, None, train_dataloader=loader)
+    for _ in loader:
+        callback.on_step_end(given, given, control)
+    assert bool(logged) is (strategy == "steps")
+    callback.on_epoch_end(given, given, control)
+    assert logged
