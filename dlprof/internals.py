@@ -798,7 +798,7 @@ def reports_death(error: Exception) -> bool:
 def came_by_signal(error: Exception) -> bool:
     """Whether a signal's handler raised this: it may do so at any line of anybody's.
 
-    So torch reports a worker's death, and a training is told to end.
+    So torch reports a worker's death, and a scheduler's warning may end a training.
     """
     handlers = map(signal.getsignal, signal.valid_signals())
     codes = {getattr(each, "__code__", None) for each in handlers}
