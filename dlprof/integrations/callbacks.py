@@ -78,14 +78,16 @@ class _DataWait:
         def log(values: dict[str, float]) -> None:
             self._due |= {f"{prefix}{key.removeprefix(_PREFIX)}": values[key] for key in values}
 
-        fresh = watch(loader, log=log, every=every, name=f"{_NAME} {place}" if place else _NAME)
-        watched = self._watched.setdefault(place, fresh)
+        if place not in self._watched:
+            name = f"{_NAME} {place}" if place else _NAME
+            self._watched[place] = watch(loader, log=log, every=every, name=name)
+        watched = self._watched[place]
+        watched._dlprof_over(loader)  # the last one may go, with its dataset and its workers
         self._undo.pop(place, lambda: None)()  # it may be the same loader, for another epoch
         try:
             self._undo[place] = watch_in_place(loader, watched)
         except TypeError:  # a list, for one
-            self._watched[place] = fresh
-            return fresh
+            return watched
         return loader
 
     def take(self) -> dict[str, float]:

@@ -80,7 +80,7 @@ class Watched(Generic[_Batch]):
     """
 
     __slots__ = (
-        *("_dlprof_copies", "_dlprof_flush", "_dlprof_statistics"),
+        *("_dlprof_copies", "_dlprof_logged", "_dlprof_statistics"),
         *("_dlprof_loader", "_dlprof_log", "_dlprof_name"),
     )
 
@@ -94,13 +94,11 @@ class Watched(Generic[_Batch]):
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         # Plain assignment would set the loader's attributes.
-        statistics = WaitStatistics(clock=clock, began_ns=clock())
-        flush: Callable[[], None] = lambda: None  # noqa: E731 - there is nothing to flush
-        if log is not None:
-            logged = _Log(log, every, clock, functools.partial(_tuned, loader))
-            statistics, flush = logged.statistics, logged.flush
+        logged = None if log is None else _Log(log, every, clock, loader)
+        plain = WaitStatistics(clock=clock, began_ns=clock())
+        statistics = plain if logged is None else logged.statistics
         object.__setattr__(self, "_dlprof_loader", loader)
-        object.__setattr__(self, "_dlprof_flush", flush)
+        object.__setattr__(self, "_dlprof_logged", logged)
         object.__setattr__(self, "_dlprof_name", name)
         object.__setattr__(self, "_dlprof_log", {"log": log, "every": every})
         object.__setattr__(self, "_dlprof_statistics", statistics)
@@ -120,6 +118,17 @@ class Watched(Generic[_Batch]):
         """The iterator that ``make`` returns, watched."""
         reading, iterator = self._dlprof_statistics.open(make)
         return _WatchedIterator(self._dlprof_copies.noticed(reading.take), iterator)
+
+    def _dlprof_over(self, loader: Iterable[_Batch]) -> None:
+        """Another loader is in its place, as a framework makes one for each epoch."""
+        object.__setattr__(self, "_dlprof_loader", loader)
+        if self._dlprof_logged is not None:
+            self._dlprof_logged.loader = loader
+
+    def _dlprof_flush(self) -> None:
+        """Log the batches since the last log, between two of them."""
+        if self._dlprof_logged is not None:
+            self._dlprof_logged.flush()
 
     def __len__(self) -> int:
         return len(self._dlprof_loader)
@@ -194,13 +203,11 @@ def _users_level() -> int:
 
 
 class _Log:
-    """Calls the user's logger for every so many batches, with the figures of ``more`` too."""
+    """Calls the user's logger for every so many batches of a loader, or of what takes its place."""
 
-    def __init__(
-        self, log: Logger, every: int, clock: Clock, more: Callable[[], Mapping[str, float]]
-    ) -> None:
+    def __init__(self, log: Logger, every: int, clock: Clock, loader: Any) -> None:
         self._log: Logger | None = log
-        self._more = more
+        self.loader = loader
         self._every = every
         self.statistics = WaitStatistics(clock=clock, began_ns=clock(), settled=self._settled)
         self._batches = self._waited_ns = 0
@@ -260,7 +267,7 @@ class _Log:
             "waited_s": statistics.waited_ns / NS,
             "stepped_s": statistics.steps.total_ns / NS,
             "time_to_first_batch_s": (statistics.startup_ns or 0) / NS,
-            **self._more(),
+            **_tuned(self.loader),
         }
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -185,3 +186,19 @@ def test_hugging_faces_trainer_that_logs_no_steps_has_epochs_logged_alone(strate
     assert bool(logged) is (strategy == "steps")
     callback.on_epoch_end(given, given, control)
     assert logged
+
+
+class _Row(list[int]):
+    """A loader that can be watched going."""
+
+
+def test_a_loader_that_is_made_again_for_each_epoch_is_let_go() -> None:
+    """With a dataset that may be all of the memory."""
+    waits, known = _DataWait(), list[weakref.ref[_Row]]()
+    for _ in range(3):
+        loader = _Row([1, 2])
+        known.append(weakref.ref(loader))
+        assert [*waits.watch(loader, every=1)] == [1, 2]
+    assert [each() is None for each in known] == [True, True, False]
+    assert waits.take()["dlprof/batches"] == 6.0
+    waits.undo()
