@@ -902,6 +902,14 @@ def start_worker(it: Any, context: Any) -> None:
         it._worker_pids_set = True
 
 
+_PUT_OFF: list[int] = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGHUP", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD")
+    if hasattr(signal, name)  # Windows has two of them
+]
+"""Signals by which trainings, launchers and schedulers end what they have begun."""
+
+
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Keep Ctrl-C, the news of a worker's death and the like until what is begun is whole.
@@ -913,7 +921,7 @@ def undisturbed() -> Iterator[None]:
         yield
         return
     process, kept, begun = os.getpid(), set[int](), True
-    found = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    found = {each: signal.getsignal(each) for each in _PUT_OFF}
     before = {each: handler for each, handler in found.items() if callable(handler)}
 
     def keep(number: int, frame: Any) -> None:

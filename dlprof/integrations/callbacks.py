@@ -224,7 +224,7 @@ class _Transformers:
             # Not all: the trainer also prints what it logs.
             kept = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s", "num_workers")
             names = [f"{_PREFIX}{key}" for key in kept]
-            due = control.should_log  # its own, with the loss, which the trainer takes for logged then
+            due = control.should_log  # its own, with the loss: it takes that for logged then
             self._trainer.log({name: values[name] for name in names if name in values})
             control.should_log = due
 

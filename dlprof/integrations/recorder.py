@@ -486,14 +486,11 @@ class LoaderRecorder:
         compared = 0 if tunes else compared_workers(named, dataset)
         statistics = self._new_statistics()
         shared = SharedFiles(None if tunes else named.config)
-        seen = _Seen(
-            statistics, named, _reference(dataset), shared, compared=compared, tunes=tunes
-        )
+        seen = _Seen(statistics, named, _reference(dataset), shared, compared=compared, tunes=tunes)
         workers = 0 if named.config is None else named.config.num_workers
         in_sight = not workers or start_method_of(config=named.config) == "fork"
-        # A worker_init_fn is given its worker's number.
-        numbered = getattr(loader, "worker_init_fn", None) is not None
-        if named.sampler == OF_ITERABLES and in_sight and not numbered:
+        known_number = getattr(loader, "worker_init_fn", None) is not None  # which it is given
+        if named.sampler == OF_ITERABLES and in_sight and not known_number:
             seen.asks = self._asks
         if self._follow and named.config is not None and not tunes:
             # Steps that are to be measured by themselves as well begin behind the followed ones.

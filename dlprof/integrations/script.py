@@ -116,8 +116,9 @@ def as_main(program: Program) -> ModuleType:
     """Make this process the script's: ``__main__``, ``sys.argv`` and ``sys.path`` are its own."""
     main = ModuleType("__main__")
     cached = None if program.spec is None else program.spec.cached
+    if sys.version_info < (3, 14):  # which makes them of the code, when they are asked for
+        main.__annotations__ = {}
     main.__dict__.update(
-        __annotations__={},
         __builtins__=builtins,
         __cached__=cached,
         __file__=program.path,

@@ -330,14 +330,17 @@ def test_all_signals_that_were_put_off_come_whatever_one_raises() -> None:
     def died(*_: object) -> None:
         raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
 
+    def both() -> None:
+        for each in handlers:
+            signal.raise_signal(each)
+        assert not came
+
     came = list[int]()
     handlers = {signal.SIGUSR1: lambda number, _: came.append(number), signal.SIGCHLD: died}
     before = {each: signal.signal(each, handlers[each]) for each in handlers}
     try:
         with pytest.raises(RuntimeError, match="is killed") as raised, internals.undisturbed():
-            for each in handlers:
-                signal.raise_signal(each)
-            assert not came
+            both()
         assert came == [signal.SIGUSR1]
         assert internals.came_by_signal(raised.value)
     finally:
