@@ -359,13 +359,18 @@ class Supervisor:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
         now_s = self.clock()
         since = _all_filled_since(ranks)
-        if since is not None and now_s - since > 3.0:
-            self.watcher.give_up()
-            self._go_on(ranks)
+        if since is not None:
+            # To read what each worker holds takes the kernel 50 ms a GiB: half a second of a dataset
+            # of 10 GiB in memory. The trial has to end in time all the same.
+            reading_s = STOPPED_S + sum(each.workers for each in ranks) / 2
+            left_s = min(each.deadline_s for each in ranks) - since - STOPPED_S
+            if now_s - since > max(STOPPED_S, min(reading_s, left_s)):
+                self.watcher.give_up()
+                self._go_on(ranks)
         if rank.pid is None and now_s - rank.heard_s > STOPPED_S and rank.launcher.is_stopped():
             rank.launcher.give_up()  # which the inbox reports, and another one starts the trial
-        # One that holds still for the observer may wait for other ranks to do so.
-        holds = rank.awaiting_usage_since is not None and len(ranks) > 1
+        # For the observer, or for other ranks to do so.
+        holds = rank.awaiting_usage_since is not None
         if rank.running() and not rank.settled() and not holds:
             rank.failure = find_hang(
                 rank, rank.log, now_s, stall_s=self.limits.stall_s, alone=alone

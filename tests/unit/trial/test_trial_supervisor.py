@@ -154,6 +154,27 @@ def test_a_silent_observer_costs_figures_not_the_trial(tmp_path: Path) -> None:
     assert "observer" in trial.unavailable["usage.own_cpu_cores"]
 
 
+@pytest.mark.parametrize(
+    ("workers", "wall_s", "waits_s"), [(2, 60.0, 4.0), (40, 60.0, 23.0), (40, 10.0, 7.0)]
+)
+def test_an_observer_has_as_long_as_reading_many_workers_takes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    wall_s: float,
+    waits_s: float,
+) -> None:
+    """And no longer than leaves the trial time to end."""
+    bench = Supervised(tmp_path, WHOLE[:5], on_kill=[exited(-9)], answers=False)
+    bench.supervisor.limits = dataclasses.replace(bench.supervisor.limits, wall_s=wall_s)
+    clock, waited = bench.supervisor.clock, list[float]()
+    began_s = clock()
+    monkeypatch.setattr(bench.watcher, "give_up", lambda: waited.append(clock() - began_s))
+    bench.run(dataclasses.replace(REQUEST, config=Config(num_workers=workers).canonical()))
+
+    assert waited == [pytest.approx(waits_s, abs=0.5)]
+
+
 def test_a_dead_observer_lets_the_trial_go_on(tmp_path: Path) -> None:
     script = list(WHOLE)
     script.insert(5, Received("observer-0", None))
