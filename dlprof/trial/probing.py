@@ -368,10 +368,10 @@ def _samples_per_batch(
     """
     from dlprof.targets.counting import SampleCounter
 
-    sizes, lost = gate.sizes if gate.attached else None, first is None and batch is None
+    sizes, lost = gate.sizes, first is None and batch is None
     if sizes or lost:
         said = f"{NO_DATA_SIGN}: does collate_fn return it?" if lost else ""
-        return float(sizes[-1]) if sizes else None, said
+        return float(sizes[:2][-1]) if sizes else None, said  # workers are ahead of it
     count = SampleCounter(built.target.batch_size)
     count(first)
     samples = count(batch)

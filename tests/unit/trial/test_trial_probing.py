@@ -41,6 +41,7 @@ def batch(size: int) -> dict[str, torch.Tensor]:
     ("sizes", "batch_size", "found"),
     [
         ([4, 8], None, (8.0, "")),  # by the indices handed out
+        ([4, 8, 8, 1], None, (8.0, "")),  # to a worker, two batches ahead
         (None, 8, (12.0, "")),
         (None, None, (12.0, "The second batch counts as 12 samples, by the length of batch['x'].")),
     ],
