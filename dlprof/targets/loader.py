@@ -181,8 +181,6 @@ class EpochGate:
     def __init__(self, *, spread: bool = False) -> None:
         self.spread = spread
         self._source: Any = None  # of the epoch that began last
-        # Whether each has to come back as a batch: an iterable dataset may end before.
-        self.exact = False
         self.at_once = 1  # batches that are loaded at once
         self.detach("no loader has been made with this gate")
         self.reopen()
@@ -288,6 +286,8 @@ class EpochGate:
     def detach(self, reason: str) -> None:
         """Say why there is no gate, in one sentence."""
         self.attached, self.reason = False, reason
+        # Whether each has to come back as a batch: an iterable dataset may end before.
+        self.exact = False
 
 
 def _is_torchs(sampler: object) -> bool:

@@ -591,7 +591,7 @@ class Measurement:
         if limited:
             gate.reopen(limit=max(1, loop.config.num_workers))
         loop.begin_epoch()
-        if gate.attached and gate.sizes is not None:
+        if gate.sizes is not None:
             loop.count = None  # what hands the samples out counts them
         if limited and gate.attached:
             ended_s = loop.drain()
@@ -722,14 +722,14 @@ class Measurement:
 
     def _take_sizes(self) -> None:
         """The samples of this epoch's batches, where the indices say it."""
-        sizes, log = self.gate.sizes if self.gate.attached else None, self.loop.now
+        sizes, log = self.gate.sizes, self.loop.now
         if sizes is not None:
             log.samples = array.array("q", sizes[: len(log.yields_s)])
 
     def _check_whole(self) -> None:
         """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
         gate, came = self.gate, len(self.loop.now.yields_s)
-        if not (gate.attached and gate.exact and came < gate.batches):
+        if not (gate.exact and came < gate.batches):
             return
         promised = self.loop.promised()  # one's own class may ask for more than it passes on
         if promised is None or came < promised:

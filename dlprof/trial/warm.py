@@ -173,6 +173,8 @@ class Warm:
             each = math.ceil(batches / request.epochs)
             self._gate.reopen(limit=max(least, min(batches - came, each)))
             for batch in iter(self._tracer):
+                if not seen.times_s:
+                    self._gate.confirm()
                 if len(seen.times_s) == batches:
                     seen.beyond += 1
                     continue
@@ -191,8 +193,6 @@ class Warm:
         came = len(seen.times_s) - before
         if not came:
             raise EmptyLoaderError
-        if not before:
-            self._gate.confirm()
         if self._gate.exact and came < self._gate.batches:
             raise ended_early(came, self._gate.batches)
         sizes = self._gate.sizes

@@ -83,7 +83,7 @@ class FakeGate(EpochGate):
     ) -> None:
         self._loader, self._each = loader, each  # samples of a batch, where indices say it
         super().__init__()
-        self.attached, self.exact = attached, True
+        self.attached = self.exact = attached
 
     @property
     def batches(self) -> int:
@@ -94,7 +94,8 @@ class FakeGate(EpochGate):
 
     @property
     def sizes(self) -> list[int] | None:
-        return None if self._each is None else [self._each] * self._loader.handed_out
+        known = self.attached and self._each is not None
+        return [self._each or 0] * self._loader.handed_out if known else None
 
     def reopen(self, *, limit: float = math.inf) -> None:
         self._loader.limit = limit

@@ -363,6 +363,24 @@ def test_a_side_is_asked_whether_it_keeps_samples_by_another_process(
     assert time.monotonic() - began_s < 60.0
 
 
+class Beginning(DataLoader[int]):
+    """Has begun its epoch before it is asked for one."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.begun = super().__iter__()
+
+    def __iter__(self) -> Any:
+        return self.begun
+
+
+def test_a_block_of_a_loader_with_an_iterator_of_its_own_has_samples_and_an_end() -> None:
+    built = build_from_object(Beginning(_Slow(0.0, keeps=False), batch_size=4))
+    seen = warm.Warm(built, Config())._take(BlockRequest(batches=20), None)
+    assert seen.samples == [4] * 20
+    assert seen.beyond == 0
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
 def test_a_side_may_have_many_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl  # which Windows has not
