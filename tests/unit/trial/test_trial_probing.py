@@ -13,6 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -62,6 +63,26 @@ def test_a_torch_that_is_too_old_is_named_before_anything_is_built(
     with pytest.raises(UsageError, match=r"needs torch 2\.6 or newer, and") as raised:
         child.build(BuildRequest(target=parse_target("images")))
     assert raised.value.hint == "pip install 'torch>=2.6'"
+
+
+@pytest.mark.parametrize(("limit_s", "evicted"), [(15.0, 5), (None, 1000)])
+def test_a_look_has_time_left_when_it_has_made_the_cache_cold(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float | None, evicted: int
+) -> None:
+    """Else many files are more than it has, and the fork is taken for broken."""
+    seconds, found, sent = itertools.count(), list[Path](), list[Any]()
+    files = itertools.repeat(Path("a file"), 1000)  # each of which takes a second
+    monkeypatch.setattr(child, "_clock", lambda: float(next(seconds)))
+    monkeypatch.setattr(child, "probe", lambda *_: {})
+    monkeypatch.setattr("dlprof.targets.files.dataset_files", lambda _dataset: files)
+    monkeypatch.setattr("dlprof.targets.files.evict_from_page_cache", found.extend)
+    channel = types.SimpleNamespace(send=sent.append)
+    session: Any = types.SimpleNamespace(beat=lambda _now_s: None, channel=channel)
+    built: Any = types.SimpleNamespace(parts=types.SimpleNamespace(dataset=None))
+    request = TrialRequest(config=Config(), cold_cache=True, probe=True, limit_s=limit_s)
+    child._run(request, lambda: built, session)
+    assert sent == [{"event": "result", "probe": {}}]
+    assert len(found) == evicted
 
 
 def test_one_sample_at_a_time_is_reported() -> None:
