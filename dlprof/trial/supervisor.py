@@ -348,12 +348,15 @@ class Supervisor:
         deadline_s = min(rank.deadline_s for rank in ranks if rank.running())
         patience_s = max(0.0, min(deadline_s - asked_at_s, look_s))
         event = self.inbox.get(patience_s)
-        late_s = self.clock() - asked_at_s - patience_s
-        # A look that comes so late comes from a process that was stopped
+        self._stand_still(ranks, asked_at_s + patience_s)
+        return event
+
+    def _stand_still(self, ranks: Sequence[_Rank], expected_s: float) -> None:
+        """Let time not count by which this process is late: it was stopped, or its terminal."""
+        late_s = self.clock() - expected_s
         if late_s > 2.0:
             for rank in ranks:
                 rank.stand_still(late_s)
-        return event
 
     def _check(self, rank: _Rank, ranks: Sequence[_Rank], *, alone: bool) -> None:
         """Hold a rank against the limits of the trial; ``alone`` where it is the only one."""
@@ -482,7 +485,9 @@ class Supervisor:
                 usage = from_json(Usage, message["usage"])
                 for rank in ranks:
                     rank.used(usage, self.clock())
+                began_s = self.clock()
                 self.pulse(usage)
+                self._stand_still(ranks, began_s)
 
     def _go_on(self, ranks: Sequence[_Rank]) -> None:
         """Let a trial go on that holds still until its memory has been read."""

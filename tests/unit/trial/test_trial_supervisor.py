@@ -380,6 +380,25 @@ def test_time_does_not_count_in_which_this_process_is_stopped(tmp_path: Path, be
     assert bench.launcher.launches == 2
 
 
+def test_time_does_not_count_in_which_the_terminal_takes_nothing(tmp_path: Path) -> None:
+    """As by Ctrl-S, or by a connection that stands still: to draw there waits."""
+    inbox, waits_s = ImpatientInbox(Clock()), [3600.0]
+    said = {"event": "pulse", "pid": PID, "usage": USAGE}
+    script = [*WHOLE[:3], Received("observer-0", said), *WHOLE[3:]]
+    bench = Supervised(tmp_path, script, inbox=inbox)
+
+    def draw(_usage: Usage) -> None:
+        inbox.clock.now_s += waits_s.pop() if waits_s else 0.0
+
+    bench.supervisor.pulse = draw
+    trial = bench.run()
+
+    assert trial.outcome == "completed", trial.failure
+    assert not trial.noisy
+    assert bench.launcher.kills == 0
+    assert bench.launcher.launches == 2
+
+
 def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
     bench = Supervised(tmp_path, WHOLE, inbox=Stopped(99, "window_start"))
     trial = bench.run()
