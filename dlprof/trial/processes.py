@@ -33,10 +33,11 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent: int | None = None) -> None:
     """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing.
 
-    Of a known parent that has died already this process ends now.
+    Of a known parent that has died already this process ends now. On Windows the parent is the
+    launcher of a virtual environment, and not who has started that.
     """
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
-    if parent is not None and os.getppid() != parent:
+    if sys.platform == "linux" and parent is not None and os.getppid() != parent:
         os._exit(1)
 
 

@@ -206,6 +206,18 @@ def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     assert ended == ([] if lives else [1])
 
 
+@pytest.mark.parametrize(("platform", "ends"), [("linux", True), ("win32", False)])
+def test_only_where_the_kernel_ties_them_a_process_has_to_have_its_parent(
+    monkeypatch: pytest.MonkeyPatch, platform: str, *, ends: bool
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(processes, "_prctl", lambda *_: None)
+    monkeypatch.setattr("os._exit", ended.append)
+    monkeypatch.setattr(sys, "platform", platform)
+    processes.die_with_parent(-1)
+    assert ended == ([1] if ends else [])
+
+
 TRIES_A_FORK = """
 import os, sys, time, types
 
