@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import socket
 import subprocess
 import sys
 from multiprocessing.shared_memory import SharedMemory
@@ -72,6 +73,15 @@ def test_a_process_that_the_target_started_is_shared_by_all_trials(tmp_path: Pat
     finally:
         process.join()
     assert fork_hazard(tmp_path) == ""
+
+
+def test_what_the_target_starts_does_not_inherit_the_way_to_the_supervisor() -> None:
+    """Who holds it open, as a server that ``os.system`` starts, hides that the fork server died."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.set_inheritable(True)  # as it is passed down
+        fork_server.ForkServer(theirs)
+        assert not theirs.get_inheritable()
 
 
 def _after_computing(before: str) -> str:
