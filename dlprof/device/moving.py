@@ -70,9 +70,7 @@ def copied(batch: Any) -> Any:
     return copy.deepcopy(batch, made)
 
 
-def _leaves(
-    batch: Any, path: str, depth: int, seen: set[int] | None
-) -> Iterator[tuple[str, Any]]:
+def _leaves(batch: Any, path: str, depth: int, seen: set[int] | None) -> Iterator[tuple[str, Any]]:
     """The parts of a batch that are tensors, or not made of parts.
 
     Objects that go by themselves are looked into where it is noted which were ``seen``.

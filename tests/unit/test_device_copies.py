@@ -162,7 +162,8 @@ class OpaqueBatch:
 
 
 @pytest.mark.parametrize(
-    ("batch", "found"), [(GraphBatch(), (48, 1.0)), ([GraphBatch(), 1], (48, 1.0)), (OpaqueBatch(), (None, None))]
+    ("batch", "found"),
+    [(GraphBatch(), (48, 1.0)), ([GraphBatch(), 1], (48, 1.0)), (OpaqueBatch(), (None, None))],
 )
 def test_tensors_of_objects_that_go_by_themselves_count(
     monkeypatch: pytest.MonkeyPatch, batch: object, found: tuple[float | None, float | None]
