@@ -58,9 +58,7 @@ class ForkServer:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        link.set_inheritable(
-            False
-        )  # else a server that the target starts would hide this one's end
+        link.set_inheritable(False)  # a server that the target starts would hide this one's end
         self._channel = Channel.of_socket(link)
         self._orders: Orders = {
             "build": self._build,
