@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +22,13 @@ cpu_ns = time.thread_time_ns  # CPU time of the calling thread
 
 process_cpu_ns = time.process_time_ns  # CPU time of all threads of the process
 
-# Read several times for each batch, so even the look-up of their names would show.
-_pread, _new = os.pread, tuple.__new__
+_new = tuple.__new__
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+if sys.platform != "win32":
+    import resource
+
+    # Read several times for each batch, so even the look-up of its name would show.
+    _pread, _TICK_NS = os.pread, 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Reading(NamedTuple):
@@ -49,13 +52,13 @@ class ThreadClock:
             # So says a kernel that keeps no such account: a thread that runs had a time slice.
             if _pread(self._file, 64, 0).split() == [b"0"] * 3:
                 self.close()
-        except OSError:
+        except (OSError, AttributeError):  # Windows has no such flag, either
             self._file = MISSING
 
     def read(self) -> Reading:
         """Look at all three clocks."""
         try:
-            waited_ns = int(_pread(self._file, 64, 0).split()[1])
+            waited_ns = int(_pread(self._file, 64, 0).split()[1]) if self._file >= 0 else MISSING
         except (OSError, IndexError, ValueError):
             waited_ns = MISSING
         return _new(Reading, (now_ns(), cpu_ns(), waited_ns))
@@ -83,11 +86,13 @@ class ChildrenClock:
         self._used_ns = self._lost_ns = 0
         try:
             self._file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # the kernel lists no children: they count when they have ended
+        except (OSError, AttributeError):  # nothing lists them: they count when they have ended
             self._file = MISSING
 
     def read(self) -> int:
-        """Nanoseconds so far."""
+        """Nanoseconds so far; 0 on Windows, where nobody knows."""
+        if sys.platform == "win32":
+            return 0
         used_ns, living = self._look()
         if used_ns < self._used_ns:  # one may just have gone from one account to the other
             used_ns, living = self._look()
