@@ -59,8 +59,9 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(opening, allowance, left_s, sure=2)
     if not evidence.plain("present"):
         return ()  # it failed, which its failure reports
-    if longer := _longer(evidence, allowance):
-        return _affordable(longer, allowance, left_s)
+    longer = _affordable(_longer(evidence, allowance, left_s), allowance, left_s)
+    if longer:
+        return longer
     if evidence.reads_files and not evidence.trials("cold"):
         name, trial_s = "with a cold page cache", allowance.trial_s
         cold = Experiment(name=name, config=evidence.config, purpose="cold", trial_s=trial_s)
@@ -106,15 +107,19 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     return [plain, traced, *calibrations, longer]
 
 
-def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """Once, where memory may grow. What only fills up doesn't go on: it is long enough to show."""
+def _longer(evidence: Evidence, allowance: Allowance, left_s: float) -> list[Experiment]:
+    """Once, where memory may grow. What only fills up doesn't go on: it is long enough to show.
+
+    As far as half of the rest of the budget allows it, or eight windows.
+    """
     presents = sum(each.purpose != "explain" for each in evidence.trials("present"))
     # Plain trials of the present configuration that a profile begins with.
     if not presents == len(evidence.plain("present")) == 2:
         return []
     rate = evidence.rate or 1.0
     wanted_s = 1.2 * ENOUGH_BATCHES * max(1, evidence.workers) / rate
-    trial_s = min(8.0 * allowance.trial_s, max(4.0 * allowance.trial_s, wanted_s))
+    most_s = max(8.0 * allowance.trial_s, left_s / 2)
+    trial_s = min(most_s, max(4.0 * allowance.trial_s, wanted_s))
     if not may_grow(evidence, rate * trial_s):
         return []
     name, now = "longer, to check for memory growth", evidence.config

@@ -21,10 +21,13 @@ from typing import Final
 from dlprof.advise.findings.claims import Gain, bound
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.loader import deeper_than
 from dlprof.advise.thresholds import (
     ENOUGH_BATCHES,
     FEW_TENSORS,
+    FILLED_UP,
     LARGE_SHARE,
+    LEAST_SEEN,
     OTHERS,
     PAYS,
     SENT_S,
@@ -199,9 +202,8 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
 
 def _workers(seen: Seen) -> int:
     """Workers of the loader: those that have nothing left to do are among them."""
-    most = _alive(seen) - seen.other_workers
     ended = seen.training.ended_workers if not seen.started_workers else 0
-    return max(len(seen.workers), most, 0) + (ended if seen.workers else 0)
+    return max(len(seen.workers), _alive(seen)) + (ended if seen.workers else 0)
 
 
 def _alive(seen: Seen) -> int:
@@ -460,13 +462,16 @@ def _explanation(
     """What each batch cost, on average over the window; ``crowded``: run-queue delays too."""
     batches = max(1, seen.main.messages)
     period_s = seen.window_s / batches
-    cpu_s = sum(each.run_s for each in seen.workers) / batches
-    queue_s = sum(each.queued_s for each in seen.workers) / batches if crowded else 0.0
+    # What workers of earlier epochs took ended with them: what others took is for what they made.
+    whole = sum(each.messages for each in seen.workers)
+    made = whole if seen.started_workers and whole else batches
+    cpu_s = sum(each.run_s for each in seen.workers) / made
+    queue_s = sum(each.queued_s for each in seen.workers) / made if crowded else 0.0
     io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
     gil_s = sum(each.share("gil") for each in seen.workers) * period_s
-    put_s = sum(each.others_cpu_s for each in seen.workers) / batches
+    put_s = sum(each.others_cpu_s for each in seen.workers) / made
     # What workers wait for while their child processes compute keeps a core as busy.
-    children_s = sum(each.children_cpu_s for each in seen.workers) / batches
+    children_s = sum(each.children_cpu_s for each in seen.workers) / made
     waited_s = min(children_s, io_s)
     child_s = sum(each.share("child") for each in seen.workers) * period_s
     late_s = min(io_s - waited_s, max(0.0, child_s - waited_s)) if waited_s and crowded else 0.0
@@ -500,15 +505,13 @@ def _explanation(
     if seen.pins:
         pin_s = _pinning(seen) * period_s
         stages += (_stage("pin", pin_s, pin_s),)
-    whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
     filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
-    # Steady growth counts from 48 MiB of each worker on, or 112 before memory has filled up.
-    least = (48 if filled else 112) << 20
+    least = LEAST_SEEN if filled else FILLED_UP  # of each worker
     pids = (each.pid for each in seen.workers)
     # Worker 0 is started first.
     number = {pid: n for n, pid in enumerate(sorted({*seen.ended_before, *pids}))}
-    growth = sum(grown) / whole if grown and min(grown) >= least else None
+    growth = sum(grown) / max(1, whole) if grown and min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
         config=config,
@@ -637,8 +640,7 @@ def _direct(
             ),
             bound(1 / max(0.02, 1 - lost)),
         )
-    elif _comes_in_bursts(shares, explained):
-        deep = max(8, 4 * (config.prefetch_factor or 2))
+    elif (deep := deeper_than(config)) is not None and _comes_in_bursts(shares, explained):
         yield _finding(
             "prefetch.shallow",
             "Bursts empty the queue",
@@ -647,8 +649,8 @@ def _direct(
             shares.wait * shares.idle,
             {"worker_busy_fraction": 1 - shares.idle, "wait_fraction": shares.wait},
             Fix(
-                text=f"Set prefetch_factor={min(16, deep)}.",
-                dataloader_kwargs={"prefetch_factor": min(16, deep)},
+                text=f"Set prefetch_factor={deep}.",
+                dataloader_kwargs={"prefetch_factor": deep},
             ),
         )
 

@@ -53,8 +53,9 @@ class Look(NamedTuple):
 
     main: Wait  # what the main process's main thread did
     pin: Wait | None  # what the pin thread did; ``None`` where there is none
-    idle: int  # workers that waited for indices
-    alive: int  # workers that there were
+    # Workers that waited for indices, and that there were; none of other loaders (``Seen``).
+    idle: int
+    alive: int
     # Unread in the queue of finished batches; ``None`` where that can't be seen.
     finished_bytes: int | None = None
     sent_bytes: int = 0  # unread in the workers' index queues
@@ -151,14 +152,16 @@ class Watcher:
         self._main = _Process(training.pid, root, self._machine, self._gil, is_main=True)
         self._pin: Thread | None = None
         self._not_pins: set[str] = set()
-        self._parents = f"{self._proc}/{training.parent}/task"
+        self._parent = training.parent
         self._children: dict[str, ProcFile] = {}
-        self._find_parents()
         self._workers: dict[int, _Process] = {}
+        self._find_parents()
         self._listed: str | None = None
         self._started = 0
         self._pipes = _Pipes(self._proc, training.pid)
-        self._looks: collections.deque[Look] = collections.deque(maxlen=4000)
+        # Each with the workers that were idle, and alive.
+        self._looks: collections.deque[tuple[Look, tuple[int, ...], tuple[int, ...]]]
+        self._looks = collections.deque(maxlen=4000)
         self._seldom_ns = self._often_ns = self._weighed_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -215,22 +218,22 @@ class Watcher:
         self._warm_ns[1] += len(states)
         for pid in [pid for pid, state in states.items() if state is None]:
             del self._workers[pid]  # its number may come again
-        alive = [each for each in states.values() if each is not None]
+        alive = tuple(pid for pid, state in states.items() if state is not None)
+        idle = tuple(pid for pid in alive if states[pid] == "queue")
         pin = None if self._pin is None else self._pin.look()
         if pin is None and self._pin is not None:  # each iterator starts its own
             self._pin.close()
             self._pin = None
         finished, sent = self._pipes.unread()
-        self._looks.append(
-            Look(
-                main=main,
-                pin=pin,
-                idle=alive.count("queue"),
-                alive=len(alive),
-                finished_bytes=finished,
-                sent_bytes=sent,
-            )
+        look = Look(
+            main=main,
+            pin=pin,
+            idle=len(idle),
+            alive=len(alive),
+            finished_bytes=finished,
+            sent_bytes=sent,
         )
+        self._looks.append((look, idle, alive))
         spent, self._last_cpu_ns = self._cpu_clock() - self._last_cpu_ns, self._cpu_clock()
         self._look_ns = spent if not self._look_ns else (7 * self._look_ns + spent) // 8
         return True
@@ -272,6 +275,11 @@ class Watcher:
         members = [each.seen() for each in self._workers.values()]
         mine = self._by_loader(members)
         others = [each for each in members if each not in mine]
+        apart = {each.pid for each in others}
+
+        def own(pids: tuple[int, ...]) -> int:
+            return sum(pid not in apart for pid in pids)
+
         main = self._main.seen()
         ended = self._ended_workers()
         return Seen(
@@ -281,7 +289,9 @@ class Watcher:
                 ended_workers=len(ended),
             ),
             window_s=window_ns / 1e9,
-            looks=tuple(self._looks),
+            looks=tuple(
+                look._replace(idle=own(idle), alive=own(alive)) for look, idle, alive in self._looks
+            ),
             main=main,
             workers=mine,
             other_workers=len(others),
@@ -339,16 +349,33 @@ class Watcher:
         )
 
     def _find_parents(self) -> None:
-        """Which threads have children: any may have started the workers, not main's alone."""
-        found = set(list_names(self._parents))
+        """Which threads have children: any may have started the workers, not main's alone.
+
+        Or a fork server, which main starts with the first of them.
+        """
+        parents = f"{self._proc}/{self._parent}/task"
+        found = set(list_names(parents))
         for name in self._children.keys() - found:
             self._children.pop(name).close()
         for name in found - self._children.keys():
-            kept = ProcFile(f"{self._parents}/{name}/children")
-            if name == str(self._training.parent) or kept.read():
+            kept = ProcFile(f"{parents}/{name}/children")
+            if name == str(self._parent) or kept.read():
                 self._children[name] = kept
             else:
                 kept.close()
+        if not self._workers and self._parent == self._training.pid:
+            server = next(filter(self._serves, self._read_children().split()), None)
+            if server is not None:
+                self._parent = int(server)
+                self._find_parents()
+
+    def _serves(self, pid: str) -> bool:
+        """Whether a process is a fork server that has started workers."""
+        if "multiprocessing.forkserver" not in (read_text(f"{self._proc}/{pid}/cmdline") or ""):
+            return False
+        started = (read_text(f"{self._proc}/{pid}/task/{pid}/children") or "").split()
+        stats = (parse_process_stat(read_text(f"{self._proc}/{n}/stat") or "") for n in started)
+        return any(stat is not None and stat.name == WORKER for stat in stats)
 
     def _read_children(self) -> str:
         return " ".join(kept.read() or "" for kept in self._children.values())
@@ -403,7 +430,7 @@ class Watcher:
         return tuple(most)
 
     def _start_method(self) -> str:
-        if self._training.parent != self._training.pid:
+        if self._parent != self._training.pid:
             return "forkserver"
         own = read_text(f"{self._proc}/{self._training.pid}/cmdline")
         for pid in self._workers:
@@ -459,6 +486,8 @@ class _Process:
 
         last_io = self._fed | last_io
         feeders = [n for n, io in last_io.items() if n != leader and _feeds(io)]
+        if self._tree is None:  # threads of main may also log to files, as TensorBoard's does
+            feeders = [n for n in feeders if not did(n, "write_bytes")]
         fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
         run_s, queued_s = ran(leader)
         mask, (yielded, preempted) = self._read_switches()

@@ -79,7 +79,7 @@ class IoCounters:
     """The fields of ``/proc/PID/io`` that matter here; a reaped child's are in its parent's.
 
     Bytes asked for by ``read``, fetched from storage, and given to ``write``, and the calls of
-    these two and their kin; pipes and sockets count too.
+    these two and their kin; pipes and sockets count too. Then bytes of files that are to be stored.
     """
 
     read_chars: int
@@ -87,6 +87,7 @@ class IoCounters:
     written_chars: int = 0
     reads: int = 0
     writes: int = 0
+    write_bytes: int = 0
 
 
 def parse_int(word: str) -> int | None:
@@ -219,15 +220,20 @@ def parse_schedstat(text: str) -> SchedStat | None:
 
 
 def parse_io(text: str) -> IoCounters | None:
-    """What a process has read, from ``/proc/PID/io``."""
+    """What a process has read and written, from ``/proc/PID/io``."""
     fields = _fields(text)
     chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
     if chars is None or fetched is None:
         return None
-    names = ("wchar", "syscr", "syscw")
-    written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in names)
+    names = ("wchar", "syscr", "syscw", "write_bytes")
+    written, reads, writes, stored = (parse_int(fields.get(name, "")) or 0 for name in names)
     return IoCounters(
-        read_chars=chars, read_bytes=fetched, written_chars=written, reads=reads, writes=writes
+        read_chars=chars,
+        read_bytes=fetched,
+        written_chars=written,
+        reads=reads,
+        writes=writes,
+        write_bytes=stored,
     )
 
 

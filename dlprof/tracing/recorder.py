@@ -143,14 +143,18 @@ class Recorder:
         self._asked_by = threading.get_ident()
         self._asked = process_cpu_ns(), cpu_ns(), now_ns()
 
-    def _take_next(self) -> Row | None:
-        """The row of the batch that is yielded now.
+    def _take_next(self, *, failed: bool = False) -> Row | None:
+        """The row of the batch that is yielded now, or of the one that ``failed``, if one did.
 
         In order it is the least of those that are there, else the one that came first.
         """
         if not self._ready:
             return None
         batch = min(self._ready) if self._in_order else self._ready[0]
+        row = self._rows.get(batch)
+        made = None if row is None else row.made
+        if failed and self.stamper is None and (made is None or not made.failed):
+            return None
         self._ready.remove(batch)
         return self._rows.pop(batch, None)
 
@@ -178,11 +182,7 @@ class Recorder:
     def failed(self) -> None:
         """``next()`` raised."""
         self._asked_by = MISSING
-        if not self._ready:
-            return
-        made = self._rows[min(self._ready)].made if min(self._ready) in self._rows else None
-        if self.stamper is not None or (made is not None and made.failed):
-            self._take_next()
+        self._take_next(failed=True)
 
     # The hooks, which call all that stands above.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ class Stamper:
             of all of them so far; of child processes.
         """
         began_ns, self._children_ns = self._children_ns, self._children.read()
-        children_ns = self._children_ns - began_ns
+        children_ns = MISSING if sys.platform == "win32" else self._children_ns - began_ns
         if self.worker < 0:  # main's threads have more to do than this loader's batches
             return MISSING, MISSING, MISSING, children_ns
         process_ns, before_ns, left_cpu = process_cpu_ns(), self._others_ns, self._left_cpu

@@ -122,11 +122,12 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
 
 def _worker(loader: Loader, number: int) -> WorkerCosts:
     idle = number < loader.idle_workers
+    cpu_s = loader.fetch_cpu + loader.collate_cpu + loader.put_cpu
     return WorkerCosts(
         worker=number,
         batches=0 if idle else 50,
         busy_fraction=0.0 if idle else loader.busy,
-        cpu_cores=0.9,
+        cpu_cores=cpu_s * loader.rate / loader.config.num_workers,
         threads=loader.threads,
         affinity_cpus=loader.affinity,
         pss_growth_bytes_per_batch=loader.growth,

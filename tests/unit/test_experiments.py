@@ -179,6 +179,22 @@ def test_a_longer_look_at_memory_that_failed_is_not_taken_again() -> None:
     assert longer[0].name not in [each.name for each in propose(after, ROOMY)]
 
 
+def test_a_longer_look_at_memory_takes_what_it_needs_of_the_budget_or_nothing() -> None:
+    """200 batches of each of four workers, at 60 a second; eight windows where that is too long."""
+    seen = _start()
+    done = [_growing(each, n) for n, each in enumerate(propose(seen, ROOMY))]
+    seen = dataclasses.replace(seen, observations=tuple(done))
+    spent_s = _spent(seen.trials())
+
+    def asked(left_s: float) -> dict[str, float]:
+        block = propose(seen, dataclasses.replace(ROOMY, budget_s=spent_s + left_s))
+        return {each.name.partition(",")[0]: each.trial_s for each in block}
+
+    assert asked(40.0) == {"longer": pytest.approx(16.0)}
+    assert asked(12.0) == {"longer": 8.0}
+    assert "as it is" in asked(6.0)  # what else there is to try
+
+
 def _growing(asked: Experiment, number: int) -> Observation:
     """Of trials whose memory grows with the batches that they load."""
     made = _run(asked, {}, number)

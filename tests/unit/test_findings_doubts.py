@@ -20,9 +20,9 @@ MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
 
 
-def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
+def _with_memory(points: Sequence[tuple[int, int]], epoch: int = 100_000) -> Evidence:
     """Plain trials of so many batches, with so many MiB in the end."""
-    seen = evidence(CPU, target_fields={"batch_bytes": 1000})
+    seen = evidence(CPU, target_fields={"batch_bytes": 1000, "batches_per_epoch": epoch})
     plain = tuple(
         Observation(
             trial=trial(
@@ -81,6 +81,19 @@ def test_growth_is_reported_with_when_memory_is_full() -> None:
     first = find(_with_memory([(100, 200), (200, 300), (800, 900)]))[0]
     assert first.code == "memory.growth"
     assert first.evidence["growth_bytes_per_batch"] == pytest.approx(MIB, rel=0.01)
+    room = 48 << 30
+    assert first.evidence["seconds_to_full"] == pytest.approx(room / (100 * MIB), rel=0.01)
+
+
+def test_memory_that_goes_back_with_an_epochs_workers_comes_last() -> None:
+    """100 MiB a second, of which an epoch of 10 s keeps 1 GiB."""
+    points = [(100, 200), (200, 300), (800, 900)]
+    *_, last = find(_with_memory(points, epoch=1000))
+    assert last.code == "memory.growth"
+    assert last.evidence["seconds_to_full"] is None
+    assert "Workers end with each epoch, after 1000 MiB, and give that back" in last.explanation
+    # What went on beyond an epoch outlives its workers.
+    assert find(_with_memory(points, epoch=150))[0].code == "memory.growth"
 
 
 def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
@@ -286,6 +299,17 @@ def test_the_first_of_a_block_waits_for_what_none_is_spared(
     assert ("left out" in first.fix.text) is not blocks
     if blocks:  # reading ahead hides one behind the other
         assert first.predicted_gain is None or first.predicted_gain.value <= 2.0
+
+
+def test_batches_that_wait_only_at_first_name_no_samples() -> None:
+    """As of a cache on disk that a script's first epoch fills."""
+    first = _uneven((0.4,) * 8 + (0.001,) * 88)[0]
+    title = "The first batches wait far longer than the rest"
+    assert (first.code, first.title) == ("fetch.io", title)
+    assert first.fix is not None
+    assert "Fill a cache before the loop" in first.fix.text
+    assert "left out" not in first.fix.text
+    assert first.evidence["share"] == pytest.approx(0.515, abs=0.01)
 
 
 def test_reading_that_costs_nothing_comes_after_others_who_take_the_cores() -> None:

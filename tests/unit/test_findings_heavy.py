@@ -11,6 +11,7 @@ import pytest
 from builders import around, config
 from finding_cases import QUIET, Loader, codes, evidence, modeled
 
+from dlprof.advise.findings.dataset import beginning_alone
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import fetched_in_threads
@@ -321,6 +322,22 @@ def test_freed_memory_that_malloc_may_still_fill_up_with_is_no_growth() -> None:
     assert "memory.growth" in codes(find(_growing(loader, {"kept": 2.3e6}, batches=70)))
     more = Loader(fetch_cpu=0.019, rate=100.0, growth=24e6)  # in no time more than fills up
     assert "memory.growth" in codes(find(_growing(more, {FREED: 23e6}, batches=70)))
+
+
+@pytest.mark.parametrize(
+    ("about", "trials", "said"),
+    [
+        ({"kind": "iterable"}, {}, True),
+        ({}, {}, False),
+        ({"kind": "iterable", "repeats_shards": True}, {}, False),
+        ({"kind": "iterable"}, {"epoch_samples": 320}, False),
+    ],
+)
+def test_what_comes_later_in_an_iterable_than_trials_went_is_not_known(
+    about: dict[str, Any], trials: dict[str, Any], *, said: bool
+) -> None:
+    seen = evidence(Loader(fetch_cpu=0.01), target_fields=about, trial_fields=trials)
+    assert beginning_alone(seen).startswith("Trials load the beginning of an epoch") is said
 
 
 def test_a_few_pieces_of_data_are_no_matter_of_the_split() -> None:

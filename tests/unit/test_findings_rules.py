@@ -15,6 +15,7 @@ from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE, find
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import (
+    COPIED_SIGN,
     LENGTH_SIGN,
     Config,
     DatasetWeight,
@@ -151,7 +152,8 @@ def _short_epochs() -> Evidence:
 
 
 def _growing() -> Evidence:
-    loader = dataclasses.replace(CPU, growth=800_000.0)
+    persisting = config(2, persistent_workers=True)
+    loader = dataclasses.replace(CPU, growth=800_000.0, config=persisting)
     return evidence(loader, usage=FULL)
 
 
@@ -377,6 +379,29 @@ def test_what_a_sampler_takes_of_main_is_not_for_sending_batches() -> None:
     first, *others = find(evidence(loader, noisy=True, variants={config(1): 1.12}))
     assert first.code == "main.sampler"
     assert not any("Sending batches" in each.explanation for each in others)
+
+
+def test_receiving_has_the_share_of_the_wait_that_it_takes_with_a_core_at_hand() -> None:
+    """It was said to take 7 ms, and what it took with its run-queue delay of the wait."""
+    loader = Loader(
+        fetch_cpu=0.004, starved=0.0042, receive=0.004, hand_shake=0.006, busy=0.3, rate=80
+    )
+    seen = evidence(loader, target_fields={"batch_tensors": 60})
+    found = next(each for each in find(seen) if each.code == "main.receive")
+    assert "56% of the time that the consumer waits" in found.explanation
+
+
+def test_without_workers_too_a_sampler_has_its_share_of_the_wait() -> None:
+    loader = Loader(
+        config=config(0), fetch_cpu=0.001, dispatch=0.009, wait=0.0105, step=0.0105, rate=47.6
+    )
+    found = next(each for each in find(evidence(loader)) if each.code == "main.sampler")
+    assert found.evidence["share_of_wait"] == pytest.approx(0.009 / 0.0105)
+
+
+def test_workers_that_nobody_weighed_start_as_a_note_on_the_target_says() -> None:
+    note = f"Workers start by forkserver here {COPIED_SIGN}, so each gets the dataset pickled."
+    assert evidence(Loader(), target_fields={"notes": (note,)}).start_method == "forkserver"
 
 
 def test_idle_workers_without_which_it_was_slower_are_not_called_as_good() -> None:
@@ -887,6 +912,25 @@ def test_ranks_that_are_bound_to_cores_of_their_own_are_not_pinned_to_too_few() 
     assert codes(find(alone))[:1] == ["cpu.affinity"]
     ranks = dataclasses.replace(alone, machine=alone.machine.shared_by(4), ranks=4)
     assert "cpu.affinity" not in codes(find(ranks))
+
+
+@pytest.mark.parametrize(
+    ("present", "calibrations"),
+    [
+        (Loader(config=config(4), fetch_cpu=0.01, affinity=1, rate=380), []),  # each its own
+        (Loader(config=config(1), fetch_cpu=0.01, receive=0.003, affinity=1, rate=95), []),
+        (
+            Loader(config=config(0), fetch_cpu=0.01, rate=95),
+            [Loader(config=config(2), fetch_cpu=0.01, affinity=1)],
+        ),
+    ],
+)
+def test_workers_that_lack_no_cpu_are_not_pinned_to_too_few(
+    present: Loader, calibrations: list[Loader]
+) -> None:
+    """As a worker_init_fn binds each to one; of one worker that is all that it can use."""
+    seen = evidence(present, cores=16, calibrations=calibrations)
+    assert "cpu.affinity" not in codes(find(seen))
 
 
 def test_that_a_batch_is_copied_to_be_sent_is_said_where_it_costs_more_than_collating() -> None:

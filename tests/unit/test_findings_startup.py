@@ -16,14 +16,21 @@ from dlprof.report.findings import answer
 
 
 def _slow_start(
-    start_method: str | None, own: str | None = None, *, fork_safe: bool = True
+    start_method: str | None,
+    own: str | None = None,
+    *,
+    fork_safe: bool = True,
+    platform: str = "Linux 6.1",
 ) -> Finding:
     chosen = config(2, persistent_workers=True, start_method=start_method)
     fields = {"startup_s": 3.0, "epoch_turnover_s": 0.001}
     about = {"batches_per_epoch": 100, "own_config": dataclasses.replace(chosen, start_method=own)}
     about |= {"fork_safe": fork_safe}
     seen = evidence(
-        Loader(config=chosen, fetch_cpu=0.019), trial_fields=fields, target_fields=about
+        Loader(config=chosen, fetch_cpu=0.019),
+        trial_fields=fields,
+        target_fields=about,
+        machine_fields={"platform": platform},
     )
     return next(each for each in find(seen) if each.code == "startup")
 
@@ -57,6 +64,18 @@ def test_a_target_that_does_not_survive_a_fork_is_not_asked_to(start_method: str
     assert "by fork," not in found.fix.text
     assert not found.fix.dataloader_kwargs
     assert found.predicted_gain is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "begins"),
+    [("Darwin 24.1", "Start workers by forkserver with set"), ("Windows 11", "Do less in worker")],
+)
+def test_where_no_process_should_fork_none_is_asked_to(platform: str, begins: str) -> None:
+    """A script's own target says nothing of that; Windows has no fork server, either."""
+    found = _slow_start("spawn", platform=platform)
+    assert found.fix is not None
+    assert found.fix.text.startswith(begins)
+    assert not found.fix.dataloader_kwargs
 
 
 def test_batches_of_one_round_come_at_once_from_workers_that_persist() -> None:

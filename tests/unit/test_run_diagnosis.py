@@ -20,6 +20,7 @@ from dlprof.records import (
     Diagnosis,
     Durations,
     Explanation,
+    SampleCosts,
     Stage,
     StageName,
     Usage,
@@ -442,6 +443,33 @@ def test_who_keeps_up_says_nothing_of_a_loader_that_is_waited_for() -> None:
     assert found.notes[0].startswith("Not known why val.py:1 is waited for: only 7 batches")
 
 
+@pytest.mark.parametrize(("batches", "share"), [(BATCHES, 0.949), (100 * BATCHES, 0.156)])
+def test_a_cache_that_the_first_epoch_fills_is_no_matter_of_a_few_samples(
+    batches: int, share: float
+) -> None:
+    """The longer the script, the less of it: what nobody followed any more doesn't wait."""
+    io_s = (0.37,) * 15 + (0.0,) * (BATCHES - 15)
+    samples = SampleCosts(
+        count=8 * BATCHES, mean_s=0.0047, median_s=0.0001, p95_s=0.04, p99_s=0.05, max_s=0.06,
+        slowest={"3": 0.06, "9": 0.05},
+    )  # fmt: skip
+    traced = dataclasses.replace(
+        TRACED, costs=dataclasses.replace(TRACED.costs, io_s=io_s), samples=samples
+    )
+    loader = dataclasses.replace(
+        LOADER, epochs=10, batches=batches, waited_s=0.03 * batches, stepped_s=0.01 * batches,
+        wait=durations(0.03, batches), step=durations(0.01, batches),
+    )  # fmt: skip
+    found = diagnosed(loader, traced, wall_s=0.05 * batches)
+    assert found is not None
+    (first,) = (each for each in found.findings if each.code == "fetch.io")
+    assert first.title == "The first batches wait far longer than the rest"
+    assert first.evidence["share"] == pytest.approx(share, rel=0.02)
+    assert first.cost <= share
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.ends[1] <= 1 / (1 - share) + 0.1
+
+
 @pytest.mark.parametrize(
     ("grown", "changes", "gain"),
     [
@@ -457,6 +485,8 @@ def test_who_keeps_up_says_nothing_of_a_loader_that_is_waited_for() -> None:
         ({FREED: 1e6}, {}, None),
         ({"cache": 8 * 4000.0}, {"epochs": 1}, None),
         ({"cache": 8 * 4000.0}, {"persistent": True}, None),
+        ({"cache": 8 * 4000.0}, {"persistent": True, "made": 3}, 3.0),  # each epoch its loader
+        ({"cache": 8 * 4000.0}, {"made": 3}, 3.0),
     ],
 )
 def test_caches_that_end_with_their_workers_are_named(
@@ -473,6 +503,7 @@ def test_caches_that_end_with_their_workers_are_named(
             LOADER,
             config=chosen,
             epochs=changes.get("epochs", 3),
+            made=changes.get("made", 1),
             sampler=changes.get("sampler", LOADER.sampler),
         ),
         dataclasses.replace(TRACED, config=chosen, workers=workers),
@@ -484,7 +515,11 @@ def test_caches_that_end_with_their_workers_are_named(
         assert each is found.findings[0]
         assert next(iter(grown)) in each.explanation
         assert each.fix is not None
-        assert each.fix.dataloader_kwargs == {"persistent_workers": True}
+        if "made" in changes:
+            assert not each.fix.dataloader_kwargs
+            assert each.fix.text.startswith("Make the loader once, before the first epoch, with")
+        else:
+            assert each.fix.dataloader_kwargs == {"persistent_workers": True}
         assert each.predicted_gain is not None
         assert gain is not None
         assert each.predicted_gain.value == pytest.approx(min(gain, 4.0), rel=0.1)

@@ -23,7 +23,7 @@ from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
 from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, StampedBatch
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper, asked_one_by_one, look_up
-from dlprof.tracing.trace import Facts
+from dlprof.tracing.trace import Facts, Made, Ring
 
 
 def test_a_clock_reads_the_kernels_account(tmp_path: Path) -> None:
@@ -484,6 +484,38 @@ def test_keys_of_the_users_that_have_no_name_end_no_worker() -> None:
     assert made.facts is not None
     assert made.facts.kept == ()
     stamper.let_go()
+
+
+def test_out_of_order_what_failed_is_the_batch_that_came_first() -> None:
+    ring = Ring(8)
+    recorder = Recorder(ring, in_order=False)
+    for number in (0, 1):
+        recorder.dispatching(number)
+    for number in (1, 0):
+        made = Made(number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, failed=number == 1)
+        recorder.taken(recorder.read(), number, StampedBatch((number, None), made, None))
+    recorder.failed()
+    recorder.asked()
+    recorder.yielded()
+    assert [row.batch for row in ring.rows()] == [0]
+    recorder.let_go()
+
+
+_WINDOWS = """
+import os, pathlib, sys
+import dlprof.tracing
+sys.platform, sys.modules["resource"] = "win32", None
+for name in ("pread", "sysconf", "O_CLOEXEC"):
+    delattr(os, name)
+from dlprof.tracing.clocks import MISSING, ChildrenClock, ThreadClock
+reading = ThreadClock().read()
+assert reading.wall > 0 and reading.cpu > 0 and reading.run_queue == MISSING, reading
+assert ChildrenClock().read() == 0
+"""
+
+
+def test_the_clocks_need_nothing_that_windows_has_not() -> None:
+    subprocess.run([sys.executable, "-c", _WINDOWS], check=True)
 
 
 _PATCHED = """

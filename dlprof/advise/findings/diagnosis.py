@@ -516,7 +516,7 @@ def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
     pays = ["longer epochs" if not persist else "more epochs"]
     kept = several and not persist and view.target.against_persisting is None
     pays += ["persistent_workers=True"] if kept else []
-    pays += [] if (config.start_method or script.start_method) == "fork" else ["workers by fork"]
+    pays += ["workers by fork"] if view.may_fork else []
     return Fix(
         text=f"More workers don't pay in a script this short: {text}, as starting them takes "
         f"{starts} of it. What would change that: {', '.join(pays)}."
@@ -560,8 +560,7 @@ def _doubted(finding: Finding, view: Evidence) -> Finding:
         return finding
     doubts = [finding.doubtful] if finding.doubtful else []
     if view.is_noisy and view.others >= at.OTHERS * view.cores:
-        of = "" if view.others > view.cores else f" of {view.cores:g}"  # a quota may allow fewer
-        kept = f"Other processes kept {view.others:.1f}{of} cores busy"
+        kept = f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy"
         doubts.append(f"{kept} {WHILE_MEASURED}.")
     elif view.is_noisy and view.disagrees:
         apart = f"Trials of the same settings differ by {view.unsteady:.1f}x"

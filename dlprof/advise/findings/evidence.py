@@ -451,6 +451,11 @@ class Evidence:
         return loader is not None and loader.made >= max(2, loader.epochs)
 
     @property
+    def persists(self) -> bool:
+        """Whether workers outlive their epoch, and with them what they keep."""
+        return self.config.persistent_workers and not self.remade
+
+    @property
     def calibration(self) -> Calibration | None:
         """What the model was fitted to; ``None`` without one."""
         return None if self.predict is None else self.predict.calibration
@@ -586,7 +591,13 @@ class Evidence:
         """How its workers start, whoever says so."""
         said = (self.config, self.target.own_config, self.script, self.weight)
         methods = (each.start_method for each in said if each is not None)
-        return next(filter(None, methods), "fork")
+        return next(filter(None, methods), self.target.start_method)
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether its workers, which start otherwise, may be forked: macOS's libraries mind."""
+        linux = self.machine.platform.startswith("Linux")
+        return linux and self.start_method != "fork" and self.target.fork_safe
 
     @property
     def cores(self) -> float:

@@ -167,12 +167,18 @@ def shallow(view: Evidence) -> Claim | None:
 
 
 def deeper(view: Evidence) -> Config | None:
-    """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
-    now, deepest = view.config.prefetch_factor, 16
-    if not view.workers or now is None or now >= deepest or not _idles(view):
+    """A deeper queue, where workers idle although the consumer waits."""
+    depth = deeper_than(view.config)
+    if depth is None or not _idles(view):
         return None
-    config = view.having(prefetch_factor=min(deepest, max(8, 4 * now)))
+    config = view.having(prefetch_factor=depth)
     return config if view.fits_shared_memory(config) else None
+
+
+def deeper_than(config: Config) -> int | None:
+    """Four times the prefetch, 8 at least and 16 at most; ``None`` where it is as deep, or none."""
+    now, deepest = config.prefetch_factor, 16
+    return None if now is None or now >= deepest else min(deepest, max(8, 4 * now))
 
 
 def lock(view: Evidence) -> Claim | None:
@@ -344,7 +350,7 @@ _SHARED_CACHE = "Keep samples where all workers find them, as in files or in sha
 def _losing(view: Evidence) -> Claim | None:
     """Workers end with each epoch, and with them the samples that the dataset keeps in them."""
     target, kept = view.target, view.having(persistent_workers=True)
-    if not view.workers or kept == view.config:
+    if not view.workers or view.persists:
         return None
     if not target.keeps_samples:
         return _losing_in_script(view, kept)
@@ -398,8 +404,10 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         gain = gain.at_most(most_by_step(view))
     fix, code, config = _SHARED_CACHE, "", None
     if view.target.against_persisting is None:
-        config = kept
-        fix = "Set persistent_workers=True: each worker then keeps its cache, in memory of its own."
+        config = None if view.remade else kept  # of a loader that is made again it changes nothing
+        once = "Make the loader once, before the first epoch, with" if view.remade else "Set"
+        fix = f"{once} persistent_workers=True: each worker then keeps its cache, in memory of its "
+        fix += "own."
         # It is worth more than its starts, which alone are computed of settings.
         code = _MADE_ONCE
     return Claim(
@@ -417,7 +425,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         fix,
         code,
         config=config,
-        gain=gain if config is not None else None,
+        gain=gain if code else None,
         place=Place.FAULT,
     )
 
@@ -435,13 +443,13 @@ def startup(view: Evidence) -> Claim | None:
     as_now = kept == view.config  # no setting makes it sooner
     epochs = 1.0 if script is None else script.epochs_per_start
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
-    how_often = "once" if persist and not view.remade else "at every epoch"
+    how_often = "once" if view.persists else "at every epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
     remade = view.remade and kept.persistent_workers
     if script is not None and remade:
         advice = "Make the loader once, before the first epoch, with persistent_workers=True: its "
         advice += f"workers end with it, and it was made {script.loader.made} times."
-    elif as_now and view.start_method == "fork":
+    elif as_now and (view.start_method == "fork" or view.machine.platform.startswith("Windows")):
         advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
     elif kept.persistent_workers == persist:
         by_fork = "" if as_now else "by fork, or "
@@ -483,8 +491,7 @@ def turn(view: Evidence) -> tuple[float, float]:
     if not view.epoch_batches or not view.rate:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
-    persists = view.config.persistent_workers and not view.remade
-    if persists and not is_filling(view, turn_s or 0.0):
+    if view.persists and not is_filling(view, turn_s or 0.0):
         turn_s = typical(trial.startup_s for trial in trials)
         turn_s = turn_s if (turn_s or 0.0) >= 2.0 else None  # a slow one is worth a word even so
         epoch_s *= 1.0 if script is None else script.epochs_per_start
@@ -579,11 +586,9 @@ def kept_workers(view: Evidence) -> Config | None:
     """
     if not view.workers or turn(view)[1] < 0.15:
         return None
-    persists = view.config.persistent_workers and not view.remade
-    if not persists and view.target.against_persisting is None:
+    if not view.persists and view.target.against_persisting is None:
         return view.having(persistent_workers=True)
-    forks = view.start_method != "fork" and view.target.fork_safe
-    return view.having(start_method="fork") if forks else view.config
+    return view.having(start_method="fork") if view.may_fork else view.config
 
 
 def _gain(view: Evidence, kept: Config, share: float, turn_s: float) -> Gain:
@@ -883,31 +888,44 @@ def _few_slow(view: Evidence) -> Claim | None:
         return None
     named = [f"{name} ({format_duration(each_s)})" for name, each_s in slow.items()]
     which = "position" if view.target.kind == "iterable" else "index"
-    waits_s, title = (
-        math.fsum(beyond_s) / len(blocked),
-        "A few samples wait far longer than the rest",
-    )
+    waits_s = math.fsum(beyond_s) / len(blocked)
+    title = f"A few samples wait far longer than the rest: {which} {named[0]}"
     fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
     fix += "that is tried again. Have such samples read ahead, cached or left out."
     why, in_blocks = "", _begin_blocks(view, costs)
+    # Whether the first batches, as many as are so slow, have most of those waits.
+    count = sum(each_s >= slow_s for each_s in beyond_s)
+    first = not in_blocks and 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s)
     if in_blocks:  # a thread that reads one block ahead hides no more than the rest takes
         waits_s = min(waits_s, max(0.0, costs.making.own_s - waits_s))
-        title = "The first sample of each block waits for all of it"
+        title = f"The first sample of each block waits for all of it: {which} {named[0]}"
         why = " Samples are read in blocks: without such a sample the next one would wait as long."
         fix = "Read the next blocks ahead, by threads of the dataset, or read smaller blocks. More "
         fix += "workers pay as far as each reads blocks of its own."
+    if first:
+        # Of those of a script that nobody followed any more, none waits so.
+        later = 0 if view.script is None else max(0, view.script.loader.batches - len(blocked))
+        rest_s = later * max(0.0, costs.making.own_s - waits_s)
+        share = min(1.0, waits_s / (costs.making.own_s + rest_s / len(blocked)))
+        title = "The first batches wait far longer than the rest"
+        why = " They came first, and hardly any later ones wait so: as where a cache fills up, or "
+        why += "files are opened or read for the first time."
+        fix = f"See what {view.fetched_by} waits for then. Fill a cache before the loop, once for "
+        fix += "all runs, or read ahead. The longer it runs, the less of its time that takes."
     gain = predicted_gain(view, costs=costs.without(waits_s))
     more, brings = _more_that_pay(view)
     if in_blocks:  # several that read the same blocks bring nothing, nor does one block ahead alone
         gain = gain if gain is not None and gain.pays else None
         more = more if brings is not None and brings.pays else None
+    if first:
+        gain, more = gain and gain.at_most(1 / max(0.02, 1 - share)), None
     if more is not None and brings is not None and (gain is None or brings.value > gain.value):
         gain = brings
         fix = f"Set num_workers={more.num_workers}: others go on while one waits. And {inside(fix)}"
     else:
         more = None
     return Claim(
-        f"{title}: {which} {named[0]}",
+        title,
         f"The usual sample takes {format_duration(samples.median_s)}, and some of "
         f"{samples.count:,} up to {format_duration(samples.max_s)}: what their batches are blocked "
         f"beyond others is {percent(share)} of the time to make all. The slowest: {which} "
@@ -918,7 +936,7 @@ def _few_slow(view: Evidence) -> Claim | None:
         fix,
         config=more,
         gain=gain,
-        place=Place.FAULT,
+        place=Place.FAULT if share >= at.LARGE_SHARE else Place.BEHIND,
     )
 
 
@@ -1038,6 +1056,8 @@ def fetch_io(view: Evidence) -> Claim | None:
 
 
 _THREADED = """from concurrent.futures import ThreadPoolExecutor
+
+pool = None  # of the class
 
 def __getitems__(self, indices):  # torch calls it with all indices of a batch
     if self.pool is None:
@@ -1287,8 +1307,9 @@ def receive(view: Evidence) -> Claim | None:
         return None
     if not is_expensive_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
-    share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
-    cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
+    waited_s, taking = max(costs.wait_s, 1e-12), (costs.receive.own_s, costs.receive.wall_s)
+    share, whole = (min(1.0, each_s / waited_s) for each_s in taking)
+    cost = min(whole * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     tried = ((each, gain_of(view, each)) for each in remedies)
     paying = [
         (each, gain)
@@ -1362,8 +1383,8 @@ def sampler(view: Evidence) -> Claim | None:
     costs = view.costs
     if costs is None:
         return None
-    draw_s, held_s = costs.dispatch.own_s, costs.wait_s if view.workers else costs.period_s
-    share = min(1.0, draw_s / max(1e-12, held_s))
+    draw_s = costs.dispatch.own_s
+    share = min(1.0, draw_s / max(1e-12, costs.wait_s))
     if share < 0.4 or draw_s < costs.receive.own_s:
         return None
     return Claim(

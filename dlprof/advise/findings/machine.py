@@ -191,8 +191,10 @@ def affinity(view: Evidence) -> Claim | None:
     machine, pinned, costs = view.machine, _pinned_cpus(view), view.costs
     if pinned is None or costs is None:
         return None
-    wanted = view.demand + costs.main_s / max(1e-12, costs.period_s)
-    if wanted <= 1.1 * pinned and view.workers > 1:
+    whole = pinned == machine.affinity_cpus  # main, too
+    wanted = view.demand + whole * costs.main_s / max(1e-12, costs.period_s)
+    # Where it is the whole program, more workers would bring nothing: also said of few.
+    if wanted <= 1.1 * pinned and not (whole and view.workers < 2):
         return None
     allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
     cores = min(float(allowed), machine.quota_cores or math.inf)
@@ -214,12 +216,17 @@ def affinity(view: Evidence) -> Claim | None:
 
 
 def _pinned_cpus(view: Evidence) -> int | None:
-    """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``."""
+    """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``.
+
+    Workers that together use more than so many have CPUs of their own each, and lack none.
+    """
     traced, machine = view.explanations(), view.machine
     masks = (worker.affinity_cpus for explained in traced for worker in explained.workers)
     least = min((cpus for cpus in masks if cpus is not None), default=None)
     if least is not None and least < machine.affinity_cpus:
-        return least
+        own = () if view.explained is None else view.explained.workers
+        used = math.fsum(worker.cpu_cores or 0.0 for worker in own)
+        return least if used <= 1.1 * least else None
     # One CPU of many for the whole program is more often an accident than an allotment.
     return 1 if machine.affinity_cpus == 1 < machine.logical_cpus else None
 
@@ -384,8 +391,15 @@ def growth(view: Evidence) -> Claim | None:
     ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * 3600), slope * view.rate
     if ahead < 0.1 * room:
         return None
-    grown = growing(view)
+    points, ends = _memory(view), _last_batch(view)
+    if len(points) > 1 and points[-1][0] > ends and _grows(view, points):
+        ends = math.inf  # it goes on beyond an epoch, and so is in the main process
+    held, grown = slope * ends, growing(view)
     named = next((name for name, size in grown.items() if size >= 0.2 * slope), None)
+    what = _what_grows(view, named, grown)
+    if back := held < 0.1 * room:
+        what += f" Workers end with each epoch, after {format_bytes(held)}, and give that back; "
+        what += "those of persistent_workers=True keep it."
     if named == FREED and not _is_past_filling(view, slope):
         return None
     fix = "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
@@ -401,18 +415,25 @@ self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offs
     return Claim(
         "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
-        f"{format_bytes(room)} is available{view.to_each}. {_what_grows(view, named, grown)}",
-        ahead / room,
+        f"{format_bytes(room)} is available{view.to_each}. {what}",
+        min(ahead, held) / room,
         given={
             "growing": grown,
             "growth_bytes_per_batch": slope,
             "growth_bytes_per_s": each_s,
             "memory_available_bytes": room,
-            "seconds_to_full": room / each_s,
+            "seconds_to_full": room / each_s if held >= room else None,
         },
         fix=fix,
         code=code,
+        place=Place.BEHIND if back else None,
     )
+
+
+def _last_batch(view: Evidence) -> float:
+    """Batches after which workers end with their epoch; infinite where that ends none."""
+    epoch = view.epoch_batches
+    return epoch if epoch and view.workers and not view.persists else math.inf
 
 
 _CACHES = ("(dict)", "(set)", "(list)", CACHE)  # as the tracer names what may be a cache
@@ -464,7 +485,7 @@ def growth_of_containers(view: Evidence) -> float | None:
     That needs fewer batches than memory as a whole, of which much fills up at first. Where epochs
     end the workers, no more than an epoch's batches are there at once.
     """
-    explained, epoch = view.explained, view.epoch_batches
+    explained, ends = view.explained, _last_batch(view)
     caches = (FREED, *_CACHES)
     grown, processes = growing(view), max(1, view.workers)
     filled = {name: size for name, size in grown.items() if name.endswith(caches)}
@@ -474,7 +495,6 @@ def growth_of_containers(view: Evidence) -> float | None:
     # What caches took of the memory may be all that there was, whatever this one refers to.
     if (slope - sum(filled.values())) * explained.batches < at.LEAST_SEEN * processes:
         return None
-    ends = epoch if epoch and view.workers and not view.config.persistent_workers else math.inf
     whole = [(batches, held) for batches, held in _memory(view) if batches <= ends]
     # The longest trial had less: it was full by then.
     return None if whole and whole[-1][1] < slope * whole[-1][0] / 2 else slope
@@ -510,7 +530,7 @@ def growth_in_doubt(view: Evidence) -> str:
         return ""
     return (
         f"Memory grew by {format_bytes(grown)} within {batches:,} batches. What fills up does so, "
-        f"too: trials of {enough:,} batches show whether it goes on. Give a longer --trial-time."
+        f"too: trials of {enough:,} batches show whether it goes on. Give a longer --budget."
     )
 
 

@@ -13,6 +13,7 @@ from dlprof.advise.wording import NO_LIMIT
 from dlprof.attach.diagnosis import (
     Attached,
     _depth,
+    _direct,
     _explanation,
     _shares,
     diagnose_training,
@@ -514,6 +515,33 @@ def test_workers_without_data_are_of_an_iterable_and_named(persist: bool) -> Non
     seen = dataclasses.replace(seen, training=training)
     assert _first(dataclasses.replace(seen, other_workers=2)) != "workers.unfed"
     assert _first(dataclasses.replace(seen, started_workers=4)) != "workers.unfed"
+
+
+def test_queues_that_are_as_deep_as_any_is_advised_are_not_made_deeper() -> None:
+    """Of 16 batches for each worker 16 were advised, and of 32 as well."""
+    seen = _bursts()
+    flights = _shares(seen)
+    config = _diagnose(seen).config
+    for depth, advised in ((config.prefetch_factor, True), (16, False), (32, False)):
+        deep = dataclasses.replace(config, prefetch_factor=depth)
+        explained = _explanation(seen, flights, deep)
+        found = _direct(seen, flights, deep, explained, locked=False)
+        assert ("prefetch.shallow" in {each.code for each in found}) is advised
+
+
+def test_a_batch_costs_what_those_who_live_took_for_theirs() -> None:
+    """Half of all batches came from workers of an epoch that is over, with what these took."""
+    seen = _cpu()
+    living = (
+        dataclasses.replace(each, messages=each.messages // 2, run_s=each.run_s / 2)
+        for each in seen.workers
+    )
+    restarted = dataclasses.replace(seen, workers=tuple(living), started_workers=2)
+    whole, half = (
+        _explanation(each, _shares(each), _diagnose(each).config).costs.cpu_s[0]
+        for each in (seen, restarted)
+    )
+    assert half == pytest.approx(whole)
 
 
 def test_workers_of_two_epochs_that_overlap_are_no_more_workers() -> None:

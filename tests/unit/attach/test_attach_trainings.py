@@ -422,6 +422,38 @@ def test_workers_that_a_thread_has_started_are_found(root: Path) -> None:
         watcher.close()
 
 
+def test_workers_of_a_fork_server_that_starts_later_are_found(root: Path) -> None:
+    """As from Python 3.14 on, of a training that is watched from before its first epoch."""
+    for pid in (17672, 17680, 17695, 17700):
+        shutil.rmtree(root / f"proc/{pid}")
+    server = root / "proc/18000"
+    shutil.copytree(root / f"proc/{MAIN}", server)
+    (server / f"task/{MAIN}").rename(server / "task/18000")
+    (server / "cmdline").write_text("python\0-c\0from multiprocessing.forkserver import main\0")
+    _rename(root, 18000, "python")
+    _reparent(root, 18000, MAIN)
+    (root / f"proc/{MAIN}/task/{MAIN}/children").write_text("18000 ")
+    (server / "task/18000/children").write_text("")
+    for pid in WORKERS:
+        _rename(root, pid, "python")
+        _reparent(root, pid, 18000)
+    now = [0]
+    watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
+    try:
+        assert watcher.look()
+        assert not watcher.has_workers
+        for pid in WORKERS:
+            _rename(root, pid, "pt_data_worker")
+        (server / "task/18000/children").write_text("17661 17666 ")
+        now[0] += 2_000_000_000
+        assert watcher.look()
+        seen = watcher.seen()
+    finally:
+        watcher.close()
+    assert [each.pid for each in seen.workers] == [*WORKERS]
+    assert seen.start_method == "forkserver"
+
+
 def test_a_pin_thread_that_has_ended_waits_for_nothing(root: Path) -> None:
     pin = root / f"proc/{MAIN}/task/17400"
     shutil.copytree(root / f"proc/{MAIN}/task/{MAIN}", pin)
@@ -475,6 +507,44 @@ def test_what_a_feeder_sent_until_it_ended_counts(root: Path) -> None:
         assert watcher.seen().main.feeding_cpu_s == 0
     finally:
         watcher.close()
+
+
+def test_a_thread_that_logs_to_a_file_sends_no_indices(root: Path) -> None:
+    """As TensorBoard's, with a call for each figure: such trainings had several times the rate."""
+    logs = root / f"proc/{MAIN}/task/17400"
+    shutil.copytree(root / f"proc/{MAIN}/task/{MAIN}", logs)
+    (logs / "children").write_text("")
+    sent = "rchar: 0\nwchar: {0}\nsyscr: 0\nsyscw: {1}\nread_bytes: 0\nwrite_bytes: {2}\n"
+    (logs / "io").write_text(sent.format(500, 5, 4096))
+    watcher = _watched(root)
+    try:
+        before = watcher.seen().main
+        (logs / "io").write_text(sent.format(4500, 45, 8192))
+        after = watcher.seen().main
+        assert (after.messages, after.message_bytes) == (before.messages, before.message_bytes)
+    finally:
+        watcher.close()
+
+
+def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> None:
+    """As a validation's that persist: a third of all workers seemed to have nothing to do."""
+    first = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
+    both = first | {11: "pipe:[5]", 12: "pipe:[5]", 13: "pipe:[6]", 14: "pipe:[6]"}
+    for pid, files in ((MAIN, both), (WORKERS[0], first), (WORKERS[1], both)):
+        (root / f"proc/{pid}/fd").mkdir()
+        for number, leads in files.items():
+            (root / f"proc/{pid}/fd/{number}").symlink_to(leads)
+    waits = (root / f"proc/{MAIN}/task/{MAIN}/syscall").read_text()
+    (root / f"proc/{WORKERS[1]}/task/{WORKERS[1]}/syscall").write_text(waits)
+    watcher = _watched(root)
+    try:
+        sent = root / f"proc/{WORKERS[0]}/task/17757/io"
+        sent.write_text(sent.read_text().replace("syscw: 16", "syscw: 26"))
+        seen = watcher.seen()
+    finally:
+        watcher.close()
+    assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[0]], 1)
+    assert {(look.idle, look.alive) for look in seen.looks} == {(0, 1)}
 
 
 def _run(root: Path, pid: int, *, place: int, ticks: int) -> None:

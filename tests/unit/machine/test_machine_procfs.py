@@ -130,8 +130,10 @@ def test_small_texts() -> None:
     assert procfs.parse_io("rchar: 10\nwchar: 1\nread_bytes: 4\n") == procfs.IoCounters(
         read_chars=10, read_bytes=4, written_chars=1
     )
-    counted = procfs.parse_io("rchar: 1\nsyscr: 2\nsyscw: 3\nread_bytes: 4\n")
-    assert counted == procfs.IoCounters(read_chars=1, read_bytes=4, reads=2, writes=3)
+    counted = procfs.parse_io("rchar: 1\nsyscr: 2\nsyscw: 3\nread_bytes: 4\nwrite_bytes: 5\n")
+    assert counted == procfs.IoCounters(
+        read_chars=1, read_bytes=4, reads=2, writes=3, write_bytes=5
+    )
     assert procfs.parse_io("rchar: 10\n") is None
     assert procfs.parse_pss("0-1 ---p 0 [rollup]\nRss: 9 kB\nPss: 7 kB\nPss_Anon: 1 kB\n") == 7168
     assert procfs.parse_statm("900 500 200 1 0 300 0\n") == (500, 200)
