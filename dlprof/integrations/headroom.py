@@ -45,8 +45,7 @@ from dlprof.units import NS, format_bytes
 LEAD: Final = 2  # steps with batches from memory that are left out of each round
 
 _LEAST_ROUNDS = 3
-_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round, as many as take
-_BLOCK_S = 0.05  # so long; and no wait for one of them is made to last longer
+_LEAST_BLOCK, _MOST_BLOCK = 8, 40  # batches given again in a round
 
 _MOST_BYTES = 512 * 2**20
 _LEVELS = 8  # looks at the queues from which it is known how many batches are ready as a rule
@@ -231,7 +230,8 @@ class LoopHeadroom:
         number = len(self._measured) - LEAD - self._at_once
         if number >= 0:
             wait_s = self._live[number % len(self._live)][0] / NS
-            self._all.sleep(min(wait_s, _BLOCK_S))
+            # A step gets no slower by longer waits than a fraction of a second.
+            self._all.sleep(min(wait_s, _LONGEST_REST_S / _MOST_BLOCK))
 
     def break_off(self) -> None:
         """End a round that can't be finished; its batches may serve for the next."""
@@ -410,8 +410,9 @@ class LoopHeadroom:
 
         size = count_bytes(batch)
         if not self._block:
+            # As many as take 50 ms.
             step_s = statistics.median(self._settling_steps) / NS
-            wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
+            wanted = math.ceil(0.05 / max(step_s, 1e-9))
             fits = _MOST_BYTES // max(1, size) - LEAD
             self._shorten_block(size, min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits))
         elif sum(kept for kept, _ in self._copies) + size > _MOST_BYTES:
