@@ -333,10 +333,15 @@ class RunWriter:
         return writer
 
     @classmethod
+    def holding(cls, path: Path) -> Self:
+        """Keep other writers off a run file, which stays as it is."""
+        return cls(path, _open_locked(path, _APPEND))
+
+    @classmethod
     def resume(cls, path: Path) -> Self:
         """Continue a run file: a torn last record is cut off, and new ones follow the others."""
         read_content(path)
-        writer = cls(path, _open_locked(path, _APPEND))
+        writer = cls.holding(path)
         try:
             # Read again: another sweep may have written until the lock was ours.
             content = read_content(path)

@@ -417,8 +417,10 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 hint="The one continues the run file, the other replaces it: leave one of them "
                 "out.",
             )
-        with RunWriter.resume(output):  # refused now, not after building beside whoever writes it
-            before = read_content(output).run
+        before = read_content(output).run
+        RunWriter.holding(
+            output
+        ).close()  # refused now, not after building beside whoever writes it
         plan_of(before.header)  # which a profile has not: likewise
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
