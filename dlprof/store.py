@@ -341,7 +341,7 @@ class RunWriter:
     def resume(cls, path: Path) -> Self:
         """Continue a run file: a torn last record is cut off, and new ones follow the others."""
         read_content(path)
-        writer = cls.holding(path)
+        writer = cls(path, _open_locked(path, _APPEND))
         try:
             # Read again: another sweep may have written until the lock was ours.
             content = read_content(path)

@@ -418,10 +418,8 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 "out.",
             )
         before = read_content(output).run
-        RunWriter.holding(
-            output
-        ).close()  # refused now, not after building beside whoever writes it
-        plan_of(before.header)  # which a profile has not: likewise
+        RunWriter.holding(output).close()  # nothing is built beside whoever writes it
+        plan_of(before.header)  # nor for a profile, which has none
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)
