@@ -207,14 +207,19 @@ def _loader_of(
         )
     if adapted.load is None:
         return found, factory
-    try:
-        loader = adapted.load()
-    except Exception as error:
-        hint = "Ask it for one in a Python prompt to see the error alone."
-        raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
+    loader = _asked(found, adapted.load)
     if adapted.once and factory is not None:
         loader = _again(loader, factory.first_call, found)
     return loader, factory
+
+
+def _asked(found: object, load: Callable[[], Any]) -> Any:
+    """The loader of an object, whose code makes it when it is asked."""
+    try:
+        return load()
+    except Exception as error:
+        hint = "Ask it for one in a Python prompt to see the error alone."
+        raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
 
 
 def _loading(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +231,8 @@ def _loading(make: Callable[..., Any]) -> Callable[..., Any]:
         adapted, _ = adapt(found := again())
         if adapted is None or adapted.load is None:
             return found
-        return _again(adapted.load(), again, found) if adapted.once else adapted.load()
+        made = _asked(found, adapted.load)
+        return _again(made, again, found) if adapted.once else made
 
     return loader
 

@@ -604,7 +604,14 @@ def bring(batch: Any, runtime: Runtime) -> Any:
 
 def _again(batch: Any) -> Any:
     """A batch to bring over once: objects that go by themselves may stay where they have gone."""
-    return apply(batch, lambda part: part if isinstance(part, torch.Tensor) else copy.copy(part))
+
+    def again(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            with contextlib.suppress(Exception):  # the user's type may not allow it
+                return copy.copy(part)
+        return part
+
+    return apply(batch, again)
 
 
 def _timed(work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime) -> float:

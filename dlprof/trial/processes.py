@@ -37,7 +37,7 @@ def die_with_parent(parent: int | None = None) -> None:
     launcher of a virtual environment, and not who has started that.
     """
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
-    if sys.platform == "linux" and parent is not None and os.getppid() != parent:
+    if sys.platform != "win32" and parent is not None and os.getppid() != parent:
         os._exit(1)
 
 

@@ -316,6 +316,22 @@ def test_a_batch_that_stays_where_it_has_gone_is_brought_there_each_time() -> No
     assert there["input_ids"].data_ptr() != batch["input_ids"].data_ptr()
 
 
+class Uncopied(TokenBatch):
+    """One of a type that allows no copies of it."""
+
+    def __copy__(self) -> Uncopied:
+        raise TypeError("no copies")
+
+    def to(self, _device: torch.device) -> Uncopied:
+        return self
+
+
+def test_a_batch_that_can_not_be_copied_is_brought_as_it_is() -> None:
+    batch = Uncopied({"input_ids": torch.ones(2)})
+    found = measure_batch(lambda _pin: batch, FakeDevice(), "mine.py:data")
+    assert [way.way for way in found.together] == ["pageable", "pinned_by_caller"]
+
+
 def test_what_can_not_be_pinned_is_no_figure_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = [torch.ones(2), torch.ones(2, device="meta")]
     reason = "on a device already, or a part of it"

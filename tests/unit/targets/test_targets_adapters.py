@@ -191,6 +191,12 @@ def test_what_raises_as_it_is_asked_for_its_loader_is_named() -> None:
     with pytest.raises(TargetError, match=r"Trainer gave no loader: OSError: no such folder"):
         build_from_object(trainer(get_train_dataloader=setup))
 
+    def make(num_workers: int = 0) -> Any:
+        return trainer(get_train_dataloader=setup)
+
+    with pytest.raises(TargetError, match=r"Trainer gave no loader: OSError: no such folder"):
+        build_from_object(make)
+
 
 @pytest.mark.parametrize("lost", ["args", "get_train_dataloader"])
 def test_a_version_that_has_moved_its_classes_is_named_and_taken_as_anything_else(

@@ -206,8 +206,10 @@ def test_a_worker_whose_loader_has_died_before_it_was_there_ends(
     assert ended == ([] if lives else [1])
 
 
-@pytest.mark.parametrize(("platform", "ends"), [("linux", True), ("win32", False)])
-def test_only_where_the_kernel_ties_them_a_process_has_to_have_its_parent(
+@pytest.mark.parametrize(
+    ("platform", "ends"), [("linux", True), ("darwin", True), ("win32", False)]
+)
+def test_a_process_without_its_parent_ends_but_on_windows(
     monkeypatch: pytest.MonkeyPatch, platform: str, *, ends: bool
 ) -> None:
     ended: list[int] = []
