@@ -60,8 +60,11 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     if not evidence.plain("present"):
         return ()  # it failed, which its failure reports
     longer = _affordable(_longer(evidence, allowance, left_s), allowance, left_s)
-    if longer:
-        return longer
+    return longer or _next(evidence, allowance, left_s)
+
+
+def _next(evidence: Evidence, allowance: Allowance, left_s: float) -> tuple[Experiment, ...]:
+    """What is tried once the present configuration is known."""
     if evidence.reads_files and not evidence.trials("cold"):
         name, trial_s = "with a cold page cache", allowance.trial_s
         cold = Experiment(name=name, config=evidence.config, purpose="cold", trial_s=trial_s)
@@ -75,7 +78,7 @@ def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
     """What a longer budget would have had tried next, in words."""
     if not evidence.plain("present"):
         return ()
-    wanted = propose(evidence, dataclasses.replace(allowance, budget_s=math.inf))
+    wanted = _next(evidence, allowance, math.inf)
     tried = {trial.config for trial in evidence.trials("variant")}
     return tuple(
         each.name.removeprefix(_TRYING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.wording import worker_threads_code
@@ -35,22 +35,29 @@ def loader_call(
 
 def difference(config: Config, run: Run | None = None) -> str:
     """The lines to change: what differs from the run's present loader, or PyTorch's defaults."""
-    now, call = Config(), LoaderCall()
+    now, call, kept = Config(), LoaderCall(), set[str]()
     method: str | None = None
     if run is not None:
         target, now = run.header.target, run.present or now
-        call = target.call.checked()
+        call, kept = target.call.checked(), _arguments({**target.fixed, **target.call.fixed})
         # One of the target's own is kept, and named nowhere else.
         method = target.own_config.start_method if target.own_config is not None else None
     plain, wanted = Config(num_workers=1).dataloader_kwargs(), config.dataloader_kwargs()
     base = plain | {"multiprocessing_context": method} | now.dataloader_kwargs()
-    # What is set now and is to be no more: as it is, torch would refuse it without workers.
+    # What is set now and is to be no more: as it is, torch would refuse it without workers. What
+    # can't be set there is not: code that takes num_workers alone sees to the rest.
     gone: Mapping[str, Any] = {"in_order": True} if config.num_workers else _OFF
     set_now = [k for k in gone if k in base and k not in wanted and base[k] != plain.get(k)]
+    set_now = [k for k in set_now if k not in kept]
     wanted |= {k: gone[k] for k in set_now}
     changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
     code = call.assigned(changed, _worker_init(config))
     return "\n".join([*(line for line in _set_up(config) if line), code])
+
+
+def _arguments(names: Iterable[str]) -> set[str]:
+    """DataLoader's names of settings."""
+    return {"multiprocessing_context" if name == "start_method" else name for name in names}
 
 
 def _alone(run: Run) -> dict[str, Any]:
@@ -69,8 +76,7 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     torch wants them.
     """
     config, target = recommendation.config, run.header.target
-    # With what can't be set, the line would raise.
-    fixed = {"multiprocessing_context" if n == "start_method" else n for n in target.fixed}
+    fixed = _arguments(target.fixed)  # with what can't be set, the line would raise
     # Not those that the run file says: it may come from elsewhere, and people paste this.
     settings = {k: v for k, v in config.dataloader_kwargs().items() if k not in fixed}
     alone, extra = _alone(run), _worker_init(config)

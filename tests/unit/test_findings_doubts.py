@@ -312,6 +312,12 @@ def test_batches_that_wait_only_at_first_name_no_samples() -> None:
     assert first.evidence["share"] == pytest.approx(0.515, abs=0.01)
 
 
+def test_slow_batches_of_which_some_come_later_are_no_beginning() -> None:
+    """Five of the first eight, and three others, which were said to be hardly any."""
+    found = _uneven(((0.4,) * 5 + (0.001,) * 27) + ((0.4,) + (0.001,) * 20) * 3)[0]
+    assert found.title.startswith("A few samples wait far longer")
+
+
 def test_reading_that_costs_nothing_comes_after_others_who_take_the_cores() -> None:
     """As of batches of 300 tensors: without storage they come no faster, as the cores are busy."""
     loader = Loader(

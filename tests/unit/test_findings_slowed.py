@@ -108,7 +108,7 @@ def test_a_slowed_step_takes_the_place_of_a_loader_that_keeps_up() -> None:
     assert (gain.value, gain.low, gain.high) == pytest.approx((1 / 0.9, 1 / 0.92, 1 / 0.88))
     assert first.explanation.startswith(
         "Beside the workers the step takes 5.0 ms longer than while they rest, with data from "
-        "memory and after the same waits: 10% of the time."
+        "memory: 10% of the time."
     )
     assert first.evidence["slowed_fraction"] == 0.1
     assert first.fix is not None

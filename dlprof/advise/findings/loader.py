@@ -893,9 +893,12 @@ def _few_slow(view: Evidence) -> Claim | None:
     fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
     fix += "that is tried again. Have such samples read ahead, cached or left out."
     why, in_blocks = "", _begin_blocks(view, costs)
-    # Whether the first batches, as many as are so slow, have most of those waits.
+    # Whether the first batches, as many as are so slow, have most of those waits, and few come
+    # later.
     count = sum(each_s >= slow_s for each_s in beyond_s)
+    late = sum(each_s >= slow_s for each_s in beyond_s[count:])
     first = not in_blocks and 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s)
+    first = first and 4 * late <= count
     if in_blocks:  # a thread that reads one block ahead hides no more than the rest takes
         waits_s = min(waits_s, max(0.0, costs.making.own_s - waits_s))
         title = f"The first sample of each block waits for all of it: {which} {named[0]}"

@@ -894,7 +894,7 @@ def slowed(view: Evidence) -> Claim | None:
     return Claim(
         "Loading slows the step itself",
         f"Beside the workers the step takes {longer} longer than while they rest, with data from "
-        f"memory and after the same waits: {percent(share.value)} of the time. {why}",
+        f"memory: {percent(share.value)} of the time. {why}",
         share.value,
         "wanted_cores usable_cores",
         {

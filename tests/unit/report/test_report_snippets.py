@@ -203,6 +203,17 @@ def test_what_is_set_now_and_is_to_be_no_more_is_taken_back(
         assert DataLoader(rows, **present.dataloader_kwargs() | settings).num_workers == 0
 
 
+def test_what_the_user_s_class_does_not_take_is_not_taken_back() -> None:
+    """Such a class sets it itself, where there are workers; the line would raise TypeError."""
+    taken_not = dict.fromkeys(("prefetch_factor", "persistent_workers"), "Mine takes no such")
+    call = LoaderCall(text="Mine(dataset, ..., {settings})", fixed=taken_not)
+    present = config(4, prefetch_factor=4, persistent_workers=True, start_method="spawn")
+    run = _of(call, present)
+    target = dataclasses.replace(run.header.target, fixed={"start_method": "Mine takes none"})
+    run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    assert difference(config(0), run) == "loader = Mine(dataset, ..., num_workers=0)"
+
+
 @pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
 def test_training_arguments_have_all_settings_or_name_them(chosen: Config) -> None:
     code = trainer_arguments(chosen)
