@@ -173,7 +173,7 @@ def _which(loader: WatchedLoader, others: Sequence[WatchedLoader]) -> str:
 
 
 def _in_rounds(loader: WatchedLoader) -> WatchedLoader:
-    """With the wait in its rounds, where pauses, which fill queues, surely hide a part of it."""
+    """With what waiting costs in its rounds, where pauses, which fill queues, hide a part of it."""
     found, wait = loader.headroom, loader.wait_fraction
     if found is None or wait is None or wait >= (found.waiting_fraction.low or 0.0):
         return loader
@@ -435,7 +435,7 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         yield (
             f"{found.rounds} rounds of {live} batches as they came and {again} given again; "
             f"{found.extra_steps} steps more, {format_duration(found.extra_s)}; in these rounds "
-            f"{waiting} of the time is waiting, without the pauses, which fill queues"
+            f"waiting costs {waiting} of the time, without the pauses, which fill queues"
         )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
