@@ -60,25 +60,15 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     if not evidence.plain("present"):
         return ()  # it failed, which its failure reports
     longer = _affordable(_longer(evidence, allowance, left_s), allowance, left_s)
-    return longer or _next(evidence, allowance, left_s)
-
-
-def _next(evidence: Evidence, allowance: Allowance, left_s: float) -> tuple[Experiment, ...]:
-    """What is tried once the present configuration is known."""
-    if evidence.reads_files and not evidence.trials("cold"):
-        name, trial_s = "with a cold page cache", allowance.trial_s
-        cold = Experiment(name=name, config=evidence.config, purpose="cold", trial_s=trial_s)
-        return _affordable([cold], allowance, left_s)
-    block = _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
-    # Every other block the other way round, so that drift within one favours nobody.
-    return block[::-1] if block and block[0].repetition % 2 == 0 else block
+    return longer or _causes(evidence, allowance, left_s)
 
 
 def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
     """What a longer budget would have had tried next, in words."""
     if not evidence.plain("present"):
         return ()
-    wanted = _next(evidence, allowance, math.inf)
+    # Not by ``propose``, of which a longer look at memory would be all that comes next.
+    wanted = _causes(evidence, allowance, math.inf)
     tried = {trial.config for trial in evidence.trials("variant")}
     return tuple(
         each.name.removeprefix(_TRYING)
@@ -127,6 +117,17 @@ def _longer(evidence: Evidence, allowance: Allowance, left_s: float) -> list[Exp
         return []
     name, now = "longer, to check for memory growth", evidence.config
     return [Experiment(name=name, config=now, trial_s=trial_s, repetition=2)]
+
+
+def _causes(evidence: Evidence, allowance: Allowance, left_s: float) -> tuple[Experiment, ...]:
+    """What would show a cause, or a fix: loading from a cold cache, then what findings suspect."""
+    if evidence.reads_files and not evidence.trials("cold"):
+        name, trial_s = "with a cold page cache", allowance.trial_s
+        cold = Experiment(name=name, config=evidence.config, purpose="cold", trial_s=trial_s)
+        return _affordable([cold], allowance, left_s)
+    block = _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
+    # Every other block the other way round, so that drift within one favours nobody.
+    return block[::-1] if block and block[0].repetition % 2 == 0 else block
 
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:

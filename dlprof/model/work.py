@@ -77,10 +77,15 @@ class Conditions:
                 raise ValueError(f"{name} must be {least}, not {value}")
 
     def on(self, cores: float) -> Conditions:
-        """The same on other cores: it gets as large a share of them, or what others leave."""
+        """The same on other cores: it gets as large a share of them, or what others leave.
+
+        Of fewer never more than of these, whatever they should leave.
+        """
         fair = self.fair_cores
         if fair is not None and cores != self.cores:
-            fair = max(fair * cores / self.cores, cores - self.neighbours)
+            left = cores - self.neighbours
+            left = left if cores > self.cores else min(fair, left)
+            fair = max(fair * cores / self.cores, left)
         return dataclasses.replace(self, cores=cores, fair_cores=fair)
 
 

@@ -185,4 +185,4 @@ def test_the_answer_stays_short(why: str) -> None:
     # Of its rounds alone, whose pauses fill the queues: one wait is enough beside the answer.
     assert "is waiting" not in said
     shown = " ".join(drawn(script_report(run), 80, verbose=True).split())
-    assert ("; in these rounds 2% of the time is waiting" in shown) is not bool(why)
+    assert ("; in these rounds waiting costs 2% of the time" in shown) is not bool(why)

@@ -71,6 +71,16 @@ def test_of_more_cores_other_sessions_leave_more() -> None:
     assert 8 < found.cores.value < 11
 
 
+def test_of_fewer_cores_other_sessions_leave_no_more() -> None:
+    """It got two of eight, though four should be free: seven, of which three should be, fed it."""
+    crowd = Usage(other_cpu_cores=4.0, fair_cpu_cores=2.0)
+    there = asked(calibrated(calibration(cpu=0.02), [trial(config(2), 2400.0, usage=crowd)]))
+    shares = [there.conditions.on(float(cores)).fair_cores or 0.0 for cores in range(1, 13)]
+    assert shares == sorted(shares)
+    assert shares[7] == there.fair_cores == 2.0
+    assert shares[11] == 8.0
+
+
 def test_a_loader_that_is_quick_needs_no_workers() -> None:
     found = fed_by(calibration(cpu=1e-5), step_s=0.01)
     assert found.config == config(0)

@@ -613,7 +613,7 @@ def test_a_loop_that_waits_less_than_its_rounds_waits_as_they_do(
     whole = f"The loop over train.py:3 spends {said}% of its {of} waiting for data."
     assert whole in " ".join(text.split()).replace("Data wait ", "")
     assert f"  train.py:3  {said}% wait  " in text
-    why = "38% of the time is waiting, without the pauses, which fill queues"
+    why = "waiting costs 38% of the time, without the pauses, which fill queues"
     assert why in " ".join(drawn(report, 80, verbose=True).split())
 
 

@@ -66,7 +66,7 @@ def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSetti
         if option.key not in taken and origins[option.key] == option.flag:
             raise UsageError(
                 f"A check takes no {option.key}",
-                hint="Leave it out: both sides load from a warm cache, as fast as they can.",
+                hint="Leave it out: a check loads by one configuration, as fast as it can.",
             )
     one = for_one(settings, origins)
     # What two values are wrong for is any target; so that is said before one is built.
