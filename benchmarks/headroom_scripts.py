@@ -355,7 +355,8 @@ def main() -> None:
     loader = DataLoader(data, batch_size=_SIZE, **options)
     all_cores = os.sched_getaffinity(0)
     own = {min(all_cores)}  # of the step; workers inherit it, and leave it
-    keep_apart = functools.partial(_apart, all_cores - own)
+    others = all_cores - own
+    keep_apart = functools.partial(_apart, others)
     aside = DataLoader(data, batch_size=_SIZE, worker_init_fn=keep_apart, **options)
     workers = options["num_workers"]
     first = 2 * workers * options.get("prefetch_factor", 2) + workers + _LEFT_OUT
@@ -374,7 +375,7 @@ def main() -> None:
             again = [_copy(each) for each in kept]
             waits_s = [wait for wait, _ in live]
             times["rested"] += _timed(_waited_for(again, waits_s), step)[_LEFT_OUT:]
-        if words and number % 2 and training.threads == 1:  # more would leave their core
+        if words and others and number % 2 and training.threads == 1:  # more would leave their core
             os.sched_setaffinity(0, own)
             batches = training.around(aside)
             times["apart"] += _timed(batches, step)[first:last]

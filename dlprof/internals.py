@@ -914,8 +914,9 @@ _PUT_OFF: list[int] = [
 def undisturbed() -> Iterator[None]:
     """Keep Ctrl-C, the news of a worker's death and the like until what is begun is whole.
 
-    Each may raise at any bytecode of the main thread. A process that is forked within gives all
-    signals their own handlers again when the first of them comes.
+    Each may raise at any bytecode of the main thread. A process that is forked within gives a
+    signal its own handler again when it comes, and that one alone: torch's workers have others for
+    some of them, of which Python knows nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -928,9 +929,8 @@ def undisturbed() -> Iterator[None]:
         if begun and os.getpid() == process:
             kept.add(number)
             return
-        for each, handler in before.items():
-            if signal.getsignal(each) is keep:  # else it has one of its own by now
-                signal.signal(each, handler)
+        if signal.getsignal(number) is keep:  # else it has one of its own by now
+            signal.signal(number, before[number])
         before[number](number, frame)
 
     try:
@@ -942,5 +942,5 @@ def undisturbed() -> Iterator[None]:
         for each, handler in before.items():
             signal.signal(each, handler)
         with contextlib.ExitStack() as stack:  # all come, whatever others raise, and Ctrl-C last
-            for number in sorted(kept):
+            for number in filter(kept.__contains__, _PUT_OFF):
                 stack.callback(signal.raise_signal, number)

@@ -931,6 +931,8 @@ class _Tuner:
         try:
             return node.take_turn(control.kept.workers, control.wait_share)
         except OSError as error:
+            if internals.came_by_signal(error):
+                raise
             self.turn_off(f"the ranks' file can't be used: {error}")
             return False
 
@@ -963,6 +965,8 @@ class _Tuner:
                 for _ in range(started, after.workers):
                     internals.start_worker(iterator, self._context)
         except OSError as error:
+            if internals.came_by_signal(error):  # as a TimeoutError of the training's own
+                raise
             return f"no more workers could be started: {error.strerror}"
         known = self._clock[READY : PLACES * after.workers : PLACES]
         if self._context.get_start_method() != "fork" and not all(known):
@@ -1250,6 +1254,8 @@ class _Attempt:
                 self._ended = util.Finalize(self, _end, (self._process,), exitpriority=0)
         except OSError as error:
             self._results.close()
+            if internals.came_by_signal(error):
+                raise
             self._error = f"no process could be started: {error.strerror}"
         finally:
             results.close()

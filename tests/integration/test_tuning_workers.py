@@ -304,6 +304,25 @@ def test_what_the_trainings_own_handler_of_a_signal_raises_ends_its_loop(
     assert changing.tuning.off == ""
 
 
+def test_a_time_limit_of_the_trainings_own_ends_its_loop_as_workers_start(
+    scripted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no want of processes, though both raise an OSError."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(internals, "start_worker", lambda *_: signal.raise_signal(signal.SIGALRM))
+    changing = dlprof.tune(loader())
+    before = signal.signal(signal.SIGALRM, over)
+    try:
+        with pytest.raises(TimeoutError):
+            list(changing)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert changing.tuning.off == ""
+
+
 class Alone(Scripted):
     """Goes from some workers to none, for longer than what is ordered takes, and back."""
 

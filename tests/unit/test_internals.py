@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -349,6 +350,31 @@ def test_all_signals_that_were_put_off_come_whatever_one_raises() -> None:
     with pytest.raises(RuntimeError, match="is killed") as raised:
         died()
     assert not internals.came_by_signal(raised.value)
+
+
+def _warned_and_ended() -> None:
+    torch_signals._set_worker_signal_handlers()
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_worker_that_is_forked_as_signals_are_put_off_ends_as_torch_has_it_end() -> None:
+    """Also once one of them has come to it, as a scheduler sends them to all processes."""
+
+    def ended(*_: object) -> None:
+        os._exit(7)
+
+    handlers = {signal.SIGUSR1: lambda *_: None, signal.SIGTERM: ended}
+    before = {each: signal.signal(each, handlers[each]) for each in handlers}
+    try:
+        with internals.undisturbed():
+            worker = multiprocessing.get_context("fork").Process(target=_warned_and_ended)
+            worker.start()
+        worker.join()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert worker.exitcode == -signal.SIGTERM
 
 
 def test_a_worker_that_dies_as_signals_are_put_off_leaves_ctrl_c_to_the_training(

@@ -501,23 +501,6 @@ def test_out_of_order_what_failed_is_the_batch_that_came_first() -> None:
     recorder.let_go()
 
 
-_WINDOWS = """
-import os, pathlib, sys
-import dlprof.tracing
-sys.platform, sys.modules["resource"] = "win32", None
-for name in ("pread", "sysconf", "O_CLOEXEC"):
-    delattr(os, name)
-from dlprof.tracing.clocks import MISSING, ChildrenClock, ThreadClock
-reading = ThreadClock().read()
-assert reading.wall > 0 and reading.cpu > 0 and reading.run_queue == MISSING, reading
-assert ChildrenClock().read() == 0
-"""
-
-
-def test_the_clocks_need_nothing_that_windows_has_not() -> None:
-    subprocess.run([sys.executable, "-c", _WINDOWS], check=True)
-
-
 _PATCHED = """
 import time
 import dlprof.trial.warm
