@@ -353,7 +353,7 @@ def test_all_signals_that_were_put_off_come_whatever_one_raises() -> None:
 
 
 def _warned_and_ended() -> None:
-    torch_signals._set_worker_signal_handlers()
+    torch._C._set_worker_signal_handlers()
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGTERM)
 
