@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import threading
 import time
@@ -102,6 +103,7 @@ def main() -> None:
             if number == 120:
                 raise ValueError("nan")
     if sys.argv[1:] == ["wait"]:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         for number, (features, _) in enumerate(loader):
             step(features)
             if number == 150:
