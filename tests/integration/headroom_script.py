@@ -103,7 +103,7 @@ def main() -> None:
             if number == 120:
                 raise ValueError("nan")
     if sys.argv[1:] == ["wait"]:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
         for number, (features, _) in enumerate(loader):
             step(features)
             if number == 150:
