@@ -3,7 +3,8 @@
 TraceML and loadtune run as their users run them, from ``--site SITE`` (``pip install --no-deps
 --target SITE traceml-ai loadtune psutil msgspec pyyaml nvidia-ml-py rich numpy``), Lightning's
 warning is asked of the installed package; all are left out where they are missing. Paddle's tuner
-and grain's rule are written from their sources. Each fix is applied and measured in turns.
+and grain's rule are written from their sources. Each fix is applied and measured in turns,
+once where two of them propose the same.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def lightning(case: Case, _budget_s: float) -> Said:
 def grain(case: Case, _budget_s: float) -> Said:
     """The rule of ``pick_performance_config``: as many as fit by five elements' size."""
     loader = _loader(case)
-    alone = _again(loader, loader.dataset, 0)
+    alone = _again(loader, loader.dataset, 0) if loader.batch_size is not None else loader
     sizes = [sum(_bytes(batch)) for batch in itertools.islice(alone, 5)]
     budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2
     most = os.cpu_count() or 1
@@ -319,14 +320,18 @@ def main() -> None:
     path = RESULTS / f"{NAME}.json"
     rows = json.loads(path.read_text())["data"]["rows"] if given.more and path.exists() else []
     done = {(row["case"], row["who"]) for row in rows}
+    true: dict[str, float | None] = {}
     for case, (who, ask_it) in itertools.product(chosen, asked.items()):
         if (case.name, who) in done or time.monotonic() > ends_s:
             continue
         try:
             said = ask_it(case, _QUICK_S if given.quick else _BUDGET_S)
-        except (PeerError, subprocess.TimeoutExpired) as error:
-            print(f"{case.name}: {who} left out, {error}", file=sys.stderr)
+        except Exception as error:  # whatever another's program raises: it is left out
+            print(f"{case.name}: {who} left out, {error!r}", file=sys.stderr)
             continue
+        fix = json.dumps([case.name, said.settings, said.code], sort_keys=True)
+        if not given.quick and fix not in true:
+            true[fix] = _true_gain(case, said)
         row = {
             "case": case.name,
             "planted": "nothing" if case in HEALTHY else case.code,
@@ -335,7 +340,7 @@ def main() -> None:
             "says": ", ".join(said.codes),
             "right": _is_right(case, said),
             "gain": said.gain,
-            "true": None if given.quick else _true_gain(case, said),
+            "true": true.get(fix),
         }
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
