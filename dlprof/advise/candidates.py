@@ -23,6 +23,7 @@ from dlprof.records import (
     Machine,
     Run,
     Target,
+    pins_for,
 )
 
 
@@ -117,7 +118,7 @@ def attainable(
 ) -> tuple[Config, ...]:
     """Configurations with what the target can't be set to as it has it, distinct."""
     header = run.header
-    accelerated = header.accelerator is not None
+    accelerated = pins_for(header.accelerator)
     kept = {header.target.attainable(each, has_accelerator=accelerated) for each in configs}
     for name, reason in header.target.fixed.items():
         named = axes.get(name)

@@ -38,6 +38,7 @@ from dlprof.records import (
     Trial,
     Usage,
     WatchedLoader,
+    pins_for,
 )
 from dlprof.records.stages import FORKED, blocked_share, child_of
 from dlprof.stats.intervals import typical
@@ -462,7 +463,7 @@ class Evidence:
 
     def why_fixed(self, config: Config) -> tuple[str, ...]:
         """Why the target can't be set to a configuration, a reason each; empty where it can."""
-        own = self.target.attainable(config, has_accelerator=self.accelerator is not None)
+        own = self.target.attainable(config, has_accelerator=pins_for(self.accelerator))
         wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
         return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
 

@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial
+from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial, pins_for
 from dlprof.records.stages import CACHE, FREED, KEEPING
 from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
@@ -744,7 +744,7 @@ def pageable(view: Evidence) -> Claim | None:
 
 def _unpinned(view: Evidence) -> Copying | None:
     """The copies, where they are exposed and come from pageable memory."""
-    found = None if view.accelerator is None else copying_of(view)
+    found = copying_of(view) if pins_for(view.accelerator) else None
     exposed = found is not None and found.share >= at.NOTABLE and not _is_pinned(view, found)
     return found if exposed else None
 
