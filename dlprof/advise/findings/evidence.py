@@ -595,10 +595,14 @@ class Evidence:
         return next(filter(None, methods), self.target.start_method)
 
     @property
+    def on_linux(self) -> bool:
+        """Whether it was measured on Linux: only there a process chooses its CPUs by ``os``."""
+        return self.machine.platform.startswith("Linux")
+
+    @property
     def may_fork(self) -> bool:
         """Whether its workers, which start otherwise, may be forked: macOS's libraries mind."""
-        linux = self.machine.platform.startswith("Linux")
-        return linux and self.start_method != "fork" and self.target.fork_safe
+        return self.on_linux and self.start_method != "fork" and self.target.fork_safe
 
     @property
     def cores(self) -> float:
