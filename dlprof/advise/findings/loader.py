@@ -1371,7 +1371,9 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
     many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
     many = many or costs.receive.io_s > costs.receive.cpu_s
-    named = many and view.config.sharing_strategy is None
+    # By name they are where a script says so, and on macOS.
+    by_file = view.target.sharing_strategy != "file_system"
+    named = many and by_file and view.config.sharing_strategy is None
     # Workers take turns on the cores, and a batch may cost more CPU time in them than without.
     there = costs_for(view, alone) or costs
     faster = there.rate(alone, view.cores) / costs.rate(view.config, view.cores)
