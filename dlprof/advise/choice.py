@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import statistics
@@ -374,8 +373,8 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        of = functools.partial(ExpectedRates.of, run=run)
-        expected = None if stored is None else of(stored.cells, stored.log_sd)
+        if stored is not None:
+            expected = ExpectedRates.of(stored.cells, stored.log_sd, run=run)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     logs: dict[Config, list[float]] = {}

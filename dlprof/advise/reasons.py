@@ -90,7 +90,9 @@ def explain(
     if measured:
         yield from _levers(run, pick.config)
         yield from _as_predicted(run, choice)
-        yield from _uncalibrated(run)
+        if run.calibration is None:
+            claim = "From its trials alone: the run has no calibration to predict more from"
+            yield Reason(claim=claim)
     else:
         yield from _unordered(choice)
         yield from _assumed(choice, cases)
@@ -186,12 +188,6 @@ def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     from_what = f" from {format_duration(traced_s)} of traced loading" if traced_s else ""
     claim = f"{counted(cells, 'configuration')} predicted{from_what}, and {measured} measured"
     yield Reason(claim=claim, evidence={"cells": cells})
-
-
-def _uncalibrated(run: Run) -> Iterator[Reason]:
-    """That nothing but trials answers, where no batch was traced to predict the rest from."""
-    if run.calibration is None:
-        yield Reason(claim="From its trials alone: the run has no calibration to predict more from")
 
 
 def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:

@@ -311,7 +311,7 @@ def _gil(view: Evidence) -> Claim | None:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
-    fix, more, gain = _against_threads(view)
+    fix, more, gain = _or_more_workers(view, _FEWER_THREADS, _OWN_GIL)
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
@@ -333,13 +333,19 @@ def _more_that_pay(view: Evidence) -> tuple[Config | None, Gain | None]:
     return (more, gain) if gain is not None and gain.value >= at.WORTH_TRYING else (None, None)
 
 
-def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
-    """What to do about other threads: more workers, where these pay."""
-    fix = "Keep other Python threads from computing in the process that fetches."
+_FEWER_THREADS = "Keep other Python threads from computing in the process that fetches."
+_OWN_GIL = "each worker has a GIL of its own"
+_WAITING_PAYS = "blocked workers need no cores, so more workers than cores pay"
+_NO_CORES = f"{_WAITING_PAYS}, as long as they share no limit"
+
+
+def _or_more_workers(
+    view: Evidence, fix: str, why: str
+) -> tuple[str, Config | None, Gain | None]:
+    """What to do about a cause: more workers, where these pay, and why they do; or the fix."""
     more, gain = _more_that_pay(view)
     if more is not None:
-        own = f"Set num_workers={more.num_workers}: each worker has a GIL of its own."
-        fix = f"{own} Or {inside(fix)}"
+        fix = f"Set num_workers={more.num_workers}: {why}. Or {inside(fix)}"
     return fix, more, gain
 
 
@@ -1025,11 +1031,10 @@ def fetch_io(view: Evidence) -> Claim | None:
         blocked += "workers share a limit of what they wait for, such as the rate of a server."
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
-        pay = "blocked workers need no cores, so more workers than cores pay"
-        fix = f"Set num_workers={more.num_workers}{further}: {pay}, as long as they share no limit "
-        fix += "such as the rate of a server."
+        own = f"Set num_workers={more.num_workers}"
+        fix = f"{own}{further}: {_NO_CORES} such as the rate of a server."
         if limited is not None:
-            fix = f"Set num_workers={more.num_workers}: {pay}, up to the limit that they share."
+            fix = f"{own}: {_WAITING_PAYS}, up to the limit that they share."
             if enough is not None:
                 fix += f" num_workers={enough.num_workers} should reach it as well (dlprof sweep)."
         fix += " Or read faster: pack small files into shards, or read a local copy."
@@ -1098,7 +1103,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
-    fix, more, gain = _against_threads(view)
+    fix, more, gain = _or_more_workers(view, _FEWER_THREADS, _OWN_GIL)
     return Claim(
         f"{view.fetched_by} is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
@@ -1188,11 +1193,9 @@ def collate(view: Evidence) -> Claim | None:
 
 def _collate_blocked(view: Evidence, costs: Costs, free: Costs) -> Claim:
     """Collating waits, as for a server, which more workers do side by side."""
-    blocked, (more, gain) = format_duration(costs.collate.io_s), _more_that_pay(view)
+    blocked = format_duration(costs.collate.io_s)
     fix = "Ask for what collate_fn waits for once for many batches, or keep it in memory."
-    if more is not None:
-        own = f"Set num_workers={more.num_workers}: blocked workers need no cores, so more workers "
-        fix = f"{own}than cores pay, as long as they share no limit. Or {inside(fix)}"
+    fix, more, gain = _or_more_workers(view, fix, _NO_CORES)
     return Claim(
         "Collating is blocked",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, for {blocked} of it "
