@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dlprof.advise import thresholds as at
@@ -82,14 +83,22 @@ def _has_tail(rows: BatchCosts) -> bool:
     """Whether a few batches take far more than most by themselves; of few batches none can say.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
-    and in any order.
+    and in any order. So are those that came first, as where a cache fills up: no later ones do.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
     if len(own_s) < 20:
         return True
     usual_s = statistics.median(own_s)
-    beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
-    return beyond_s >= at.TAIL * math.fsum(own_s)
+    beyond_s = [max(0.0, each - 2 * usual_s) for each in own_s]
+    heavy = math.fsum(beyond_s) >= at.TAIL * math.fsum(own_s)
+    return heavy and not _come_first(beyond_s, 0.5 * max(beyond_s))
+
+
+def _come_first(beyond_s: Sequence[float], slow_s: float) -> bool:
+    """Whether the first batches, as many as are so slow, have most of that, and few come later."""
+    count = sum(each_s >= slow_s for each_s in beyond_s)
+    late = sum(each_s >= slow_s for each_s in beyond_s[count:])
+    return 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s) and 4 * late <= count
 
 
 def _idles(view: Evidence) -> bool:
@@ -899,12 +908,7 @@ def _few_slow(view: Evidence) -> Claim | None:
     fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
     fix += "that is tried again. Have such samples read ahead, cached or left out."
     why, in_blocks = "", _begin_blocks(view, costs)
-    # Whether the first batches, as many as are so slow, have most of those waits, and few come
-    # later.
-    count = sum(each_s >= slow_s for each_s in beyond_s)
-    late = sum(each_s >= slow_s for each_s in beyond_s[count:])
-    first = not in_blocks and 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s)
-    first = first and 4 * late <= count
+    first = not in_blocks and _come_first(beyond_s, slow_s)
     if in_blocks:  # a thread that reads one block ahead hides no more than the rest takes
         waits_s = min(waits_s, max(0.0, costs.making.own_s - waits_s))
         title = f"The first sample of each block waits for all of it: {which} {named[0]}"
