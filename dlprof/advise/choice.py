@@ -220,13 +220,12 @@ class Speeds:
     # Steady rates with the model's own intervals, where nothing was measured that they could be
     # held against.
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
-    # Rates that the run keeps for this situation: a later version may estimate otherwise, and one
-    # run has one figure everywhere.
-    kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
-    # Those that it keeps with them, of one rate over that of another.
-    kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
-    # By how much the log rate that it keeps of what it recommends is above the believed one: the
-    # others are shown on the same level.
+    # What the run keeps for this situation: a later version may estimate otherwise, and one run has
+    # one figure everywhere.
+    kept: Mapping[str, ConfigRate] = dataclasses.field(default_factory=dict)
+    pick: str = ""  # what it recommends, which the ratios that it keeps are over
+    # By how much the log rate that it keeps of that is above the believed one: the others are shown
+    # on the same level.
     level: float = 0.0
     # The steady rate that no loader exceeds, by its step: as trials show that, or as it is stated.
     # By configuration, as copies of batches that are pinned take less of a step; none of others.
@@ -258,7 +257,7 @@ class Speeds:
     def steady(self, key: str) -> Estimate:
         """The rate of a configuration within an epoch."""
         if key in self.kept:
-            return self.kept[key].times(math.exp(-self.epochs[key].value))
+            return self.kept[key].samples_per_s.times(math.exp(-self.epochs[key].value))
         found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
         most = self._most(key)
         return found.through(lambda each: min(most, math.exp(self.level) * each))
@@ -266,15 +265,15 @@ class Speeds:
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
         if key in self.kept:
-            return self.kept[key]
+            return self.kept[key].samples_per_s
         return product(self.steady(key), self.epochs[key].factor())
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
         if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        if (key, other) in self.kept_ratios:
-            return self.kept_ratios[key, other]
+        if key in self.kept and other == self.pick:
+            return self.kept[key].ratio
         steady = self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
@@ -425,13 +424,13 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         epochs=epochs,
         rates=rates,
         claimed={} if seen else {c.key: each.steady for c, each in models.items()},
-        kept={each.config.key: each.samples_per_s for each in kept},
-        kept_ratios={(each.config.key, pick): each.ratio for each in kept},
+        kept={each.config.key: each for each in kept},
+        pick=pick,
         most=_most_of(trials, rates, {*logs, *models, *cells}),
     )
     if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
         return speeds
-    level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
+    level = math.log(speeds.kept[pick].samples_per_s.value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
 
 
