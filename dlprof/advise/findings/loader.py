@@ -348,9 +348,7 @@ _WAITING_PAYS = "blocked workers need no cores, so more workers than cores pay"
 _NO_CORES = f"{_WAITING_PAYS}, as long as they share no limit"
 
 
-def _or_more_workers(
-    view: Evidence, fix: str, why: str
-) -> tuple[str, Config | None, Gain | None]:
+def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | None, Gain | None]:
     """What to do about a cause: more workers, where these pay, and why they do; or the fix."""
     more, gain = _more_that_pay(view)
     if more is not None:
