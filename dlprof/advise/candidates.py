@@ -6,11 +6,14 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import Situation
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.model.bounds import bounds, cell_of
+from dlprof.model.predict import spread_workers
+from dlprof.model.work import Conditions
 from dlprof.records import (
     DATA_FAULTS,
     Calibration,
@@ -20,10 +23,8 @@ from dlprof.records import (
     Machine,
     Run,
     Target,
+    pins_for,
 )
-
-if TYPE_CHECKING:
-    from dlprof.model.work import Conditions
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -117,7 +118,7 @@ def attainable(
 ) -> tuple[Config, ...]:
     """Configurations with what the target can't be set to as it has it, distinct."""
     header = run.header
-    accelerated = header.accelerator is not None
+    accelerated = pins_for(header.accelerator)
     kept = {header.target.attainable(each, has_accelerator=accelerated) for each in configs}
     for name, reason in header.target.fixed.items():
         named = axes.get(name)
@@ -172,8 +173,6 @@ def auto_workers(
     calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
 ) -> tuple[int, ...]:
     """Those of ``spread_workers`` to where more workers can't gain, or an epoch has no batches."""
-    from dlprof.model.predict import spread_workers
-
     caps = (at.MOST_WORKERS, most, conditions.epoch_batches)
     last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
@@ -191,8 +190,6 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
     """Workers at which, by the closed form, something else than workers becomes the limit."""
-    from dlprof.model.bounds import bounds, cell_of
-
     one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
     found = bounds(cell_of(calibration, one, conditions))
     others = min(rate for name, rate in found.items() if name != "workers")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import statistics
@@ -25,6 +24,10 @@ from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import NO_LIMIT, TEN_EPOCHS, even_shards, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
+from dlprof.model.bounds import bounds, cell_of
+from dlprof.model.maxplus import drawn, steady_rate
+from dlprof.model.predict import EXTRAPOLATED_ERROR, cells_of, predict_all, relative_error
+from dlprof.model.work import work_of
 from dlprof.records import (
     DATA_FAULTS,
     RAISED,
@@ -217,13 +220,12 @@ class Speeds:
     # Steady rates with the model's own intervals, where nothing was measured that they could be
     # held against.
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
-    # Rates that the run keeps for this situation: a later version may estimate otherwise, and one
-    # run has one figure everywhere.
-    kept: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
-    # Those that it keeps with them, of one rate over that of another.
-    kept_ratios: Mapping[tuple[str, str], Estimate] = dataclasses.field(default_factory=dict)
-    # By how much the log rate that it keeps of what it recommends is above the believed one: the
-    # others are shown on the same level.
+    # What the run keeps for this situation: a later version may estimate otherwise, and one run has
+    # one figure everywhere.
+    kept: Mapping[str, ConfigRate] = dataclasses.field(default_factory=dict)
+    pick: str = ""  # what it recommends, which the ratios that it keeps are over
+    # By how much the log rate that it keeps of that is above the believed one: the others are shown
+    # on the same level.
     level: float = 0.0
     # The steady rate that no loader exceeds, by its step: as trials show that, or as it is stated.
     # By configuration, as copies of batches that are pinned take less of a step; none of others.
@@ -255,7 +257,7 @@ class Speeds:
     def steady(self, key: str) -> Estimate:
         """The rate of a configuration within an epoch."""
         if key in self.kept:
-            return self.kept[key].times(math.exp(-self.epochs[key].value))
+            return self.kept[key].samples_per_s.times(math.exp(-self.epochs[key].value))
         found = self.claimed[key] if key in self.claimed else self.belief.rate(key)
         most = self._most(key)
         return found.through(lambda each: min(most, math.exp(self.level) * each))
@@ -263,15 +265,15 @@ class Speeds:
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
         if key in self.kept:
-            return self.kept[key]
+            return self.kept[key].samples_per_s
         return product(self.steady(key), self.epochs[key].factor())
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
         if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        if (key, other) in self.kept_ratios:
-            return self.kept_ratios[key, other]
+        if key in self.kept and other == self.pick:
+            return self.kept[key].ratio
         steady = self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
             steady = product(self.claimed[key], self.claimed[other].inverse)
@@ -370,8 +372,8 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
                 models = predictions(situation, {c.config for c in stored.cells}) | models
                 unled = dataclasses.replace(run, prediction=None)
                 situation, stored = dataclasses.replace(situation, run=unled), None
-        of = functools.partial(ExpectedRates.of, run=run)
-        expected = None if stored is None else of(stored.cells, stored.log_sd)
+        if stored is not None:
+            expected = ExpectedRates.of(stored.cells, stored.log_sd, run=run)
         if situation.is_calibrated and (models or stored is None):
             expected = expectation(situation, {trial.config for trial in trials}, models)
     logs: dict[Config, list[float]] = {}
@@ -422,13 +424,13 @@ def speeds_of(situation: Situation, models: Mapping[Config, Prediction] | None =
         epochs=epochs,
         rates=rates,
         claimed={} if seen else {c.key: each.steady for c, each in models.items()},
-        kept={each.config.key: each.samples_per_s for each in kept},
-        kept_ratios={(each.config.key, pick): each.ratio for each in kept},
+        kept={each.config.key: each for each in kept},
+        pick=pick,
         most=_most_of(trials, rates, {*logs, *models, *cells}),
     )
     if speeds.claimed or pick not in speeds.kept or pick not in speeds.belief.log_rates:
         return speeds
-    level = math.log(speeds.kept[pick].value) - speeds.log_speed(pick)
+    level = math.log(speeds.kept[pick].samples_per_s.value) - speeds.log_speed(pick)
     return dataclasses.replace(speeds, level=level)
 
 
@@ -604,8 +606,6 @@ def predictions(situation: Situation, configs: Collection[Config]) -> dict[Confi
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
-    from dlprof.model.predict import predict_all
-
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
         found = predict_all(situation.calibration, ordered, situation.conditions)
@@ -693,8 +693,6 @@ def expectation(
     What a sweep stored of its predictions stays as it is, so that all views have the same.
     ``None`` where the calibration says nothing of what was measured.
     """
-    from dlprof.model.predict import relative_error
-
     stored, calibration = situation.run.prediction, situation.calibration
     known = () if stored is None else stored.cells
     mine: Mapping[Config, Prediction] = {}
@@ -717,8 +715,6 @@ def _expected(
     beside: Sequence[PredictedCell] = (),
 ) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
-    from dlprof.model.predict import cells_of
-
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
     cells = (*beside, *cells_of(models))
     return ExpectedRates.of(cells, log_sd, calibrated, run=situation.run)
@@ -744,8 +740,6 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
     """
-    from dlprof.model.predict import EXTRAPOLATED_ERROR, relative_error
-
     run, calibration = situation.run, situation.calibration
     log_sd = relative_error(calibration)
     own, asked = Situation.of(run), _expected(situation, log_sd, models)
@@ -826,10 +820,6 @@ def _moved(config: Config, situation: Situation, offs: Sequence[float]) -> list[
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
     """
-    from dlprof.model.bounds import cell_of
-    from dlprof.model.maxplus import drawn, steady_rate
-    from dlprof.model.work import work_of
-
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
     calibration, where = situation.calibration, situation.conditions
@@ -850,8 +840,6 @@ def _by_speed(config: Config, situation: Situation) -> float:
 
     By the closed form, which separates loaders that compute from those that wait.
     """
-    from dlprof.model.bounds import bounds, cell_of
-
     factor = situation.speed.factor
     if factor == 1.0:
         return 0.0

@@ -153,9 +153,6 @@ def _quota(side: Figures) -> str:
     return f"a quota of {quota:g} cores{back}"
 
 
-_MEANS = " (ready, but not running)"
-
-
 def _neighbours(side: Figures, means: str = "") -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
     known = []
@@ -223,7 +220,7 @@ KINDS: Mapping[PartCode, CauseKind] = {
         "background load",
         ("neighbour_stretch",),
         ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
-        lambda a, b: f"A {_neighbours(a, _MEANS)}. B {_neighbours(b)}.",
+        lambda a, b: f"A {_neighbours(a, ' (ready, but not running)')}. B {_neighbours(b)}.",
         ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
     ),
     "storage": CauseKind(

@@ -40,6 +40,7 @@ from dlprof.advise.wording import (
     loss_text,
     percent,
 )
+from dlprof.model.bounds import describe
 from dlprof.records import (
     CUT_SHORT_SIGN,
     USELESS,
@@ -89,7 +90,9 @@ def explain(
     if measured:
         yield from _levers(run, pick.config)
         yield from _as_predicted(run, choice)
-        yield from _uncalibrated(run)
+        if run.calibration is None:
+            claim = "From its trials alone: the run has no calibration to predict more from"
+            yield Reason(claim=claim)
     else:
         yield from _unordered(choice)
         yield from _assumed(choice, cases)
@@ -185,12 +188,6 @@ def _as_predicted(run: Run, choice: Choice) -> Iterator[Reason]:
     from_what = f" from {format_duration(traced_s)} of traced loading" if traced_s else ""
     claim = f"{counted(cells, 'configuration')} predicted{from_what}, and {measured} measured"
     yield Reason(claim=claim, evidence={"cells": cells})
-
-
-def _uncalibrated(run: Run) -> Iterator[Reason]:
-    """That nothing but trials answers, where no batch was traced to predict the rest from."""
-    if run.calibration is None:
-        yield Reason(claim="From its trials alone: the run has no calibration to predict more from")
 
 
 def _assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
@@ -306,8 +303,6 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     if choice.pick.measured:
         yield from _main_limits(choice)
     elif found is not None:
-        from dlprof.model.bounds import describe
-
         there = choice.situation
         claim = f"With {choice.pick.name} {describe(found.bound, there.main_work)}"
         if found.bound == "cores" and there.fair_cores is not None:
@@ -329,8 +324,6 @@ def _main_limits(choice: Choice) -> Iterator[Reason]:
         rate = choice.speeds.steady(choice.pick.key).value
         held = found.bound == "main" and rate >= at.USED_UP * found.steady.value
     if held:
-        from dlprof.model.bounds import describe
-
         claim = f"With {choice.pick.name} {describe('main', situation.main_work)}"
         evidence = {"bound": "main", "main_work": situation.main_work}
         yield Reason(claim=claim, evidence=evidence)

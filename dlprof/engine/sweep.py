@@ -526,6 +526,8 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
         return ()
     swept = [name for name, value in run.header.settings.items() if value is not None]
     swept += run.header.target.fixed
+    if run.header.target.sharing_strategy == "file_system":  # which is what would be tried
+        swept.append("sharing_strategy")
     explained = [trial for trial in run.trials if trial.purpose == "explain"]
     try:
         conditions = Situation.of(run).conditions

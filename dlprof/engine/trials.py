@@ -47,6 +47,7 @@ from dlprof.records import (
     TrialCost,
     Usage,
     checked,
+    pins_for,
 )
 from dlprof.records.codec import MismatchError, fault_of, from_json
 from dlprof.records.run import EndReason
@@ -142,7 +143,7 @@ def look_at(
     ``one`` says that the settings name a single configuration, which may be one that can't work.
     """
     target, accelerator, probe = _probed(runner, settings, machine, left_s, one=one)
-    has = accelerator is not None
+    has = pins_for(accelerator)
     if one:
         named = single_config(settings, target, has_accelerator=has)
         space = Space(configs=(named,), left_out=())
@@ -385,7 +386,7 @@ def plan_sweep(
     spent_s = deadline.budget_s - deadline.left_s
     cost = trial_cost(settings, machine, outlook.target, runner)
     present = outlook.target.present_settings(
-        has_accelerator=outlook.accelerator is not None,
+        has_accelerator=pins_for(outlook.accelerator),
         compares_starts=settings.start_method is not None,
     )
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)

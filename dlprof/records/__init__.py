@@ -29,6 +29,7 @@ from dlprof.records.config import BY_COPY as BY_COPY
 from dlprof.records.config import START_METHODS as START_METHODS
 from dlprof.records.config import Config as Config
 from dlprof.records.config import Estimate as Estimate
+from dlprof.records.config import pins_for as pins_for
 from dlprof.records.findings import PIPE_BYTES as PIPE_BYTES
 from dlprof.records.findings import WHILE_MEASURED as WHILE_MEASURED
 from dlprof.records.findings import AttributeWeight as AttributeWeight

@@ -14,6 +14,11 @@ BY_COPY = ("spawn", "forkserver")  # by which each worker gets a copy of the dat
 START_METHODS = ("fork", *BY_COPY)  # how multiprocessing starts workers
 
 
+def pins_for(accelerator: str | None) -> bool:
+    """Whether torch pins memory for its accelerator, by its name: not without one, nor for MPS."""
+    return accelerator not in {None, "mps"}
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A figure with its 95% interval."""

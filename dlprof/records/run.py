@@ -11,7 +11,7 @@ from dlprof import late
 from dlprof.late import Shown
 from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
-from dlprof.records.config import Config
+from dlprof.records.config import Config, pins_for
 from dlprof.records.findings import Diagnosis, Finding
 from dlprof.records.machine import Machine
 from dlprof.records.record import record
@@ -52,7 +52,7 @@ class RunHeader:
         if self.plan is not None and self.plan.present is not None:
             return self.plan.present  # earlier versions never named its start method
         return self.target.present_settings(
-            has_accelerator=self.accelerator is not None,
+            has_accelerator=pins_for(self.accelerator),
             compares_starts=self.settings.get("start_method") is not None,
         )
 

@@ -333,8 +333,8 @@ def _wanted(
 ) -> tuple[list[Config], list[LeftOut]]:
     """All combinations as asked for, illegal and equal ones among them, and what pinning isn't.
 
-    Without an accelerator only ``pin_memory=False`` means anything; nor is ``True`` tried unasked
-    where memory is short: pinned memory can't be swapped out.
+    Without an accelerator that torch pins for, only ``pin_memory=False`` means anything; nor is
+    ``True`` tried unasked where memory is short: pinned memory can't be swapped out.
     """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
@@ -345,7 +345,7 @@ def _wanted(
     pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()
     unpinned = None if settings.pin_memory else pin_hazard(machine)
     if not has_accelerator:
-        unpinned = "there is no accelerator, so torch pins nothing and it would equal "
+        unpinned = "there is no accelerator that torch pins memory for, so it would equal "
         unpinned += "pin_memory=False"
     if unpinned is not None and True in pins:
         pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]

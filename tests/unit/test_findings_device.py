@@ -94,6 +94,12 @@ def test_copies_that_pinning_would_not_help_are_none(copies: Copies) -> None:
     assert _found(_seen(_BUSY, copies), "transfer.pageable") is None
 
 
+def test_pinning_is_not_advised_on_macs_for_whose_accelerator_torch_pins_nothing() -> None:
+    seen = _seen(_BUSY, _copies(4))
+    assert "transfer.pageable" in codes(find(seen))
+    assert "transfer.pageable" not in codes(find(dataclasses.replace(seen, accelerator="mps")))
+
+
 def test_what_pinning_was_measured_to_bring_decides() -> None:
     slower = _seen(_BUSY, _copies(4), variants={_PINNED: 0.97})
     faster = _seen(_BUSY, _copies(4), variants={_PINNED: 1.3})

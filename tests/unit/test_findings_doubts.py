@@ -11,7 +11,7 @@ import pytest
 from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings.diagnosis import find
+from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence, Observation
 from dlprof.advise.findings.machine import growth_in_doubt, growth_per_batch, may_grow
 from dlprof.records import BatchCosts, DatasetWeight, Finding, SampleCosts, Usage
@@ -221,6 +221,8 @@ def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None
     tail = (0.03,) * 97 + (0.45,) * 3
     assert "order.blocking" in codes(find(_with_batches(seen, tail)))
     assert "order.blocking" not in codes(find(_with_batches(seen, (0.03, 0.045) * 50)))
+    # Nor where they came first, as while a cache fills up: later ones hold nothing up.
+    assert "order.blocking" not in codes(find(_with_batches(seen, tail[::-1])))
 
 
 def _uneven(
@@ -372,6 +374,14 @@ def test_a_busy_worker_that_keeps_main_waiting_is_reported_with_its_remedy() -> 
     assert "descriptors" in first.explanation
     assert first.fix is not None
     assert "file_system" in first.fix.code
+
+
+def test_tensors_that_are_shared_by_name_already_need_not_be() -> None:
+    by_name = config(2, sharing_strategy="file_system")
+    loader = Loader(fetch_cpu=0.03, receive=0.002, hand_shake=0.012, busy=0.6, step=0.04, rate=18)
+    assert by_name in remedies(evidence(loader))
+    already = evidence(loader, target_fields={"sharing_strategy": "file_system"})
+    assert by_name not in remedies(already)
 
 
 def test_a_remedy_of_receiving_is_not_taken_from_chance_beside_others() -> None:

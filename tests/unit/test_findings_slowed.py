@@ -64,7 +64,12 @@ def loop(found: Headroom, wait_s: float = 0.001, **more: Any) -> WatchedLoader:
 
 
 def diagnosed(
-    loader: WatchedLoader, *, cores: float = 2, threads: float = 1.0, pin: bool = False
+    loader: WatchedLoader,
+    *,
+    cores: float = 2,
+    threads: float = 1.0,
+    pin: bool = False,
+    **machine: Any,
 ) -> list[Finding]:
     config = dataclasses.replace(TWO, pin_memory=pin)
     assert loader.step is not None
@@ -90,7 +95,7 @@ def diagnosed(
     found = diagnose_script(
         [dataclasses.replace(loader, config=config)],
         [shown],
-        builders.machine(cores),
+        builders.machine(cores, **machine),
         builders.target(),
         wall_s=10.0,
     )
@@ -135,6 +140,14 @@ def test_a_step_of_several_threads_leaves_cores_to_the_workers() -> None:
     first = diagnosed(loop(headroom()), cores=4, threads=4.0)[0]
     assert first.fix is not None
     assert first.fix.code == "torch.set_num_threads(2)"
+
+
+def test_no_code_is_given_that_the_system_does_not_know() -> None:
+    """Only on Linux ``os`` has a process choose its cores."""
+    first = diagnosed(loop(headroom()), platform="Darwin 24.1.0")[0]
+    assert first.fix is not None
+    assert not first.fix.code
+    assert first.fix.text == "Try fewer workers, and less work in each of them."
 
 
 @pytest.mark.parametrize(("pin", "said"), [(True, "GIL"), (False, "memory bandwidth")])

@@ -277,6 +277,17 @@ def test_workers_that_lose_what_they_keep_are_to_persist(sampler: str, loaded: f
     assert "as in a first epoch" in more.evidence["gain_if"]
 
 
+def test_what_cheaper_code_brings_where_samples_are_kept_is_of_a_first_epoch() -> None:
+    fields = {"first_sample_s": 0.02, "kept_sample_s": 1e-9, "sampler": "RandomSampler"}
+    seen = evidence(
+        Loader(config=config(2, persistent_workers=True), fetch_cpu=0.1, rate=18, busy=0.95),
+        target_fields={"batches_per_epoch": 1000, **fields},
+    )
+    found = {each.code: each for each in find(seen)}["fetch.cpu"]
+    assert found.predicted_gain is not None
+    assert "as in a first epoch" in found.evidence["gain_if"]
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 def test_more_workers_on_a_quiet_machine_load_more_of_ten_epochs(*, keeps: bool) -> None:
     """Four times the workers have four times the caches: of 10 epochs they load twice as much."""

@@ -183,20 +183,19 @@ def predicted_gain(
         if costs is None or view.costs is None:
             return None
         found = bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
-        found = found.at_most(most_by_step(view, costs=asked, quiet=quiet))
-        return _perhaps_none(found) if shares else found
-    alike = bool(config.num_workers) is bool(view.workers)
-    most = 2 * relative_error(predict.calibration) if alike else math.inf
-    one, two = (
-        1.96 * (at.BOUND_LOG_SD if rate.log_sd is None else rate.log_sd)
-        for rate in (after.batches_per_s, before.batches_per_s)
-    )
-    # What a part would cost after a change is an estimate by itself.
-    least = 2 * at.BOUND_LOG_SD if costs else 0.0
-    half = max(least, min(most, math.hypot(one, two)), abs(one - two))
-    # What costs nothing has no limit.
-    fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
-    found = dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
+    else:
+        alike = bool(config.num_workers) is bool(view.workers)
+        most = 2 * relative_error(predict.calibration) if alike else math.inf
+        one, two = (
+            1.96 * (at.BOUND_LOG_SD if rate.log_sd is None else rate.log_sd)
+            for rate in (after.batches_per_s, before.batches_per_s)
+        )
+        # What a part would cost after a change is an estimate by itself.
+        least = 2 * at.BOUND_LOG_SD if costs else 0.0
+        half = max(least, min(most, math.hypot(one, two)), abs(one - two))
+        # What costs nothing has no limit.
+        fast, slow = (min(1e9, rate.batches_per_s.value) for rate in (after, before))
+        found = dataclasses.replace(bound(fast / slow, half, "model"), limit=after.bound)
     found = found.at_most(most_by_step(view, costs=asked, quiet=quiet))
     return _perhaps_none(found) if shares else found
 

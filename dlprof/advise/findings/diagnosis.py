@@ -367,8 +367,10 @@ def _is_far(view: Evidence, claim: Claim, gain: Gain) -> bool:
 
 def _kept(view: Evidence, claim: Claim) -> str:
     """Of how many epochs a gain is, of a dataset that keeps samples; empty for any other."""
-    if claim.config is None or not view.target.keeps_samples:
+    if not view.target.keeps_samples or (claim.gain or claim.config) is None:
         return ""
+    if claim.config is None:  # what code would bring, by what a first epoch's batches cost
+        return FIRST_EPOCH
     ten = claim.config == view.having(persistent_workers=True)
     ten = ten or (view.gain is not None and view.gain(claim.config) is not None)
     ten = ten or (claim.gain is not None and claim.gain.is_alone)

@@ -38,6 +38,7 @@ from dlprof.records import (
     Trial,
     Usage,
     WatchedLoader,
+    pins_for,
 )
 from dlprof.records.stages import FORKED, blocked_share, child_of
 from dlprof.stats.intervals import typical
@@ -462,7 +463,7 @@ class Evidence:
 
     def why_fixed(self, config: Config) -> tuple[str, ...]:
         """Why the target can't be set to a configuration, a reason each; empty where it can."""
-        own = self.target.attainable(config, has_accelerator=self.accelerator is not None)
+        own = self.target.attainable(config, has_accelerator=pins_for(self.accelerator))
         wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
         return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
 
@@ -594,10 +595,14 @@ class Evidence:
         return next(filter(None, methods), self.target.start_method)
 
     @property
+    def on_linux(self) -> bool:
+        """Whether it was measured on Linux: only there a process chooses its CPUs by ``os``."""
+        return self.machine.platform.startswith("Linux")
+
+    @property
     def may_fork(self) -> bool:
         """Whether its workers, which start otherwise, may be forked: macOS's libraries mind."""
-        linux = self.machine.platform.startswith("Linux")
-        return linux and self.start_method != "fork" and self.target.fork_safe
+        return self.on_linux and self.start_method != "fork" and self.target.fork_safe
 
     @property
     def cores(self) -> float:

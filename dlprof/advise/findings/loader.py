@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dlprof.advise import thresholds as at
@@ -82,14 +83,22 @@ def _has_tail(rows: BatchCosts) -> bool:
     """Whether a few batches take far more than most by themselves; of few batches none can say.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
-    and in any order.
+    and in any order. So are those that came first, as where a cache fills up: no later ones do.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
     if len(own_s) < 20:
         return True
     usual_s = statistics.median(own_s)
-    beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
-    return beyond_s >= at.TAIL * math.fsum(own_s)
+    beyond_s = [max(0.0, each - 2 * usual_s) for each in own_s]
+    heavy = math.fsum(beyond_s) >= at.TAIL * math.fsum(own_s)
+    return heavy and not _come_first(beyond_s, 0.5 * max(beyond_s))
+
+
+def _come_first(beyond_s: Sequence[float], slow_s: float) -> bool:
+    """Whether the first batches, as many as are so slow, have most of that, and few come later."""
+    count = sum(each_s >= slow_s for each_s in beyond_s)
+    late = sum(each_s >= slow_s for each_s in beyond_s[count:])
+    return 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s) and 4 * late <= count
 
 
 def _idles(view: Evidence) -> bool:
@@ -311,7 +320,7 @@ def _gil(view: Evidence) -> Claim | None:
         return None
     if gil_s < max(costs.making.io_s - gil_s, at.LARGE_SHARE * costs.making.cpu_s):
         return None
-    fix, more, gain = _against_threads(view)
+    fix, more, gain = _or_more_workers(view, _FEWER_THREADS, _OWN_GIL)
     return Claim(
         "Making batches waits for the GIL",
         f"Making a batch waits for the GIL for {format_duration(gil_s)}, "
@@ -333,13 +342,17 @@ def _more_that_pay(view: Evidence) -> tuple[Config | None, Gain | None]:
     return (more, gain) if gain is not None and gain.value >= at.WORTH_TRYING else (None, None)
 
 
-def _against_threads(view: Evidence) -> tuple[str, Config | None, Gain | None]:
-    """What to do about other threads: more workers, where these pay."""
-    fix = "Keep other Python threads from computing in the process that fetches."
+_FEWER_THREADS = "Keep other Python threads from computing in the process that fetches."
+_OWN_GIL = "each worker has a GIL of its own"
+_WAITING_PAYS = "blocked workers need no cores, so more workers than cores pay"
+_NO_CORES = f"{_WAITING_PAYS}, as long as they share no limit"
+
+
+def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | None, Gain | None]:
+    """What to do about a cause: more workers, where these pay, and why they do; or the fix."""
     more, gain = _more_that_pay(view)
     if more is not None:
-        own = f"Set num_workers={more.num_workers}: each worker has a GIL of its own."
-        fix = f"{own} Or {inside(fix)}"
+        fix = f"Set num_workers={more.num_workers}: {why}. Or {inside(fix)}"
     return fix, more, gain
 
 
@@ -893,12 +906,7 @@ def _few_slow(view: Evidence) -> Claim | None:
     fix = f"See what {view.fetched_by} waits for there: a larger file, slower storage, a request "
     fix += "that is tried again. Have such samples read ahead, cached or left out."
     why, in_blocks = "", _begin_blocks(view, costs)
-    # Whether the first batches, as many as are so slow, have most of those waits, and few come
-    # later.
-    count = sum(each_s >= slow_s for each_s in beyond_s)
-    late = sum(each_s >= slow_s for each_s in beyond_s[count:])
-    first = not in_blocks and 2 * math.fsum(beyond_s[:count]) > math.fsum(beyond_s)
-    first = first and 4 * late <= count
+    first = not in_blocks and _come_first(beyond_s, slow_s)
     if in_blocks:  # a thread that reads one block ahead hides no more than the rest takes
         waits_s = min(waits_s, max(0.0, costs.making.own_s - waits_s))
         title = f"The first sample of each block waits for all of it: {which} {named[0]}"
@@ -1025,11 +1033,10 @@ def fetch_io(view: Evidence) -> Claim | None:
         blocked += "workers share a limit of what they wait for, such as the rate of a server."
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
-        pay = "blocked workers need no cores, so more workers than cores pay"
-        fix = f"Set num_workers={more.num_workers}{further}: {pay}, as long as they share no limit "
-        fix += "such as the rate of a server."
+        own = f"Set num_workers={more.num_workers}"
+        fix = f"{own}{further}: {_NO_CORES} such as the rate of a server."
         if limited is not None:
-            fix = f"Set num_workers={more.num_workers}: {pay}, up to the limit that they share."
+            fix = f"{own}: {_WAITING_PAYS}, up to the limit that they share."
             if enough is not None:
                 fix += f" num_workers={enough.num_workers} should reach it as well (dlprof sweep)."
         fix += " Or read faster: pack small files into shards, or read a local copy."
@@ -1098,7 +1105,7 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
     share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
     if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
         return None
-    fix, more, gain = _against_threads(view)
+    fix, more, gain = _or_more_workers(view, _FEWER_THREADS, _OWN_GIL)
     return Claim(
         f"{view.fetched_by} is blocked (I/O, lock or GIL)",
         f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
@@ -1188,11 +1195,9 @@ def collate(view: Evidence) -> Claim | None:
 
 def _collate_blocked(view: Evidence, costs: Costs, free: Costs) -> Claim:
     """Collating waits, as for a server, which more workers do side by side."""
-    blocked, (more, gain) = format_duration(costs.collate.io_s), _more_that_pay(view)
+    blocked = format_duration(costs.collate.io_s)
     fix = "Ask for what collate_fn waits for once for many batches, or keep it in memory."
-    if more is not None:
-        own = f"Set num_workers={more.num_workers}: blocked workers need no cores, so more workers "
-        fix = f"{own}than cores pay, as long as they share no limit. Or {inside(fix)}"
+    fix, more, gain = _or_more_workers(view, fix, _NO_CORES)
     return Claim(
         "Collating is blocked",
         f"Collating a batch takes {format_duration(costs.collate.own_s)}, for {blocked} of it "
@@ -1371,7 +1376,9 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
     many = (view.target.batch_tensors or 1) > at.FEW_TENSORS
     many = many or costs.receive.io_s > costs.receive.cpu_s
-    named = many and view.config.sharing_strategy is None
+    # By name they are where a script says so, and on macOS.
+    by_file = view.target.sharing_strategy != "file_system"
+    named = many and by_file and view.config.sharing_strategy is None
     # Workers take turns on the cores, and a batch may cost more CPU time in them than without.
     there = costs_for(view, alone) or costs
     faster = there.rate(alone, view.cores) / costs.rate(view.config, view.cores)

@@ -23,7 +23,7 @@ from dlprof.advise.findings.claims import (
 from dlprof.advise.findings.evidence import Evidence, StageTime
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial
+from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial, pins_for
 from dlprof.records.stages import CACHE, FREED, KEEPING
 from dlprof.stats.intervals import typical
 from dlprof.units import format_bytes, format_duration
@@ -186,6 +186,10 @@ def quota(view: Evidence) -> Claim | None:
     )
 
 
+_ALL_CPUS = """def use_all_cpus(worker_id):
+    os.sched_setaffinity(0, range(os.cpu_count()))"""
+
+
 def affinity(view: Evidence) -> Claim | None:
     """Workers are pinned to fewer cores than the job may use."""
     machine, pinned, costs = view.machine, _pinned_cpus(view), view.costs
@@ -208,9 +212,8 @@ def affinity(view: Evidence) -> Claim | None:
         {"worker_affinity_cpus": pinned, "affinity_cpus": allowed},
         "Let the workers run on all CPUs, and find what pins them (a library's import, "
         "KMP_AFFINITY, GOMP_CPU_AFFINITY, numactl).",
-        """def use_all_cpus(worker_id):
-    os.sched_setaffinity(0, range(os.cpu_count()))""",
-        ("worker_init_fn", "use_all_cpus"),
+        _ALL_CPUS if view.on_linux else "",
+        ("worker_init_fn", "use_all_cpus") if view.on_linux else None,
         gain=predicted_gain(view, cores=max(cores, pinned), now=pinned) if view.workers else None,
     )
 
@@ -744,7 +747,7 @@ def pageable(view: Evidence) -> Claim | None:
 
 def _unpinned(view: Evidence) -> Copying | None:
     """The copies, where they are exposed and come from pageable memory."""
-    found = None if view.accelerator is None else copying_of(view)
+    found = copying_of(view) if pins_for(view.accelerator) else None
     exposed = found is not None and found.share >= at.NOTABLE and not _is_pinned(view, found)
     return found if exposed else None
 
@@ -920,11 +923,11 @@ def _fix(
         code = f"torch.set_num_threads({max(1, int(view.cores - workers))})"
         text = f"Leave cores to the workers: {code} in the script. Also try fewer workers."
         return text, code, None
-    if contended and view.cores >= 2:
+    if contended and view.cores >= 2 and view.on_linux:
         text = "Try fewer workers, or keep" if view.workers > 1 else "Keep"
         text += " workers and step on cores of their own. Less work in the workers helps as well."
         return text, _APART.format(workers=workers), ("worker_init_fn", "keep_apart")
-    if pins:
+    if pins and not contended:
         text = "Try pin_memory=False: copies get slower, and the step gets its GIL back."
         return text, "", ("pin_memory", "False")
     return "Try fewer workers, and less work in each of them.", "", None

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from builders import config, header, machine, plan, target
+from predicted_runs import calibrated as run_of
 from predicted_runs import calibration
 
-from dlprof.engine.sweep import sweep_prediction
+from dlprof.engine.sweep import levers_of, sweep_prediction
 from dlprof.records import Calibration, Machine, Run
 
 CELLS = tuple(config(workers) for workers in (0, 1, 2, 4, 8, 16, 32, 64, 128))
@@ -143,3 +144,10 @@ def test_the_few_values_that_are_asked_for_are_all_measured() -> None:
     found = sweep_prediction(run)
     assert found is not None
     assert {*CELLS[:6]} <= {*found.race}
+
+
+@pytest.mark.parametrize("shared_by", [None, "file_descriptor", "file_system"])
+def test_what_shares_tensors_by_name_already_is_not_tried_with_that(shared_by: str | None) -> None:
+    many = calibration(cpu=0.001, receive=0.01, batch_tensors=40.0)
+    found = levers_of(run_of(many, target=target(sharing_strategy=shared_by)), config(2))
+    assert ("file_system" in {e.sharing_strategy for e in found}) is (shared_by != "file_system")
