@@ -393,11 +393,18 @@ def _is_dataset(found: object) -> bool:
 
 def _is_collection_of_targets(found: object) -> bool:
     """Whether it holds targets, as in ``return train, val`` or ``return loader, classes``."""
-    return isinstance(found, list | tuple) and any(map(_is_target, found))
+    # A longer one holds the data.
+    first = itertools.islice(found, 64) if isinstance(found, list | tuple) else ()
+    return any(map(_is_target, first))
 
 
 def _is_target(found: object) -> bool:
-    return isinstance(found, Dataset | DataLoader)
+    """Whether it is a dataset or a loader, also one of those that are none of torch's.
+
+    Hugging Face's datasets are known by their class's name, timm's loaders by what they hold.
+    """
+    named = any(kind.__name__.endswith("Dataset") for kind in type(found).__mro__)
+    return named or isinstance(found, DataLoader) or bool(inner_loaders(found))
 
 
 def _one_of(found: object, called: str, whole: object) -> str:
@@ -405,7 +412,7 @@ def _one_of(found: object, called: str, whole: object) -> str:
 
     Empty where it holds none. ``called`` is the code that gives the whole of it.
     """
-    if not called or _is_target(found) or isinstance(found, type):
+    if not called or isinstance(found, Dataset | DataLoader | type):
         return ""
     said, code = "Name a function that returns one: def train_loader(): ", f"return {called}"
     if callable(getattr(whole, "train_dataloader", None)):  # as Lightning's have it

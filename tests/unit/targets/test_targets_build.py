@@ -79,6 +79,26 @@ class Endless(IterableDataset[int]):
             yield 1
 
 
+class ArrowDataset:
+    """As Hugging Face's, which is none of torch's."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class PrefetchLoader:
+    """As timm's, which is no DataLoader and holds one."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(Numbers())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
 class Unsized(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
@@ -548,6 +568,8 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         (lambda: (n for n in range(3)), "an iterator, which gives one epoch only: generator"),
         (lambda: (Numbers(), Numbers()), "a tuple of 2"),
         (lambda: (5, DataLoader(Numbers())), "neither a Dataset nor a DataLoader: a tuple of 2"),
+        (lambda: (ArrowDataset(), ArrowDataset()), "a tuple of 2"),
+        (lambda: [PrefetchLoader(), PrefetchLoader()], "a list of 2"),
         (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),
         (Halves(), "Halves raised TypeError: 'float' object"),
@@ -587,6 +609,9 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
     both = DataLoader(Numbers()), DataLoader(Numbers(20))
     makes: dict[str, Callable[..., object]] = {
         "a_pair": lambda: both,
+        "a_pair_of_datasets": lambda: (ArrowDataset(), ArrowDataset()),
+        "a_pair_of_timms": lambda: (PrefetchLoader(), PrefetchLoader()),
+        "datasets_by_name": lambda: {"train": ArrowDataset(), "test": ArrowDataset()},
         "a_loader_and_a_number": lambda: (5, both[0]),
         "by_name": lambda: {"classes": 5, "train": both[0]},
         "as_attributes": lambda: SimpleNamespace(batch_size=4, train=both[0]),
