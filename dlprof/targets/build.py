@@ -85,17 +85,15 @@ def build_target(
     share is loaded, and of how many, where the target has no sharding.
     """
     directory = Path.cwd()
-    if spec.kind == "object":
-        # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
-        built = build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
-        return dataclasses.replace(built, directory=directory)
-    arguments = arguments or {}
+    passed = arguments = arguments or {}
     if spec.kind == "builtin":
         found: object = builtin.make_loader(spec, arguments, seed=seed)
-        passed: Mapping[str, str] = {}  # a built-in takes them as parameters
+        passed = {}  # a built-in takes them as parameters
+    elif spec.kind == "object":
+        # Written a moment ago by the same user's own process, into a directory of its own.
+        found = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
     else:
-        found, passed = import_object(spec), arguments
+        found = import_object(spec)
     built = build_from_object(
         found, passed, shuffle=shuffle, seed=seed, text=spec.text, share=share
     )
@@ -120,7 +118,8 @@ def build_from_object(
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable."""
     arguments = arguments or {}
-    factory, called = None, "" if text == "<object>" else text.rpartition(":")[2]
+    # A live object's text is none of its code.
+    factory, called = None, "" if text.startswith("<") else text.rpartition(":")[2]
     of_user: Config | None = None
     if (
         callable(found)

@@ -823,3 +823,19 @@ def test_a_live_object_is_built_from_its_pickle(tmp_path: Path) -> None:
         [*range(5)],
         [*range(5, 10)],
     ]
+
+
+def make_numbers(n: int = 10, num_workers: int = 0) -> OwnLoader:
+    return OwnLoader(Numbers(n), num_workers=num_workers)
+
+
+def test_a_live_function_gets_its_arguments_and_is_shown_by_its_name(tmp_path: Path) -> None:
+    """They were left out, and what the default of each gives was measured."""
+    path = tmp_path / "target.pickle"
+    path.write_bytes(pickle.dumps(make_numbers))
+    spec = TargetSpec(text="<make_numbers>", kind="object", source=str(path))
+    target = build_target(spec, {"n": "4"}).target
+    assert (target.length, target.arguments) == (4, {"n": "4"})
+    assert target.call.assigned({"num_workers": 2}) == "loader = make_numbers(num_workers=2)"
+    path.write_bytes(pickle.dumps(Numbers()))
+    assert "is not callable" in fault(lambda: build_target(spec, {"n": "4"})).message
