@@ -610,7 +610,6 @@ def test_where_several_are_made_the_function_to_write_is_shown() -> None:
     makes: dict[str, Callable[..., object]] = {
         "a_pair": lambda: both,
         "a_pair_of_datasets": lambda: (ArrowDataset(), ArrowDataset()),
-        "a_pair_of_timms": lambda: (PrefetchLoader(), PrefetchLoader()),
         "datasets_by_name": lambda: {"train": ArrowDataset(), "test": ArrowDataset()},
         "a_loader_and_a_number": lambda: (5, both[0]),
         "by_name": lambda: {"classes": 5, "train": both[0]},
