@@ -6,7 +6,7 @@ Apart from the rules of profiles: every screen of a run says it first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dlprof.advise.wording import inside
 from dlprof.records import (
@@ -26,6 +26,7 @@ from dlprof.records import (
     Integrity,
     Reason,
     Run,
+    Target,
     Trial,
 )
 from dlprof.records.integrity import OPENED_EACH, SHARE_OUT, is_guessed
@@ -138,6 +139,18 @@ def noted(run: Run) -> list[str]:
     signs = (NO_DATA_SIGN, PARTIAL_SIGN, SPREAD_SIGN, STORED_SIGN)
     notes = run.header.target.notes
     return [note for note in notes if any(sign in note for sign in signs)]
+
+
+def beginning_alone(target: Target, trials: Iterable[Trial]) -> str:
+    """That an iterable's later samples aren't known; empty where a trial came to its end."""
+    seen = [each for each in trials if each.outcome == "completed"]
+    ended = any(each.epoch_samples or each.whole_epochs for each in seen)
+    if target.kind != "iterable" or target.repeats_shards or ended or not seen:
+        return ""
+    return (
+        "Trials load the beginning of an epoch, as an iterable begins there each time. Whether "
+        f"{SPREAD_SIGN} take as long isn't known."
+    )
 
 
 def said_first(run: Run) -> list[str]:

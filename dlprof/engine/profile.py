@@ -11,10 +11,10 @@ from typing import Any
 
 from dlprof.advise.choice import shown_gain, shown_rate
 from dlprof.advise.experiments import Allowance, Experiment, left_out, propose
-from dlprof.advise.findings.dataset import beginning_alone
 from dlprof.advise.findings.diagnosis import diagnose
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
 from dlprof.advise.findings.machine import growth_in_doubt
+from dlprof.advise.wrong_data import beginning_alone
 from dlprof.engine.ranks import resolve_ranks
 from dlprof.engine.trials import (
     Deadline,
@@ -185,7 +185,8 @@ class _Profile(Measuring):
         if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
         if ended:
-            notes += filter(None, [growth_in_doubt(evidence), beginning_alone(evidence)])
+            of_iterable = beginning_alone(evidence.target, evidence.trials())
+            notes += filter(None, [growth_in_doubt(evidence), of_iterable])
         run = dataclasses.replace(self.so_far, calibration=evidence.calibration)
         if present := evidence.plain("present"):
             rate, samples = shown_rate(run, self.config), present[0].samples_per_batch

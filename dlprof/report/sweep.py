@@ -22,7 +22,7 @@ from dlprof.advise.recommend import (
 )
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wording import TEN_EPOCHS, background_text
-from dlprof.advise.wrong_data import noted, present_failure, said_first
+from dlprof.advise.wrong_data import beginning_alone, noted, present_failure, said_first
 from dlprof.records import (
     DATA_FAULTS,
     SPREAD_SIGN,
@@ -522,8 +522,9 @@ def _table(run: Run, rows: Sequence[ConfigSummary]) -> Iterator[doc.Block]:
         doc.Column("", marks, 7, left=True, note=disturbed),
     )
     yield doc.Table(columns, tuple(_ROLES.get(role, "") for role in roles))
-    if run.header.target.notes:
-        yield doc.Items(run.header.target.notes)
+    later = beginning_alone(run.header.target, run.trials)
+    if notes := (*run.header.target.notes, *filter(None, [later])):
+        yield doc.Items(notes)
 
 
 _TRIALS = "how many, and what they gave, samples/s, beside what others took just then."

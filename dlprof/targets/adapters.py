@@ -76,10 +76,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
     And in a sentence, which adapter knows the package at another version, and what that one lacks.
     """
-    # The packages of a class and of those that it is derived from, each once.
-    cls = type(found)
-    names = (base.__module__.partition(".")[0] for base in cls.__mro__)
-    for package in dict.fromkeys(names):
+    for package in _packages(found):
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
@@ -133,7 +130,7 @@ def _in_method(frame: FrameType, call: LoaderCall | None) -> LoaderCall | None:
     name = frame.f_code.co_name
     if not name.endswith("_dataloader") or frame.f_code.co_varnames[:1] != ("self",):
         return call
-    own = frame.f_locals.get("self")
+    own = _self_of(frame)
     is_theirs = _is_of_lightning(own) or _makes_loader(own)
     return _returned(name, own, call or LoaderCall()) if is_theirs else call
 
@@ -144,9 +141,13 @@ def _returned(name: str, owner: object, call: LoaderCall) -> LoaderCall:
 
 
 def _is_of_lightning(found: object) -> bool:
-    packages = {base.__module__.partition(".")[0] for base in type(found).__mro__}
-    ours = packages & {"lightning", "pytorch_lightning"}
+    ours = {"lightning", "pytorch_lightning"}.intersection(_packages(found))
     return bool(ours) and _is_a(found, "LightningDataModule", "LightningModule")
+
+
+def _packages(found: object) -> dict[str, None]:
+    """The packages of a class and of those that it is derived from, each once."""
+    return dict.fromkeys(base.__module__.partition(".")[0] for base in type(found).__mro__)
 
 
 def _makes_loader(found: object) -> bool:
@@ -163,9 +164,8 @@ def _makes_loader(found: object) -> bool:
 def ranks_served(frame: FrameType | None) -> int:
     """How many ranks get the batches of an iterator that is being made; 1 where it is one."""
     for each in _outwards(frame):
-        # f_locals of a frame that runs on would keep what the user has in it by now alive.
         if each.f_globals.get("__name__") == "accelerate.data_loader":
-            own: Any = each.f_locals.get("self")
+            own = _self_of(each)
             if _is_a(own, "DataLoaderDispatcher"):
                 return int(own.state.num_processes)
     return 1
@@ -180,11 +180,24 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def _self_of(frame: FrameType) -> Any:
+    """What a frame has as ``self``.
+
+    Before Python 3.13 it keeps the copy of its locals that it gives: one that runs on, as a
+    training's, would keep the batch alive that it has by now.
+    """
+    held = frame.f_locals
+    own = held.get("self")
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        held.clear()  # a copy, but of a module
+    return own
+
+
 def _call_in(frame: FrameType) -> LoaderCall | None:
     code = frame.f_code
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if parameters[:1] == ("self",):
-        own = frame.f_locals.get("self")
+        own = _self_of(frame)
         made = _call_of_class(type(own)) if code.co_name == "__init__" else None
         return call_by(adapt(own)[0]) or made
     if "num_workers" not in parameters:
@@ -258,10 +271,9 @@ def with_settings(
     Raises:
         AttributeError: A setting has no place in it.
     """
-    packages = {base.__module__.partition(".")[0] for base in type(found).__mro__}
-    if "transformers" in packages and _is_a(found, "Trainer", "TrainingArguments"):
+    if "transformers" in _packages(found) and _is_a(found, "Trainer", "TrainingArguments"):
         return _set_arguments(found, {"prefetch_factor": None, **settings})
-    if packages & {"lightning", "pytorch_lightning"} and _is_a(found, "LightningDataModule"):
+    if _is_of_lightning(found) and _is_a(found, "LightningDataModule"):
         return _set_module(found, again)
     return None
 

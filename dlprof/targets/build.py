@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from operator import index
 from pathlib import Path
 from types import ModuleType
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
@@ -85,17 +85,15 @@ def build_target(
     share is loaded, and of how many, where the target has no sharding.
     """
     directory = Path.cwd()
-    if spec.kind == "object":
-        # Written a moment ago by the same user's own process, into a directory of its own.
-        live = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
-        built = build_from_object(live, shuffle=shuffle, seed=seed, text=spec.text, share=share)
-        return dataclasses.replace(built, directory=directory)
-    arguments = arguments or {}
+    passed = arguments = arguments or {}
     if spec.kind == "builtin":
         found: object = builtin.make_loader(spec, arguments, seed=seed)
-        passed: Mapping[str, str] = {}  # a built-in takes them as parameters
+        passed = {}  # a built-in takes them as parameters
+    elif spec.kind == "object":
+        # Written a moment ago by the same user's own process, into a directory of its own.
+        found = pickle.loads(Path(spec.source).read_bytes())  # of dlprof's own process
     else:
-        found, passed = import_object(spec), arguments
+        found = import_object(spec)
     built = build_from_object(
         found, passed, shuffle=shuffle, seed=seed, text=spec.text, share=share
     )
@@ -120,7 +118,8 @@ def build_from_object(
 ) -> BuiltTarget:
     """The same for a live object: a Dataset, a DataLoader or a callable."""
     arguments = arguments or {}
-    factory, called = None, "" if text == "<object>" else text.rpartition(":")[2]
+    # A live object's text is none of its code.
+    factory, called = None, "" if text.startswith("<") else text.rpartition(":")[2]
     of_user: Config | None = None
     if (
         callable(found)
@@ -129,10 +128,8 @@ def build_from_object(
         and not inner_loaders(found)
         and adapt(found)[0] is None  # a LightningModule can be called, too
     ):
-        name = getattr(found, "__qualname__", type(found).__qualname__)
-        factory = Factory.of(
-            found, f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()", arguments
-        )
+        name = called or getattr(found, "__qualname__", type(found).__qualname__)
+        factory = Factory.of(found, f"{name}()", arguments)
         found, of_user = factory.first()
         source = f"{factory.name} returned"
         called = factory.name.rpartition("<locals>.")[2]
@@ -164,9 +161,7 @@ def build_from_object(
     if parts is not None and share[1] > 1:
         parts = parts.with_share(*share, seed=seed)
     loader: Any = found if parts is None else parts.build({"num_workers": 0})
-    target = describe_loader(loader, text=text, arguments=arguments)
-    replaced = {} if factory is None else factory.replaced
-    target = dataclasses.replace(target, own_config=of_user or own_config(found, replaced))
+    of_user = of_user or own_config(found, {} if factory is None else factory.replaced)
     if factory is not None and not factory.takes("num_workers"):
         factory = None  # it has made what there is
     fixed, call, notes = _settable(found, parts, factory, shuffle=shuffle)
@@ -177,15 +172,19 @@ def build_from_object(
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
         fixed = {**fixed, **own}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
-    notes += tuple(filter(None, (misfit, adapted.note if adapted is not None else "")))
     dataset = getattr(core_of(loader), "dataset", None)
-    against = against_persisting(dataset)
-    notes += (against,) if against else ()
-    target = dataclasses.replace(
-        target, shards=split_by(dataset), repeats_shards=repeats_shards(dataset)
-    )
+    of_adapter = "" if adapted is None else adapted.note
+    known = (misfit, of_adapter, against_persisting(dataset))
     return BuiltTarget(
-        target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
+        target=dataclasses.replace(
+            describe_loader(loader, text=text, arguments=arguments),
+            own_config=of_user,
+            notes=(*notes, *filter(None, known)),
+            fixed=fixed,
+            call=call,
+            shards=split_by(dataset),
+            repeats_shards=repeats_shards(dataset),
+        ),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
@@ -205,21 +204,32 @@ def _loader_of(
             f"{type_name(found)} can be iterated once, and a trial takes several epochs.",
             hint="Name a function that returns it: it is called for each epoch.",
         )
-    if adapted.load is None:
-        return found, factory
-    loader = _asked(found, adapted.load)
-    if adapted.once and factory is not None:
-        loader = _again(loader, factory.first_call, found)
-    return loader, factory
+    return _asked(found, None if factory is None else factory.first_call), factory
 
 
-def _asked(found: object, load: Callable[[], Any]) -> Any:
-    """The loader of an object, whose code makes it when it is asked."""
+def _asked(found: Any, make: Callable[[], Any] | None) -> Any:
+    """What an object is loaded through: the loader that its code makes when it is asked, or itself.
+
+    One that can be iterated only once is made again for each epoch by the function that made it.
+    """
+    adapted, _ = adapt(found)
+    if adapted is None or adapted.load is None:
+        return found
     try:
-        return load()
+        first = adapted.load()
     except Exception as error:
         hint = "Ask it for one in a Python prompt to see the error alone."
         raise target_fault(f"{type_name(found)} gave no loader:", error, hint) from error
+    if not adapted.once or make is None:
+        return first
+    ready = [first]
+
+    def epoch(_loader: object) -> Iterator[Any]:
+        return iter(ready.pop() if ready else _asked(make(), None))
+
+    kind = type(found)
+    names = {"__iter__": epoch, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (), names)()
 
 
 def _loading(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,29 +238,8 @@ def _loading(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make, updated=())  # a class has attributes that no function can have
     def loader(*values: Any, **options: Any) -> Any:
         again = functools.partial(make, *values, **options)
-        adapted, _ = adapt(found := again())
-        if adapted is None or adapted.load is None:
-            return found
-        made = _asked(found, adapted.load)
-        return _again(made, again, found) if adapted.once else made
+        return _asked(again(), again)
 
-    return loader
-
-
-def _again(first: Iterable[Any], make: Callable[[], Any], found: object) -> Iterable[Any]:
-    """What can be iterated once, made again for each epoch by the function that made it."""
-    ready = [first]
-
-    def epoch(_loader: object) -> Iterator[Any]:
-        if ready:
-            return iter(ready.pop())
-        adapted, _ = adapt(again := make())
-        loaded = adapted.load() if adapted is not None and adapted.load is not None else again
-        return iter(cast("Iterable[Any]", loaded))
-
-    kind = type(found)
-    names = {"__iter__": epoch, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    loader: Iterable[Any] = type(kind.__name__, (), names)()
     return loader
 
 
@@ -393,11 +382,18 @@ def _is_dataset(found: object) -> bool:
 
 def _is_collection_of_targets(found: object) -> bool:
     """Whether it holds targets, as in ``return train, val`` or ``return loader, classes``."""
-    return isinstance(found, list | tuple) and any(map(_is_target, found))
+    # A longer one holds the data.
+    first = itertools.islice(found, 64) if isinstance(found, list | tuple) else ()
+    return any(map(_is_target, first))
 
 
 def _is_target(found: object) -> bool:
-    return isinstance(found, Dataset | DataLoader)
+    """Whether it is a dataset or a loader, also one of those that are none of torch's.
+
+    Hugging Face's datasets are known by their class's name, timm's loaders by what they hold.
+    """
+    named = any(kind.__name__.endswith("Dataset") for kind in type(found).__mro__)
+    return named or isinstance(found, DataLoader) or bool(inner_loaders(found))
 
 
 def _one_of(found: object, called: str, whole: object) -> str:
@@ -405,7 +401,7 @@ def _one_of(found: object, called: str, whole: object) -> str:
 
     Empty where it holds none. ``called`` is the code that gives the whole of it.
     """
-    if not called or _is_target(found) or isinstance(found, type):
+    if not called or isinstance(found, Dataset | DataLoader | type):
         return ""
     said, code = "Name a function that returns one: def train_loader(): ", f"return {called}"
     if callable(getattr(whole, "train_dataloader", None)):  # as Lightning's have it

@@ -97,14 +97,14 @@ def _split_attribute(text: str) -> tuple[str, str]:
             hint=f"Add the name of a Dataset, a DataLoader or a function: {file}:make_dataset. "
             f"A training script is profiled by dlprof run {shlex.quote(file)}.",
         )
-    if colon and source and attr:
+    hint = did_you_mean(text, BUILTINS) or _FORMS
+    if "/" in (attr or text) or "\\" in (attr or text):  # the data's folder, or s3://bucket
+        hint = "Name the code that loads it, a Dataset or a function that returns one: "
+        hint += "path/to/file.py:name."
+    elif colon and source and attr:
         raise UsageError(
             f"{attr!r} in the target {text!r} is not the name of an attribute.", hint=_FORMS
         )
-    hint = did_you_mean(text, BUILTINS) or _FORMS
-    if "/" in text or "\\" in text:  # as the folder of the data
-        hint = "Name the code that loads it, a Dataset or a function that returns one: "
-        hint += "path/to/file.py:name."
     raise UsageError(
         f"{file!r} is not a built-in target, and names no attribute of a module.",
         hint=hint,

@@ -472,11 +472,11 @@ class Factory:
         """
         if "num_workers" not in self.named:
             return self.first_call(), None
-        own, required = self.named["num_workers"], {key: SWEPT[key] for key in self._required()}
+        own = self.named["num_workers"]
         few = {} if isinstance(own, int) and own > 0 else {"num_workers": 1}
         made: Any = None
         with contextlib.suppress(TargetError):
-            made = self._call(required | few)
+            made = self._call(self._required | few)
         settings = None if dataloader_of(made) is None else own_config(made, self.replaced)
         if type(made) is DataLoader:
             return made, settings
@@ -488,14 +488,13 @@ class Factory:
 
         As the user would, where it refuses to be without.
         """
-        required = {key: SWEPT[key] for key in self._required()}
         try:
-            return self._call(required | {key: SWEPT[key] for key in self.replaced})
+            return self._call(self._required | {key: SWEPT[key] for key in self.replaced})
         except TargetError:
-            if not self.replaced.keys() - required:
+            if not self.replaced.keys() - self._required:
                 raise
             with contextlib.suppress(TargetError):
-                return self._call(required)
+                return self._call(self._required)
             raise
 
     def loader(self, config: Config, own: Config | None = None) -> Any:
@@ -506,7 +505,7 @@ class Factory:
             settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
         settings |= {"in_order": config.in_order}
         accepted = {key: value for key, value in settings.items() if self._passes(key, value, own)}
-        made = self._call({key: SWEPT[key] for key in self._required()} | accepted)
+        made = self._call(self._required | accepted)
         self._check(core_of(made), accepted)
         return made
 
@@ -528,8 +527,10 @@ class Factory:
                     hint=f"Pass {name} on to the loader.",
                 )
 
-    def _required(self) -> list[str]:
-        return [key for key, default in self.named.items() if default is inspect.Parameter.empty]
+    @property
+    def _required(self) -> dict[str, Any]:
+        empty = inspect.Parameter.empty
+        return {key: SWEPT[key] for key, default in self.named.items() if default is empty}
 
     def _passes(self, key: str, value: Any, own: Config | None) -> bool:
         if key in self.named:

@@ -22,6 +22,7 @@ import io
 import itertools
 import math
 import mmap
+import operator
 import pickle
 import signal
 import statistics
@@ -63,6 +64,13 @@ def undelayed_s() -> float:
         return _now_s()
 
 
+def _timed(do: Callable[..., object], *given: Any) -> float:
+    """Seconds that this takes, of those in which this thread did not wait for a core."""
+    began_s = undelayed_s()
+    do(*given)
+    return undelayed_s() - began_s
+
+
 def _is(value: Any, kinds: Any) -> bool:
     """As ``isinstance``, which would ask a lazy proxy for its ``__class__``, and so evaluate it."""
     return issubclass(type(value), kinds)
@@ -96,24 +104,20 @@ def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
         key=lambda each: (each.cost_s, each.pickled_bytes + each.object_bytes),
         reverse=True,
     )
-    sums: dict[str, Any] = {
-        name: math.fsum(getattr(each, name) for each in found) for name in _SUMS
-    }
+    notable = (
+        each
+        for each in found
+        if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= mmap.PAGESIZE
+        or each.failure
+        or each.how == "at_least"
+        or each.pickle_s >= _SLOW_STATE_S
+    )
+    sums: Any = {name: math.fsum(getattr(each, name) for each in found) for name in _SUMS}
+    hows = ("exact", "sampled", "at_least")
     return DatasetWeight(
-        attributes=tuple(
-            each
-            for each in found
-            if max(each.pickled_bytes, each.object_bytes, each.flat_bytes) >= mmap.PAGESIZE
-            or each.failure
-            or each.how == "at_least"
-            or each.pickle_s >= _SLOW_STATE_S
-        )[:10],
+        attributes=tuple(itertools.islice(notable, 10)),
         **sums,
-        how=max(
-            (each.how for each in found),
-            key=("exact", "sampled", "at_least").index,
-            default="exact",
-        ),
+        how=max((each.how for each in found), key=hows.index, default="exact"),
         shards=shards_of(roots[""]),
         took_s=_now_s() - began_s,
         unavailable=weigher.unavailable,
@@ -133,11 +137,7 @@ def by_order(dataset: Any, *, limit_s: float) -> tuple[float, float] | None:
     with _alarm(max(0.0, limit_s)), contextlib.suppress(Exception, SystemExit):
         count = len(dataset) if limit_s > 0 else 0
         for place in (count * each // 8 for each in (1, 3, 5, 7) if count >= 64):
-            took = []
-            for index in range(place, place + 6):
-                began_s = undelayed_s()
-                dataset[index]
-                took.append(undelayed_s() - began_s)
+            took = [_timed(operator.getitem, dataset, index) for index in range(place, place + 6)]
             far.append(took[0])
             following.append(sorted(took[1:])[-2])
     return (min(far[1:]), max(following[1:])) if len(following) == 4 else None
@@ -176,9 +176,7 @@ def along_epoch(
             for asked in order[place : place + 3]:
                 if _now_s() >= ends_s:
                     return
-                began_s = undelayed_s()
-                ask(asked)
-                took.append(undelayed_s() - began_s)
+                took.append(_timed(ask, asked))
             into.append(max(1e-6, min(took[1:])))  # no clock's doing is a rate
             opening.append(took[0] - into[-1])
 
@@ -283,9 +281,7 @@ def _collating_s(
     took_s = 0.0
     with _alarm(limit_s), contextlib.suppress(Exception):
         for make in (collate, collate) if collate else ():  # the first imports what it needs
-            began_s = undelayed_s()
-            make(batch)
-            took_s = undelayed_s() - began_s
+            took_s = _timed(make, batch)
     return took_s / len(batch)
 
 
@@ -462,16 +458,12 @@ class _Weigher:
         if _is(value, torch.Tensor):
             return dataclasses.replace(weight, pickled_bytes=0.0)  # its data is shared
         part = bytes(range(256)) * (1 << 16)
-        began_s = undelayed_s()
-        text = ForkingPickler.dumps(part)
-        packed_s = undelayed_s()
-        pickle.loads(text)  # of this line's own making
-        times = weight.flat_bytes / len(part)
+        times, text = weight.flat_bytes / len(part), ForkingPickler.dumps(part)
         return dataclasses.replace(
             weight,
             pickled_bytes=weight.flat_bytes,
-            pickle_s=times * (packed_s - began_s),
-            unpickle_s=times * (undelayed_s() - packed_s),
+            pickle_s=times * _timed(ForkingPickler.dumps, part),
+            unpickle_s=times * _timed(pickle.loads, text),  # of the line above
             how="sampled",
         )
 
@@ -521,17 +513,13 @@ class _Weigher:
         """Pickle and unpickle some entries as one worker's start does."""
         # The memo of the pickler grows with each, and so has to the unpickler's.
         sink = self._sink
-        before, began_s = sink.size, undelayed_s()
-        self._pickler.dump(entries)
-        packed_s = undelayed_s() - began_s
+        before, packed_s = sink.size, _timed(self._pickler.dump, entries)
         size = sink.size - before
         sink.kept.seek(0)
         if self._unpickler is None:
             self._unpickler = pickle.Unpickler(sink.kept)  # written above
         try:
-            began_s = undelayed_s()
-            self._unpickler.load()
-            unpacked_s = undelayed_s() - began_s
+            unpacked_s = _timed(self._unpickler.load)
         except Exception:  # that it can't be unpickled is for ``try_start`` to say
             self._begin()
             return _Sample(len(entries), size, packed_s, packed_s)
@@ -726,8 +714,7 @@ def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
     as_one = (list, dict, tuple, set, str, bytes, types.ModuleType)
     if not plain or by_hand or whole or _is(value, as_one):
         return None, ""
-    own = getattr(kind, "__getstate__", None)
-    if own is not None and own is not getattr(object, "__getstate__", None):
+    if kind.__getstate__ is not object.__getstate__:
         state = value.__getstate__()
         if type(state) is not dict:
             return [("__getstate__()", state)], ""

@@ -11,10 +11,10 @@ import pytest
 from builders import around, config
 from finding_cases import QUIET, Loader, codes, evidence, modeled
 
-from dlprof.advise.findings.dataset import beginning_alone
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import fetched_in_threads
+from dlprof.advise.wrong_data import beginning_alone
 from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
 from dlprof.records.stages import FREED
 
@@ -337,7 +337,12 @@ def test_what_comes_later_in_an_iterable_than_trials_went_is_not_known(
     about: dict[str, Any], trials: dict[str, Any], *, said: bool
 ) -> None:
     seen = evidence(Loader(fetch_cpu=0.01), target_fields=about, trial_fields=trials)
-    assert beginning_alone(seen).startswith("Trials load the beginning of an epoch") is said
+    assert (
+        beginning_alone(seen.target, seen.trials()).startswith(
+            "Trials load the beginning of an epoch"
+        )
+        is said
+    )
 
 
 def test_a_few_pieces_of_data_are_no_matter_of_the_split() -> None:

@@ -440,6 +440,16 @@ def test_what_batches_lack_is_said_first_on_every_screen(note: str) -> None:
     assert note in drawn(profile_report(diagnosed), 500)  # though no batch was traced
 
 
+@pytest.mark.parametrize(("ended", "said"), [(False, True), (True, False)])
+def test_a_sweep_says_that_no_trial_came_to_the_end_of_an_iterable(
+    *, ended: bool, said: bool
+) -> None:
+    trials = [trial(config(count), 100.0 + count, whole_epochs=ended) for count in (0, 1)]
+    answer = with_recommendation(run(trials, target=target(kind="iterable")))
+    whole = drawn(sweep_report(answer), 500, verbose=True)
+    assert (f"{SPREAD_SIGN} take as long isn't known" in whole) is said
+
+
 def test_ranks_of_uneven_epochs_are_named_on_every_screen() -> None:
     """A training would hang, and an iterable dataset has no length by which to see it before."""
     uneven = f"an epoch has 30 batches on one rank and 15 on another: {UNEVEN_SIGN} (Join)"

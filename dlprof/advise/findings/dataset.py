@@ -20,7 +20,7 @@ from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.loader import STRIDED, made_by_worker, starved_workers
 from dlprof.advise.wording import as_fast
 from dlprof.model.predict import first_batch_s
-from dlprof.records import BY_COPY, SPREAD_SIGN, AttributeWeight, DatasetWeight
+from dlprof.records import BY_COPY, AttributeWeight, DatasetWeight
 from dlprof.stats.belief import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
@@ -245,16 +245,3 @@ def _all_fed(view: Evidence, workers: int) -> bool:
     """Whether so many workers were tried, and each of them gave batches."""
     tried = (trial for trial in view.trials() if trial.config.num_workers == workers)
     return any(trial.fed_workers == workers for trial in tried)
-
-
-def beginning_alone(view: Evidence) -> str:
-    """That an iterable's later samples aren't known; empty where a trial came to its end."""
-    ended = any(trial.epoch_samples or trial.whole_epochs for trial in view.trials())
-    if view.target.kind != "iterable" or view.target.repeats_shards:
-        return ""
-    if ended or not view.plain("present"):
-        return ""
-    return (
-        "Trials load the beginning of an epoch, as an iterable begins there each time. Whether "
-        f"{SPREAD_SIGN} take as long isn't known."
-    )

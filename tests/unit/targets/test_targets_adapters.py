@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -537,3 +538,17 @@ def test_a_loader_that_a_method_of_lightnings_returns_is_shown_in_it(
         shown = "DataLoader(dataset, ..., collate_fn=collate)"
         assert found.given("collate_fn", "collate") == begins + shown
         assert found.checked() == found
+
+
+def test_a_frame_that_runs_on_keeps_none_of_the_batches_that_it_had() -> None:
+    """Before Python 3.13 a training kept the batch of when a loader for validation was made."""
+
+    class Training:
+        def run(self) -> object:
+            batch = Numbers()
+            seen = weakref.ref(batch)
+            call_at(sys._getframe(), lambda path: path == Training.run.__code__.co_filename)
+            del batch
+            return seen()
+
+    assert Training().run() is None

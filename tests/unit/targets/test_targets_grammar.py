@@ -98,9 +98,10 @@ def test_a_misspelt_built_in_is_guessed() -> None:
     assert caught.value.hint == "Did you mean images?"
 
 
-def test_the_folder_of_the_data_is_no_built_in() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_target("data/images")
+@pytest.mark.parametrize("text", ["data/images", "C:\\data\\images", "s3://bucket/images"])
+def test_where_the_data_lies_is_no_built_in(text: str) -> None:
+    with pytest.raises(UsageError, match="not a built-in") as caught:
+        parse_target(text)
     assert "path/to/file.py:name" in caught.value.hint
 
 
