@@ -36,7 +36,12 @@ from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
 from dlprof.trial.measure import Loop, Measurement
 from dlprof.trial.probing import look_along, probe, try_workers, weigh_dataset
-from dlprof.trial.processes import answer_with_stacks, guard_worker, tie_forked
+from dlprof.trial.processes import (
+    answer_with_stacks,
+    dying_with_parent,
+    guard_worker,
+    tie_forked,
+)
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.temporary import (
@@ -364,11 +369,12 @@ def main() -> None:
     if order is None:
         return
     parting = Parting()
-    built, answer = answer_build(from_json(BuildRequest, order["request"]))
-    channel.send(answer)
-    order = None if built is None else channel.receive()
-    if built is not None and order is not None:
-        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
+    with dying_with_parent():
+        built, answer = answer_build(from_json(BuildRequest, order["request"]))
+        channel.send(answer)
+        order = None if built is None else channel.receive()
+        if built is not None and order is not None:
+            run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
     end_tracker()
     parting.take()
     os._exit(0)

@@ -43,11 +43,24 @@ def die_with_parent(parent: int | None = None) -> None:
 
 @contextlib.contextmanager
 def dying_with_parent() -> Iterator[None]:
-    """Be ended as by ``die_with_parent`` within the block, and clear up by oneself after it."""
+    """Be ended as by ``die_with_parent`` within the block, and clear up by oneself after it.
+
+    Where no kernel does it, a thread looks each second, and ends all of this process's group.
+    """
     die_with_parent()
+    parent, over = os.getppid(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(1.0):
+            if os.getppid() != parent:
+                os.killpg(0, signal.SIGKILL)
+
+    if sys.platform not in ("linux", "win32"):
+        threading.Thread(target=look, daemon=True).start()
     try:
         yield
     finally:
+        over.set()
         _prctl(1, 0)
 
 
