@@ -160,7 +160,8 @@ def _can_be_shared(dataset: Any) -> bool:
     from torch.utils import data
 
     names = ("IterDataPipe", "MapDataPipe")
-    if not isinstance(dataset, tuple(getattr(data, name) for name in names if hasattr(data, name))):
+    kinds: tuple[Any, ...] = tuple(getattr(data, name) for name in names if hasattr(data, name))
+    if not isinstance(dataset, kinds):
         return False
     from torch.utils.data.graph import traverse_dps
     from torch.utils.data.graph_settings import get_all_graph_pipes
