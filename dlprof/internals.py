@@ -63,9 +63,6 @@ ITERATOR_MAKER = "_get_iterator"
 LOADER_STATE = ("_DataLoader__multiprocessing_context", "_iterator")
 """Attributes of a loader beside those with public names, as of torch 2.6 and later."""
 
-PIPES_SHARED_BY = "_sharding_worker_init_fn"
-"""The function of a worker that shares a data pipe out."""
-
 STEPS = {"index": "_next_index", "data": "_next_data"}
 """Methods of an iterator: draw the next indices; wait for the next batch."""
 
@@ -138,11 +135,6 @@ def holders(name: str) -> list[ModuleType]:
         ("torch.utils.data", "torch.utils.data.dataloader", "torch.utils.data._utils.worker"),
     )
     return [module for module in modules if module is not None and hasattr(module, name)]
-
-
-def worker_info_class() -> Any:
-    """The class of what ``get_worker_info()`` gives; ``None`` where there is none."""
-    return _find("torch.utils.data._utils.worker", "WorkerInfo")
 
 
 def iterator_class(module: ModuleType) -> type[Any]:

@@ -108,8 +108,8 @@ class Ring:
     """The latest rows, packed: a row of ``Row`` objects would take four times the memory."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._packed: list[tuple[array[int], tuple[object, ...] | None]] = []
+        self._packed: collections.deque[tuple[array[int], tuple[object, ...] | None]]
+        self._packed = collections.deque(maxlen=capacity)
         self._epochs = 0
         self.added = 0
 
@@ -122,12 +122,7 @@ class Ring:
         """Keep a row; beyond the capacity, the oldest goes."""
         made = row.made
         stamps, rest = (_NO_STAMPS, None) if made is None else (made[:_STAMPS], made[_STAMPS:])
-        packed = array("q", _numbers_of(row) + stamps), rest
-        place = self.added % self._capacity
-        if place == len(self._packed):
-            self._packed.append(packed)
-        else:
-            self._packed[place] = packed
+        self._packed.append((array("q", _numbers_of(row) + stamps), rest))
         self.added += 1
 
     def clear(self) -> None:
@@ -137,8 +132,7 @@ class Ring:
 
     def rows(self) -> Iterator[Row]:
         """The rows kept, oldest first."""
-        first = self.added % self._capacity if self.added > self._capacity else 0
-        for numbers, rest in self._packed[first:] + self._packed[:first]:
+        for numbers, rest in self._packed.copy():  # another thread may add to it
             main = dict(zip(_NUMBERS, numbers, strict=False))
             made = None if rest is None else Made._make((*numbers[len(_NUMBERS) :], *rest))
             yield Row(**main, made=made)

@@ -15,7 +15,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,21 +31,22 @@ from dlprof.records.codec import from_json
 from dlprof.targets.faults import one_line, refuse_old_torch, user_traceback
 from dlprof.targets.files import have_own_positions, open_files
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer
 from dlprof.trial.data_checks import BatchChecks, check_length
-from dlprof.trial.measure import Loop, Measurement
+from dlprof.trial.measure import Loop, Measurement, make_consumer
 from dlprof.trial.probing import look_along, probe, try_workers, weigh_dataset
-from dlprof.trial.processes import answer_with_stacks, guard_worker, tie_forked
+from dlprof.trial.processes import (
+    Parting,
+    answer_with_stacks,
+    dying_with_parent,
+    end_tracker,
+    guard_worker,
+    keep_sockets_in,
+    leave_no_names,
+    mark_processes,
+    tie_forked,
+)
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest, describe_error
 from dlprof.trial.rank_group import RankGroup
-from dlprof.trial.temporary import (
-    Parting,
-    end_tracker,
-    keep_sockets_in,
-    mark_processes,
-    remember_names,
-    remove_empty,
-)
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -109,7 +109,6 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._next_beat_s = 0.0
-        self._names = remember_names()
         self.loop: Loop | None = None  # once there is one
 
     def fail(self, error: BaseException) -> None:
@@ -117,7 +116,6 @@ class Session:
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        remove_empty(self._names, Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
         if self.loop is not None and self.loop.logs:
@@ -164,6 +162,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     Never raises for what the target does: that becomes a ``failed`` event.
     """
     keep_sockets_in(request.temporary)
+    leave_no_names()
     mark_processes(request.temporary)
     answer_with_stacks()
     tie_forked()
@@ -364,11 +363,12 @@ def main() -> None:
     if order is None:
         return
     parting = Parting()
-    built, answer = answer_build(from_json(BuildRequest, order["request"]))
-    channel.send(answer)
-    order = None if built is None else channel.receive()
-    if built is not None and order is not None:
-        run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
+    with dying_with_parent():
+        built, answer = answer_build(from_json(BuildRequest, order["request"]))
+        channel.send(answer)
+        order = None if built is None else channel.receive()
+        if built is not None and order is not None:
+            run_trial(from_json(TrialRequest, order["request"]), lambda: built, channel)
     end_tracker()
     parting.take()
     os._exit(0)

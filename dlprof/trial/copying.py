@@ -34,7 +34,7 @@ from dlprof.device.runtime import (
 from dlprof.errors import TargetError
 from dlprof.internals import PIN_THREAD
 from dlprof.records import Copies, PinCosts
-from dlprof.trial.consumer import Consumer, make_consumer, steps_of
+from dlprof.trial.measure import Consumer, make_consumer, steps_of
 from dlprof.trial.protocol import TrialRequest
 
 if TYPE_CHECKING:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
-from dlprof.internals import PIPES_SHARED_BY, worker_info_class
 from dlprof.records import (
     DUPLICATED_SIGN,
     SHARED_SIGN,
@@ -114,34 +110,22 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
     itself. To ask for the seed alone says nothing of that.
 
     Returns:
-        Whether one did, of workers that are started from now on. Also true where it can't be known,
-        with a torch without such a class.
+        Whether one did, of workers that are started from now on.
     """
     import torch.multiprocessing as mp
 
-    plain = worker_info_class()
-    context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
-    if plain is None:
+    # For data pipes torch asks before any ``worker_init_fn`` could notice.
+    if _can_be_shared(loader.dataset):
         return lambda: True
-    if context.get_start_method() != "fork":
-        # For data pipes torch asks before any ``worker_init_fn`` could notice.
-        if isinstance(loader.dataset, _pipe_classes()) and _can_be_shared(loader.dataset):
-            return lambda: True
-        noticing = Noticing(loader.worker_init_fn, context.RawValue("b", 0))
-        loader.worker_init_fn = noticing
-        return lambda: noticing.asked.value == 1
-    asked = mmap.mmap(-1, 1)  # shared with the workers
-    watched = _watched(plain, lambda: asked.__setitem__(0, 1))
-    modules: list[Any] = [*sys.modules.values()]
-    for module in modules:  # torchdata's own workers make it by a name of theirs
-        if getattr(module, "__dict__", {}).get("WorkerInfo") is plain:
-            module.WorkerInfo = watched
-    return lambda: asked[0] == 1
+    context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
+    noticing = Noticing(loader.worker_init_fn, context.RawValue("b", 0))
+    loader.worker_init_fn = noticing
+    return lambda: noticing.asked.value == 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Noticing:
-    """A picklable ``worker_init_fn`` by which a worker that is not forked notices that it asks.
+    """A picklable ``worker_init_fn`` by which a worker notices that it is asked for its share.
 
     It runs the loader's own, too; ``asked`` is shared with the workers.
     """
@@ -153,45 +137,37 @@ class Noticing:
         """Run in the worker, before the dataset is."""
         from torch.utils.data import get_worker_info
 
-        info = get_worker_info()
-        watched = _watched(type(info), lambda: setattr(self.asked, "value", 1))
-        object.__setattr__(info, "__class__", watched)
+        found = get_worker_info()
+        plain = type(found)
+
+        def read(info: object, name: str) -> Any:
+            if name in _SHARE_FIELDS:
+                self.asked.value = 1
+                object.__setattr__(info, "__class__", plain)  # costs nothing from here on
+            return object.__getattribute__(info, name)
+
+        if found is None:  # a worker of the loader's own making may ask in any other way
+            self.asked.value = 1
+        else:
+            members = {"__slots__": (), "__getattribute__": read}
+            object.__setattr__(found, "__class__", type(plain.__name__, (plain,), members))
         if self.user_init is not None:
             self.user_init(worker_id)
 
 
-def _watched(plain: type, mark: Callable[[], object]) -> type:
-    """The class of a worker's own description, that marks when it is asked for its share."""
-
-    def read(info: object, name: str) -> Any:
-        if name in _SHARE_FIELDS and not _is_for_nothing(info, sys._getframe(1)):  # whose it is
-            mark()
-            object.__setattr__(info, "__class__", plain)  # costs nothing from here on
-        return object.__getattribute__(info, name)
-
-    return type(plain.__name__, (plain,), {"__slots__": (), "__getattribute__": read})
-
-
-def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
-    """Whether torch asks in order to share a data pipe out, and no part of that can be."""
-    if asking.f_code.co_name != PIPES_SHARED_BY:
-        return False
-    return not _can_be_shared(object.__getattribute__(info, "dataset"))
-
-
-def _pipe_classes() -> tuple[Any, ...]:
-    """The classes of data pipes; none with a torch that has given them up."""
+def _can_be_shared(dataset: Any) -> bool:
+    """Whether it is a data pipe with a part that torch shares out, if this torch has any."""
     from torch.utils import data
 
     names = ("IterDataPipe", "MapDataPipe")
-    return tuple(getattr(data, name) for name in names if hasattr(data, name))
-
-
-def _can_be_shared(pipe: Any) -> bool:
+    kinds: tuple[Any, ...] = tuple(getattr(data, name) for name in names if hasattr(data, name))
+    if not isinstance(dataset, kinds):
+        return False
     from torch.utils.data.graph import traverse_dps
     from torch.utils.data.graph_settings import get_all_graph_pipes
 
-    return any(hasattr(each, "apply_sharding") for each in get_all_graph_pipes(traverse_dps(pipe)))
+    pipes = get_all_graph_pipes(traverse_dps(dataset))
+    return any(hasattr(each, "apply_sharding") for each in pipes)
 
 
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:

@@ -34,16 +34,18 @@ import psutil
 from dlprof.machine.procfs import list_names
 from dlprof.records.codec import from_json
 from dlprof.trial.processes import (
+    Parting,
     adopt_orphans,
     answer_with_stacks,
     die_with_parent,
     dying_with_parent,
     end_group,
+    end_tracker,
+    keep_sockets_in,
     leave_forkserver,
 )
 from dlprof.trial.protocol import BuildRequest, Channel, Message, Orders, TrialRequest, obey
 from dlprof.trial.runtime import GRACE_S
-from dlprof.trial.temporary import Parting, end_tracker, keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget

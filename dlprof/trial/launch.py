@@ -90,6 +90,9 @@ _QUIT_S = 5 * GRACE_S
 class Launcher:
     """Starts trials of one target, one at a time; of several ranks each has its own.
 
+    Each is a new interpreter, where processes can't be forked safely: on macOS system libraries
+    fail after a fork of one that has torch loaded, and Windows has none.
+
     The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
     ``source``, or ``{"event": "not_started", "errno": …, "error": …}`` instead; ``None`` from there
     means that the launcher itself is gone.
@@ -103,29 +106,58 @@ class Launcher:
         self._inbox, self._directory = inbox, directory
         self._environ = None if local_rank is None else local_rank.environ
         self._count = 0  # of trials
+        self._request: BuildRequest | None = None
+        self._trial: ModuleProcess | None = None
 
     def build(self, request: BuildRequest) -> None:
         """Begin to build the target, to describe it and, where possible, to fork trials from."""
-        raise NotImplementedError
+        self._request = request
 
     def built(self, patience_s: float = math.inf, limit: str = "--timeout") -> Built:
-        """What was built; ``patience_s`` and ``limit`` are those of ``built_by``.
-
-        Raises:
-            BuilderDiedError: The process died of it; another attempt may do better.
-            DlprofError: It can't be built, or not in time.
-        """
-        raise NotImplementedError
+        """What was built, as ``built_by`` has it: here in a process of its own."""
+        with open_log(self._directory / "build.log") as log:
+            process = self._start(Inbox(), LAUNCHER, log)
+            ended_by_itself_s = 0.0
+            try:
+                built = built_by(process, patience_s, limit)
+                ended_by_itself_s = _QUIT_S
+            finally:
+                process.end(ended_by_itself_s)
+        return built
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
         """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
 
         It returns how to talk to it, and whose its messages are in the inbox.
         """
-        raise NotImplementedError
+        self._count += 1
+        process = self._trial = self._start(self._inbox, f"trial-{self._count}", log)
+        with resource_limits("a thread that waits for a trial"):
+            threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        process.order("trial", request=request)
+        return process.channel, process.source
+
+    def _start(self, inbox: Inbox, source: str, log: IO[bytes]) -> ModuleProcess:
+        process = ModuleProcess(
+            [sys.executable, "-m", "dlprof.trial.child"],
+            what="a process for the trial",
+            inbox=inbox,
+            source=source,
+            log=log,
+            env=self._environ,
+        )
+        process.order("build", request=self._request)
+        return process
+
+    def _await_exit(self, process: ModuleProcess) -> None:
+        status = process.status()
+        process.kill(linger_s=GRACE_S)
+        self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))
 
     def kill(self) -> None:
         """End the running trial and everything that it started; ``exited`` follows."""
+        if self._trial is not None:
+            self._trial.kill()
 
     def give_up(self) -> None:
         """Take its own process for dead, because no ``exited`` followed: the next is a new one."""
@@ -277,63 +309,3 @@ class ForkLauncher(Launcher):
         """End the fork server, which ends its trial, or else end it by force."""
         self._process.end(0.0 if self._stuck else _QUIT_S)
         self._file.close()
-
-
-class FreshLauncher(Launcher):
-    """Starts each trial as a new interpreter, where processes can't be forked safely.
-
-    On macOS system libraries fail after a fork of one that has torch loaded; Windows has none.
-    """
-
-    def __init__(self, inbox: Inbox, directory: Path, local_rank: LocalRank | None = None) -> None:
-        super().__init__(inbox, directory, local_rank)
-        self._request: BuildRequest | None = None
-        self._process: ModuleProcess | None = None
-
-    def build(self, request: BuildRequest) -> None:
-        """Know what each trial is to build."""
-        self._request = request
-
-    def built(self, patience_s: float = math.inf, limit: str = "--timeout") -> Built:
-        """Build the target in a process of its own, to describe it."""
-        with open_log(self._directory / "build.log") as log:
-            process = self._start(Inbox(), LAUNCHER, log)
-            ended_by_itself_s = 0.0
-            try:
-                built = built_by(process, patience_s, limit)
-                ended_by_itself_s = _QUIT_S
-            finally:
-                process.end(ended_by_itself_s)
-        return built
-
-    def launch(self, request: TrialRequest, log: IO[bytes]) -> tuple[Channel, str]:
-        """Start an interpreter, build the target and run the trial."""
-        self._count += 1
-        process = self._start(self._inbox, f"trial-{self._count}", log)
-        self._process = process
-        with resource_limits("a thread that waits for a trial"):
-            threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
-        process.order("trial", request=request)
-        return process.channel, process.source
-
-    def kill(self) -> None:
-        """End the running trial's process group."""
-        if self._process is not None:
-            self._process.kill()
-
-    def _start(self, inbox: Inbox, source: str, log: IO[bytes]) -> ModuleProcess:
-        process = ModuleProcess(
-            [sys.executable, "-m", "dlprof.trial.child"],
-            what="a process for the trial",
-            inbox=inbox,
-            source=source,
-            log=log,
-            env=self._environ,
-        )
-        process.order("build", request=self._request)
-        return process
-
-    def _await_exit(self, process: ModuleProcess) -> None:
-        status = process.status()
-        process.kill(linger_s=GRACE_S)
-        self._inbox.put(Received(LAUNCHER, {"event": "exited", "status": status}))

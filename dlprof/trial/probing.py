@@ -30,8 +30,7 @@ from dlprof.records import (
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.workers import start_method_of
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer
-from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.measure import EmptyLoaderError, make_consumer
 from dlprof.trial.processes import guard_worker
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted, format_duration

@@ -17,7 +17,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.records import BY_COPY, UNEVEN_SIGN, Config, Failure, Target, Trial, Usage
 from dlprof.records.codec import from_json
 from dlprof.trial.failures import SENT_SOONER, as_failure
-from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, FreshLauncher, Launcher
+from dlprof.trial.launch import BuilderDiedError, Built, ForkLauncher, Launcher
 from dlprof.trial.load import made_load
 from dlprof.trial.nodes import Link, Ranks
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest, record_of
@@ -399,7 +399,7 @@ class TrialRunner:
 
     def _made(self) -> list[Launcher]:
         place, launchers = self._directory, list[Launcher]()
-        kind = ForkLauncher if sys.platform == "linux" else FreshLauncher
+        kind = ForkLauncher if sys.platform == "linux" else Launcher
         with contextlib.ExitStack() as those_before:  # end where the system starts no further one
             for local_rank in self._together.local or (None,):
                 launchers.append(kind(self._inbox, place, local_rank))

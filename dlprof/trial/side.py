@@ -18,9 +18,9 @@ from dlprof.records.gate import Block
 from dlprof.records.gate import Side as SideName
 from dlprof.trial.failures import as_error, as_failure, died, last_lines
 from dlprof.trial.launch import BuilderDiedError, Built, built_by
+from dlprof.trial.processes import SharedMemoryWatch
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Message
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, TrialLog, open_log
-from dlprof.trial.temporary import SharedMemoryWatch
 from dlprof.units import format_duration
 
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")

@@ -24,11 +24,10 @@ from dlprof.trial.failures import ResourceLimitError, blame_memory, not_started,
 from dlprof.trial.hangs import find_hang
 from dlprof.trial.launch import Launcher
 from dlprof.trial.nodes import RELAY_S, Ranks
-from dlprof.trial.processes import STOPPED_S, end_group
+from dlprof.trial.processes import STOPPED_S, ManagerWatch, SharedMemoryWatch, end_group
 from dlprof.trial.protocol import Channel, Message, TrialRequest
 from dlprof.trial.rank_group import RankGroup
 from dlprof.trial.runtime import GRACE_S, Inbox, ModuleProcess, Received, TrialLog, open_log
-from dlprof.trial.temporary import ManagerWatch, SharedMemoryWatch
 from dlprof.units import format_duration
 
 

@@ -43,11 +43,12 @@ from dlprof.trial.processes import (
     answer_with_stacks,
     die_with_parent,
     guard_worker,
+    keep_sockets_in,
     leave_forkserver,
+    mark_processes,
     tie_forked,
 )
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message, line_of, serve
-from dlprof.trial.temporary import keep_sockets_in, mark_processes
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget

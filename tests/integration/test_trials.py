@@ -16,7 +16,7 @@ from shared_memory import shared_memory, shared_memory_left
 from dlprof.errors import TargetError
 from dlprof.records import Config, Trial
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.launch import FreshLauncher
+from dlprof.trial.launch import Launcher
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.runner import TrialRunner
 from dlprof.trial.runtime import Inbox
@@ -309,7 +309,7 @@ def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
 @pytest.mark.slow
 def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     inbox = Inbox()
-    launcher, watcher = FreshLauncher(inbox, place), ObserverProcess(inbox)
+    launcher, watcher = Launcher(inbox, place), ObserverProcess(inbox)
     supervisor = Supervisor(
         launchers=[launcher],
         watcher=watcher,

@@ -66,7 +66,6 @@ def test_this_torch_has_all_that_is_asked_for() -> None:
     loader: Any = DataLoader(EIGHT)
     assert internals.untraceable(loader) == ""
     assert internals.iterator_class(sys.modules["torch.utils.data.dataloader"])
-    assert internals.worker_info_class() is torch_worker.WorkerInfo
     assert internals.index_source(loader) is loader.batch_sampler
     assert len(internals.holders("get_worker_info")) >= 2
 

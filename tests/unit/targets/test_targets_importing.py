@@ -12,7 +12,7 @@ import pytest
 from dlprof.errors import TargetError
 from dlprof.targets.build import build_target, import_object, module_name, place_of
 from dlprof.targets.grammar import parse_target
-from dlprof.trial.consumer import make_consumer
+from dlprof.trial.measure import make_consumer
 
 
 @pytest.fixture(autouse=True)

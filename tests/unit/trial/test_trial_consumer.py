@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.trial.consumer import lateness_s, make_consumer
+from dlprof.trial.measure import lateness_s, make_consumer
 from dlprof.units import parse_step, spread_of
 
 
@@ -46,18 +46,18 @@ def test_a_step_sleeps_less_by_what_the_kernel_adds(
     step_s: float, slept_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel([1e-4] * 6)
-    monkeypatch.setattr("dlprof.trial.consumer.time", kernel)
-    monkeypatch.setattr("dlprof.trial.consumer.lateness_s", lambda _nap_s: 1e-4)
+    monkeypatch.setattr("dlprof.trial.measure.time", kernel)
+    monkeypatch.setattr("dlprof.trial.measure.lateness_s", lambda _nap_s: 1e-4)
     make_consumer(step_s, None)("batch")
     assert kernel.slept_s == pytest.approx([slept_s])
 
 
 def test_steps_that_differ_are_the_same_in_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlprof.trial.consumer.lateness_s", lambda _nap_s: 1e-4)
+    monkeypatch.setattr("dlprof.trial.measure.lateness_s", lambda _nap_s: 1e-4)
     step, slept = parse_step("uniform:40ms,60ms"), []
     for _ in range(2):
         kernel = Kernel([0.0] * 400)
-        monkeypatch.setattr("dlprof.trial.consumer.time", kernel)
+        monkeypatch.setattr("dlprof.trial.measure.time", kernel)
         consume = make_consumer(float(step), None, spread_of(step))
         for _ in range(400):
             consume("batch")
@@ -69,5 +69,5 @@ def test_steps_that_differ_are_the_same_in_every_trial(monkeypatch: pytest.Monke
 
 
 def test_without_a_step_nothing_is_slept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlprof.trial.consumer.time", None)
+    monkeypatch.setattr("dlprof.trial.measure.time", None)
     assert make_consumer(0.0, None)("batch") is None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from torch.utils.data._utils import worker
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from dlprof.records import DUPLICATED_SIGN, VARIED_SIGN, Config, Target
@@ -289,9 +286,8 @@ def seeds(_: int) -> None:
     ],
 )
 def test_whether_a_worker_asks_which_one_it_is(
-    monkeypatch: pytest.MonkeyPatch, *, asks: bool, settings: dict[str, Any], shown: bool
+    *, asks: bool, settings: dict[str, Any], shown: bool
 ) -> None:
-    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)  # given back afterwards
     workers = 1 if "multiprocessing_context" in settings else 2  # one that imports torch is enough
     loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=workers, **settings)
     asked = watch_worker_info(loader)
@@ -300,27 +296,14 @@ def test_whether_a_worker_asks_which_one_it_is(
 
 
 @pytest.mark.parametrize("shards", [True, False])
-def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(
-    monkeypatch: pytest.MonkeyPatch, *, shards: bool
-) -> None:
-    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
+def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(*, shards: bool) -> None:
+    """Where it does, it asks before any ``worker_init_fn`` is called, which notices others."""
     pipe = IterableWrapper(range(16)).shuffle()
     options: Any = {"num_workers": 2, "multiprocessing_context": "fork"}
     loader = DataLoader(pipe.sharding_filter() if shards else pipe, **options)
     asked = watch_worker_info(loader)
     assert len(list(loader)) == (16 if shards else 32)
     assert asked() is shards
-
-
-@pytest.mark.parametrize("shards", [True, False])
-def test_that_torch_asks_for_data_pipes_is_known_of_workers_that_are_not_forked(
-    *, shards: bool
-) -> None:
-    """It does so before any ``worker_init_fn`` is called, by which others are noticed."""
-    pipe = IterableWrapper(range(16)).shuffle()
-    options: Any = {"num_workers": 2, "multiprocessing_context": "forkserver"}
-    loader = DataLoader(pipe.sharding_filter() if shards else pipe, **options)
-    assert watch_worker_info(loader)() is shards
 
 
 def test_workers_that_ask_are_reported_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,21 +330,6 @@ def test_idle_workers_are_no_other_workers() -> None:
     seen.inspect(4, batch(4, 5, 6))
     with pytest.raises(WrongDataError):
         seen.inspect(5, batch(4, 5, 6))
-
-
-def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchdata's ``StatefulDataLoader``, whose worker binds the class at import."""
-    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
-    others: Any = types.ModuleType("others")
-    others.WorkerInfo = worker.WorkerInfo
-    monkeypatch.setitem(sys.modules, "others", others)
-    workers: Any = {"num_workers": 2, "multiprocessing_context": "fork"}
-    asked = watch_worker_info(DataLoader(Numbers(asks=True), **workers))
-    info = others.WorkerInfo(id=0, num_workers=2, seed=1, dataset=None)
-    assert info.seed == 1
-    assert not asked()
-    assert info.id == 0
-    assert asked()
 
 
 def test_of_a_loader_of_one_s_own_nobody_knows_the_workers() -> None:

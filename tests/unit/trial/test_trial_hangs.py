@@ -77,7 +77,7 @@ PREPARING = """Current thread 0x02 (most recent call first):
 """
 STEP = """Current thread 0x02 (most recent call first):
   File "/home/user/data.py", line 9 in step
-  File "/site-packages/dlprof/trial/consumer.py", line 30 in consume
+  File "/site-packages/dlprof/trial/measure.py", line 30 in consume
   File "/site-packages/dlprof/trial/measure.py", line 190 in run
 """
 OWN_LOADER = """Current thread 0x02 (most recent call first):

@@ -254,8 +254,22 @@ ForkServer(theirs)._build(**json.loads(asked))
 """
 
 
+HANGS_WITHOUT_THE_KERNELS_HELP = """
+import os, sys, time
+from dlprof.trial import processes
+
+if os.fork():
+    time.sleep(60)
+os.setsid()
+sys.platform = "darwin"
+with processes.dying_with_parent():
+    os.write(1, f"{os.getpid()}\\n".encode())
+    time.sleep(60)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel ends it")
-@pytest.mark.parametrize("code", [TRIES_A_FORK, BUILDS_FOR_EVER])
+@pytest.mark.parametrize("code", [TRIES_A_FORK, BUILDS_FOR_EVER, HANGS_WITHOUT_THE_KERNELS_HELP])
 def test_what_hangs_in_the_users_code_does_not_outlive_its_parent(code: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True

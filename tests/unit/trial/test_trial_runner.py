@@ -135,7 +135,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
         world = World(clock=Clock(), builds=list(builds), runs=list(runs))
         FakeLauncher.world = FakeSupervisor.world = world
         monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
-        monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
+        monkeypatch.setattr(runner_module, "Launcher", FakeLauncher)
         monkeypatch.setattr(runner_module, "Supervisor", FakeSupervisor)
         return TrialRunner(
             BuildRequest(target=parse_target("x.py:make")),
@@ -443,7 +443,7 @@ def test_nodes_with_another_torch_are_refused(
 
     FakeLauncher.world = World(clock=Clock(), builds=[WELL], runs=[])
     monkeypatch.setattr(runner_module, "ForkLauncher", FakeLauncher)
-    monkeypatch.setattr(runner_module, "FreshLauncher", FakeLauncher)
+    monkeypatch.setattr(runner_module, "Launcher", FakeLauncher)
     bench = TrialRunner(
         BuildRequest(target=parse_target("x.py:make")),
         directory=tmp_path,
