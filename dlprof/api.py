@@ -219,8 +219,9 @@ def profile(
             default.
         force: Replace ``output`` if it exists.
         progress: Whether to show progress on standard error.
-        options: See :class:`SweepOptions`; each swept setting at one value. What is not given is
-            as the target's own DataLoader has it, or PyTorch's default.
+        options: See :class:`SweepOptions`, without ``repeats`` and ``search``; each swept setting
+            at one value. What is not given is as the target's own DataLoader has it, or PyTorch's
+            default.
 
     Returns:
         The run; ``run.diagnosis.findings`` holds the causes, the one to bet on first.

@@ -89,6 +89,21 @@ def lock(descriptor: int, *, wait: bool) -> bool:
     return True
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock of a file or folder, in whatever container it lives.
+
+    False as well where there is no such file, or where locks can't show it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
 def unlock(descriptor: int) -> None:
     """Let the lock go now, also where a forked child still holds a copy of the descriptor."""
     if sys.platform != "win32":

@@ -26,13 +26,13 @@ from dlprof.engine.trials import (
     Measuring,
     SweepListener,
     as_stated,
+    beside_load,
     calibrated,
     look_at,
     new_header,
     opened_runner,
     plan_sweep,
 )
-from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.predict import Needs, needs
@@ -430,7 +430,6 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 hint="Give its length, as with --step-time 12ms.",
             )
         check_output(output, force=force)
-        check_folder(output.parent)
         refuse_budget(settings)
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
@@ -449,13 +448,16 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             unbound = (cpus,) if isinstance(cpus, LeftOut) else ()
             left_out = (*outlook.space.left_out, *no_room, *unbound)
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
-            writer = RunWriter.create(output, header, force=force)
         else:
             header = same_run(
                 before, settings, machine, outlook.target, runner.versions, runner.ranks
             )
-            writer = RunWriter.resume(output)
-        with writer:
+        with (
+            beside_load(runner, settings, output, listener),
+            RunWriter.resume(output)
+            if resume
+            else RunWriter.create(output, header, force=force) as writer,
+        ):
             plan = plan_of(header)
             for each in header.left_out:
                 if each.setting == "search=model":
@@ -474,8 +476,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 faults=outlook.faults,
                 numa_cpus=() if isinstance(cpus, LeftOut) else cpus,
             )
-            with sweep.beside_load():
-                return sweep.run()
+            return sweep.run()
 
 
 def _spent_s(before: Run | None) -> float:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dlprof import files
 from dlprof.engine.checking.git import Git, default_ref, find_git, remove_abandoned, worktree
-from dlprof.engine.profile import for_one
+from dlprof.engine.profile import for_one, refuse_named
 from dlprof.engine.trials import ProgressListener
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
@@ -21,7 +21,7 @@ from dlprof.gate.verdict import NextLook
 from dlprof.records import Target
 from dlprof.records.gate import Compared, Series, Side
 from dlprof.search.space import single_config
-from dlprof.settings import OPTIONS, SweepSettings, by_key
+from dlprof.settings import SweepSettings, by_key
 from dlprof.settings.options import SWEPT
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
@@ -57,17 +57,10 @@ class CheckSettings:
 
 
 def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSettings:
-    """A check's settings from those of a sweep, which share files and variables.
-
-    What a check doesn't go by is refused where it is asked for by itself, as Python may.
-    """
+    """A check's settings from those of a sweep, which share files and variables."""
     taken = {"target", "arg", "shuffle", "budget", "seed", "timeout", *SWEPT}
-    for option in OPTIONS:
-        if option.key not in taken and origins[option.key] == option.flag:
-            raise UsageError(
-                f"A check takes no {option.key}",
-                hint="Leave it out: a check loads by one configuration, as fast as it can.",
-            )
+    others = (key for key in by_key() if key not in taken)
+    refuse_named(origins, others, "A check", "it loads by one configuration, as fast as it can")
     one = for_one(settings, origins)
     # What two values are wrong for is any target; so that is said before one is built.
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
