@@ -17,6 +17,7 @@ import psutil
 
 from dlprof.engine.workplace import cleanup_at_exit
 from dlprof.errors import FileError, UsageError, did_you_mean
+from dlprof.files import folder_lock, is_locked, make_folder
 from dlprof.records.gate import Compared
 
 _FETCH = (
@@ -127,20 +128,21 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
     on another disk, beside the checkout.
     """
     path = _path_like(git.root)
+    make_folder(path)  # before git does, for its lock, which says in every container that this runs
     since = int(psutil.Process().create_time())
     reason = f"dlprof check, process {os.getpid()} since {since} on {platform.node()}"
     try:
-        add = ("worktree", "add", "--detach")
-        made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
-        if made.returncode == 129:  # an older git knows no reason, and no next check removes it
-            made = git.run(*add, str(path), commit)
-        if made.returncode != 0:
-            why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
-            raise FileError(
-                f"git can't make a worktree of {commit[:12]}: {why}",
-                hint="Give a directory that holds the base with --against DIRECTORY.",
-            )
-        with cleanup_at_exit(lambda: _remove(git, path)):
+        with folder_lock(path), cleanup_at_exit(lambda: _remove(git, path)):
+            add = ("worktree", "add", "--detach")
+            made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
+            if made.returncode == 129:  # an older git knows no reason, and no next check removes it
+                made = git.run(*add, str(path), commit)
+            if made.returncode != 0:
+                why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
+                raise FileError(
+                    f"git can't make a worktree of {commit[:12]}: {why}",
+                    hint="Give a directory that holds the base with --against DIRECTORY.",
+                )
             yield path
     finally:
         _remove(git, path)
@@ -154,12 +156,13 @@ def remove_abandoned(directory: Path) -> None:
         lines = entry.splitlines()
         found = next(filter(None, map(_LOCKED.match, lines)), None)
         if git is not None and found is not None and found[3] == platform.node():
-            try:
-                lives = abs(psutil.Process(int(found[1])).create_time() - int(found[2])) < 2
-            except psutil.Error:
-                lives = False
+            path = Path(lines[0].removeprefix("worktree "))
+            lives = is_locked(path)  # also of another container, whose processes aren't seen here
+            with contextlib.suppress(psutil.Error):  # where there are no locks
+                since_s = psutil.Process(int(found[1])).create_time()
+                lives = lives or abs(since_s - int(found[2])) < 2
             if not lives:
-                _remove(git, Path(lines[0].removeprefix("worktree ")))
+                _remove(git, path)
 
 
 def _remove(git: Git, path: Path) -> None:
@@ -214,7 +217,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
                 hint=_FETCH,
             )
         return _or_before(git, Compared(name="merge base", commit=commit))
-    for branch, needed in _branches(git, environ):
+    for branch in _branches(git, environ):
         if git.commit(branch) is None:
             continue
         base = git.ask("merge-base", branch, "HEAD")
@@ -222,7 +225,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
             raise UsageError(
                 f"The commit at which this branch left {branch} can't be found", hint=_FETCH
             )
-        return _or_before(git, Compared(name=needed, commit=base, note="merge base"))
+        return _or_before(git, Compared(name=branch, commit=base, note="merge base"))
     named = _named(environ)
     if named:
         raise UsageError(
@@ -240,21 +243,19 @@ def _named(environ: Mapping[str, str]) -> list[str]:
     return list(filter(None, asked))
 
 
-def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Refs to try, each with its name for people."""
+def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[str]:
+    """Refs to try."""
     named = _named(environ)
     if named:
         for branch in named:
-            yield f"{_REMOTE}/{branch}", f"{_REMOTE}/{branch}"
-            yield branch, branch
+            yield f"{_REMOTE}/{branch}"
+            yield branch
         return
     head = git.ask("symbolic-ref", "--quiet", "--short", f"refs/remotes/{_REMOTE}/HEAD")
-    for branch in (*filter(None, [head]), *(f"{_REMOTE}/{name}" for name in _USUAL)):
-        yield branch, branch
+    yield from filter(None, [head])
+    yield from (f"{_REMOTE}/{name}" for name in _USUAL)
     current = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
-    for branch in _USUAL:
-        if branch != current:
-            yield branch, branch
+    yield from (name for name in _USUAL if name != current)
 
 
 def _or_before(git: Git, base: Compared) -> Compared:

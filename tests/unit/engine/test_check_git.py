@@ -9,8 +9,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import psutil
 import pytest
 
 from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
@@ -159,6 +160,21 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
 def test_a_worktree_of_a_check_that_runs_stays(repository: Path) -> None:
     git = Git(repository)
     with worktree(git, "HEAD") as path:
+        remove_abandoned(repository)
+        assert path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+def test_a_worktree_of_a_check_in_another_container_of_that_name_stays(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose processes aren't seen here."""
+
+    def unseen(number: int) -> NoReturn:
+        raise psutil.NoSuchProcess(number)
+
+    with worktree(Git(repository), "HEAD") as path:
+        monkeypatch.setattr(psutil, "Process", unseen)
         remove_abandoned(repository)
         assert path.exists()
 
