@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dlprof.advise.choice import shown_gain, shown_rate
@@ -122,7 +123,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
-    named: bool = True,
+    origins: Mapping[str, str] = MappingProxyType({}),
     ranks: Ranks | None = None,
 ) -> Run:
     """Explain the one configuration that the settings name.
@@ -133,6 +134,7 @@ def run_profile(
     Returns:
         The run as it is in the file; ``diagnosis`` holds what was found.
     """
+    named = origins.get("budget") == by_key()["budget"].flag
     deadline = Deadline.since(began_s, settings.budget_s, named=named)
     settings = as_stated(settings)
     check_output(output, force=force)
