@@ -148,7 +148,7 @@ def both_sides(
             raise git.no_such_ref(against)
         else:
             named = Compared(name=against, commit=commit)
-        if named.commit == change.compared.commit and not git.is_dirty(code=True):
+        if named.commit == change.compared.commit and not git.is_dirty():
             named = dataclasses.replace(named, note="the same commit")
         with worktree(git, named.commit) as path:
             yield _base(change, path, python, named), change

@@ -77,16 +77,15 @@ class Git:
             return None
         return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
-    def is_dirty(self, *, code: bool = False) -> bool:
-        """Whether there are changes, new files among them, that are not committed.
+    def is_dirty(self) -> bool:
+        """Whether there are changes that are not committed; of new files only Python's count.
 
-        What Python itself compiles while a target is imported is none. Of new files only Python's
-        count as ``code``: a job writes others, and dlprof its run files.
+        A job writes others, and dlprof its run files and baselines. What Python itself compiles
+        while a target is imported is no change.
         """
-        tracked, new = ("status", "--porcelain"), ("ls-files", "--others", "--exclude-standard")
-        asked = ((*tracked, "--untracked-files=no"), (*new, ":/*.py")) if code else (tracked,)
-        changed = [line for words in asked for line in (self.ask(*words) or "").splitlines()]
-        return any("__pycache__" not in line for line in changed)
+        tracked = self.ask("status", "--porcelain", "--untracked-files=no") or ""
+        new = self.ask("ls-files", "--others", "--exclude-standard", ":/*.py") or ""
+        return any("__pycache__" not in line for line in f"{tracked}\n{new}".split("\n") if line)
 
     def more_history(self) -> str:
         """What to do where the history was fetched only in part; empty where all of it is here."""
@@ -260,7 +259,7 @@ def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[str]:
 
 def _or_before(git: Git, base: Compared) -> Compared:
     """The same, or the commit before, where the working tree is that very commit."""
-    if base.commit != git.commit("HEAD") or git.is_dirty(code=True):
+    if base.commit != git.commit("HEAD") or git.is_dirty():
         return base
     before = git.commit("HEAD^")
     if before is None:

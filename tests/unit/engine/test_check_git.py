@@ -333,13 +333,18 @@ def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Pa
 def test_files_that_hold_no_code_are_no_change_to_check(
     repository: Path, new: str, base: str
 ) -> None:
-    """Else a check on the branch itself compared the code with itself, and passed."""
+    """Else a check on the branch itself compared the code with itself, and passed.
+
+    And what is measured beside a baseline that CI has brought was of no commit.
+    """
     run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
     within = repository / "sub"
     within.mkdir()
     (repository / new).write_text("changed")
     for folder in (repository, within):
         assert default_ref(Git(folder), {}).name == base
+        change = working_tree(SweepSettings(), folder, Git(folder))
+        assert bool(change.compared.note) is (base == "origin/main")
 
 
 def test_the_sides_of_a_ref(repository: Path) -> None:
