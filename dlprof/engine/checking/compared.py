@@ -134,25 +134,9 @@ def both_sides(
         change = dataclasses.replace(change, compared=Compared(name=str(Path(sys.executable))))
         yield dataclasses.replace(change, side="base", python=python, compared=other), change
         return
-    git, directory = find_git(cwd), None
+    git = find_git(cwd)
     commit = git.commit(against) if git is not None and against is not None else None
-    if against is not None and commit is None:
-        directory = _directory(against, cwd)
-    if git is None and directory is None:
-        git = Git(cwd)  # which says why there is none
-    change = working_tree(settings.sweep, cwd, git)
-    if git is not None and directory is None:
-        if against is None:
-            named = default_ref(git, environ)
-        elif commit is None:
-            raise git.no_such_ref(against)
-        else:
-            named = Compared(name=against, commit=commit)
-        if named.commit == change.compared.commit and not git.is_dirty():
-            named = dataclasses.replace(named, note="the same commit")
-        with worktree(git, named.commit) as path:
-            yield _base(change, path, python, named), change
-        return
+    directory = _directory(against, cwd) if against is not None and commit is None else None
     if directory is not None:
         if directory == cwd and python is None:
             raise UsageError(
@@ -160,10 +144,23 @@ def both_sides(
                 hint="Give a directory that holds another version; "
                 "--self-test checks the code against itself.",
             )
+        change = working_tree(settings.sweep, cwd, git)
         # Held against the working directory, whatever it lies in.
         here = dataclasses.replace(change, root=change.directory)
-        named = Compared(name=str(directory))
-        yield _base(here, directory, python, named), change
+        yield _base(here, directory, python, Compared(name=str(directory))), change
+        return
+    git = git or Git(cwd)  # which says why there is none
+    change = working_tree(settings.sweep, cwd, git)
+    if against is None:
+        named = default_ref(git, environ)
+    elif commit is None:
+        raise git.no_such_ref(against)
+    else:
+        named = Compared(name=against, commit=commit)
+    if named.commit == change.compared.commit and not git.is_dirty():
+        named = dataclasses.replace(named, note="the same commit")
+    with worktree(git, named.commit) as path:
+        yield _base(change, path, python, named), change
 
 
 def _interpreter(python: str | None) -> str | None:
