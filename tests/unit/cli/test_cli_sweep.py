@@ -62,7 +62,7 @@ def test_flags_reach_the_sweep(fake: FakeSweep, capsys: pytest.CaptureFixture[st
     assert settings.max_ram_bytes == 4 << 30
     assert settings.cold_cache is True
     assert fake.options["output"] == Path("out.jsonl")
-    assert fake.options["named"] is True
+    assert fake.options["origins"]["budget"] == "--budget"
     assert (fake.options["resume"], fake.options["force"]) == (False, True)
     out, err = capsys.readouterr()
     assert "  Recommended  num_workers=2" in out

@@ -45,7 +45,8 @@ def test_several_values_of_a_variable_are_a_sweeps_and_of_a_flag_are_not() -> No
 def test_what_no_profile_goes_by_is_refused_where_python_names_it(key: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"A profile takes no {key}"):
         resolved({key: value}, {})
-    assert resolved({}, {f"DLPROF_{key.upper()}": str(value)})
+    for_sweeps = resolved({}, {f"DLPROF_{key.upper()}": str(value)})
+    assert getattr(for_sweeps, key) == value
 
 
 def test_the_budget_is_a_profiles_own_unless_a_flag_names_one() -> None:
