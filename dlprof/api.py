@@ -182,21 +182,11 @@ def sweep(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     from dlprof.engine import run_sweep
-    from dlprof.settings import by_key
-    from dlprof.settings.resolve import DEFAULT_ORIGIN
 
-    settings, origins, flags, pickled = _resolved(target, options)
+    settings, origins, pickled = _resolved(target, options)
     if output is None and resume:
         raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
-    given = {by_key()[key].field for key in flags}
-    measure = functools.partial(
-        run_sweep,
-        settings,
-        resume=resume,
-        force=force,
-        given=given,
-        named=origins["budget"] != DEFAULT_ORIGIN,
-    )
+    measure = functools.partial(run_sweep, settings, origins=origins, resume=resume, force=force)
     return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
@@ -219,8 +209,9 @@ def profile(
             default.
         force: Replace ``output`` if it exists.
         progress: Whether to show progress on standard error.
-        options: See :class:`SweepOptions`; each swept setting at one value. What is not given is
-            as the target's own DataLoader has it, or PyTorch's default.
+        options: See :class:`SweepOptions`, without ``repeats`` and ``search``; each swept setting
+            at one value. What is not given is as the target's own DataLoader has it, or PyTorch's
+            default.
 
     Returns:
         The run; ``run.diagnosis.findings`` holds the causes, the one to bet on first.
@@ -231,9 +222,9 @@ def profile(
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
 
-    settings, origins, flags, pickled = _resolved(target, options)
+    settings, origins, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    measure = functools.partial(run_profile, settings, force=force, named="budget" in flags)
+    measure = functools.partial(run_profile, settings, origins=origins, force=force)
     return _by_ranks(measure, settings, pickled, _run_file(output, settings), progress=progress)
 
 
@@ -283,7 +274,7 @@ def check(
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
-    settings, origins, _, _ = _resolved(target, options, folder)
+    settings, origins, _ = _resolved(target, options, folder)
     rule = {"fail_above": fail_above, "confidence": confidence}
     asked = dataclasses.replace(
         for_check(settings, origins),
@@ -358,8 +349,8 @@ def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
 
 def _resolved(
     target: object, options: SweepOptions, folder: Path | None = None
-) -> tuple[SweepSettings, Mapping[str, str], Mapping[str, object], bytes | None]:
-    """The settings, where each came from, what was given, and a live object as bytes."""
+) -> tuple[SweepSettings, Mapping[str, str], bytes | None]:
+    """The settings, where each came from, and a live object as bytes."""
     from dlprof.settings.resolve import resolve_settings
 
     named, pickled = _named(target)
@@ -367,7 +358,7 @@ def _resolved(
     settings, origins = resolve_settings(
         flags, environ=os.environ, config_file=None, cwd=folder or Path.cwd()
     )
-    return settings, origins, flags, pickled
+    return settings, origins, pickled
 
 
 def _named(target: object) -> tuple[dict[str, str], bytes | None]:

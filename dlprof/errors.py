@@ -136,10 +136,9 @@ def refuse_newer(what: object, version: int, known: int) -> None:
         )
 
 
-def read_fault(
-    path: object, error: OSError, hint: str = "Check the path and its permissions."
-) -> FileError:
+def read_fault(path: object, error: OSError) -> FileError:
     """The sentence for what the system said when a file was opened or read."""
+    hint = "Check the path and its permissions."
     return FileError(f"{path} can't be read: {error.strerror}", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""What writers of files share: locks, durable names, a sentence for each fault of the system."""
+"""Files that users name: reading, replacing and locking them, a sentence for each fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, read_fault
 
 if sys.platform != "win32":
     import fcntl
@@ -71,6 +71,36 @@ def check_plain(path: Path, mode: int, *, hint: str) -> None:
         raise FileError(f"{path} {what}", hint=hint)
 
 
+def read_text(
+    path: Path, what: str, *, hint: str, most: int = 1 << 30, missing: str | None = None
+) -> str:
+    """The text of a file that users name.
+
+    Args:
+        path: The file.
+        what: What it should be, as messages say it.
+        hint: What to do where it is another file, or none.
+        most: Bytes that no such file exceeds; a data file given by mistake does.
+        missing: The text of a file that isn't there, where that is no fault.
+    """
+    try:
+        check_plain(path, path.stat().st_mode, hint=hint)
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except FileNotFoundError:
+        if missing is None:
+            raise FileError(f"There is no file {path}", hint=hint) from None
+        return missing
+    except OSError as error:
+        raise read_fault(path, error) from None
+    if len(content) > most:
+        raise FileError(f"{path} is too long for {what}: over {most:,} bytes", hint=hint)
+    try:
+        return content.decode("utf-8-sig")  # editors may have put a byte order mark in front
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not {what}: it isn't text", hint=hint) from None
+
+
 def lock(descriptor: int, *, wait: bool) -> bool:
     """Take the advisory lock of an open file; it ends when the descriptor is closed.
 
@@ -87,6 +117,21 @@ def lock(descriptor: int, *, wait: bool) -> bool:
     except OSError:
         return True
     return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock of a file or folder, in whatever container it lives.
+
+    False as well where there is no such file, or where locks can't show it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
 
 
 def unlock(descriptor: int) -> None:

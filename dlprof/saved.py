@@ -23,8 +23,8 @@ from dlprof.tomlfile import (
     Rule,
     check_table,
     number_rule,
-    read_text,
     read_toml,
+    read_toml_text,
     toml_key,
     whole_rule,
 )
@@ -163,7 +163,7 @@ def _write(
             place = ("machine", machine.fingerprint, "target", spec)
             try:
                 revised = revised_toml(
-                    read_text(path) if path.exists() else _NEW,
+                    read_toml_text(path) if path.exists() else _NEW,
                     {"version": VERSION, "machine": machines},
                     {place: notes},
                 )

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 
 from dlprof.errors import FileError, read_fault, refuse_newer
-from dlprof.files import check_plain, lock, replace_file, sync_folder, unlock, write_fault
+from dlprof.files import (
+    check_plain,
+    is_locked,
+    lock,
+    replace_file,
+    sync_folder,
+    unlock,
+    write_fault,
+)
 from dlprof.records import (
     SCHEMA_VERSION,
     Calibration,
@@ -273,11 +281,13 @@ def check_output(path: Path, *, force: bool = False) -> None:
                 hint="Go on with a sweep by --resume, replace the file with --force, or give "
                 "another path with -o.",
             )
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise FileError(
-            f"There is no permission to write into {path.parent.absolute()}",
-            hint="Give another path with -o.",
-        )
+    import tempfile  # slow to import, and what only reads runs needs none
+
+    try:  # permissions say nothing of /proc
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise write_fault(path.absolute(), error) from None
 
 
 def is_being_written(path: Path) -> bool:
@@ -285,16 +295,10 @@ def is_being_written(path: Path) -> bool:
 
     False as well where there is no such file, or where locks can't show it.
     """
-    try:
-        if not path.stat().st_size:  # whoever begins it is about to take the lock
-            return False
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return not lock(descriptor, wait=False)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError):
+        # Whoever begins an empty one is about to take the lock.
+        return path.stat().st_size > 0 and is_locked(path)
+    return False
 
 
 class RunWriter:

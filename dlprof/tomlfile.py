@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlprof.errors import FileError, did_you_mean, read_fault
+from dlprof.errors import FileError, did_you_mean
+from dlprof.files import read_text
 from dlprof.units import quoted
 
-MAX_FILE_BYTES = 1024 * 1024
-"""No settings file of people's is longer; a device or a data file given by mistake is."""
+MAX_FILE_BYTES = 1024 * 1024  # no settings file of people's is longer
 
 MAX_DEPTH = 32  # no settings of people's are nested deeper; dotted keys can be, without end
 
@@ -85,7 +85,7 @@ def check_table(
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's top table."""
-    text = read_text(path)
+    text = read_toml_text(path)
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -115,27 +115,10 @@ def _is_shallow(content: object) -> bool:
     return not any(isinstance(value, dict | list) for value in level)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file of people's."""
-    try:
-        if not path.exists():
-            raise FileError(f"There is no file {path}", hint="Give the path of a TOML file.")
-        if not path.is_file():
-            raise FileError(f"{path} is not a file", hint="Give the path of a TOML file.")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise read_fault(path, error) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise FileError(
-            f"{path} is longer than {MAX_FILE_BYTES} bytes", hint="Give the path of a TOML file."
-        )
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise FileError(
-            f"{path} is not valid TOML: it is not UTF-8 text", hint="Give the path of a TOML file."
-        ) from None
+def read_toml_text(path: Path) -> str:
+    """The text of a TOML file of people's."""
+    hint = "Give the path of a TOML file."
+    return read_text(path, "a TOML file", most=MAX_FILE_BYTES, hint=hint)
 
 
 def toml_key(key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.cli import options
 from dlprof.cli.check import BUDGET
 from dlprof.cli.commands import Group
-from dlprof.errors import FileError, UsageError, read_fault
+from dlprof.errors import FileError, UsageError
 from dlprof.settings.options import SWEPT
 from dlprof.units import counted
 
@@ -99,17 +99,10 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
 
 def _taken(document: Path) -> BaselineEntry:
     """The run that the document of a check holds; warns of a doubtful one."""
-    from dlprof.files import check_plain
+    from dlprof.files import read_text
     from dlprof.report.check import GIVE_DOCUMENT, read_check
 
-    try:
-        check_plain(document, document.stat().st_mode, hint=GIVE_DOCUMENT)
-        text = document.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise read_fault(document, error, GIVE_DOCUMENT) from None
-    except UnicodeDecodeError:
-        why = "is no document of a check: it isn't text"
-        raise FileError(f"{document} {why}", hint=GIVE_DOCUMENT) from None
+    text = read_text(document, "a document of a check", hint=GIVE_DOCUMENT)
     check = read_check(text, str(document))
     entry = check.target.recordable
     if entry is None:

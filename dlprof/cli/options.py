@@ -35,6 +35,7 @@ from dlprof.cli.commands import (
 from dlprof.errors import ExitCode, FileError, InterruptedSweepError, UsageError
 from dlprof.settings import options as table
 from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_SPACE, option_named
+from dlprof.units import counted
 
 if TYPE_CHECKING:
     from dlprof.records import Run
@@ -309,12 +310,15 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
     return Path(run_file_name(target, datetime.now().astimezone()))
 
 
-def leave_interrupted(run: Run, message: str, *, as_json: bool) -> None:
+def leave_interrupted(run: Run, path: Path, *, as_json: bool) -> None:
     """End the command where the run was interrupted; a document has said so."""
     if run.end is not None and run.end.reason == "interrupted":
         if as_json:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED)
-        raise InterruptedSweepError(message)
+        kept = f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}"
+        raise InterruptedSweepError(
+            kept if run.trials else "Interrupted before its first trial ended"
+        )
 
 
 def measured(asked: Asked, settings: SweepSettings, measure: Callable[..., Run]) -> Run | None:

@@ -49,10 +49,10 @@ def profile(
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
 
-    settings = for_one(*options.resolve(asked.given, config))
+    settings, origins = options.resolve(asked.given, config)
+    settings = for_one(settings, origins)
     path = options.run_path(output, settings.target)
-    named = "budget" in asked.given
-    profiling = functools.partial(run_profile, output=path, force=force, named=named)
+    profiling = functools.partial(run_profile, origins=origins, output=path, force=force)
     run = options.measured(asked, settings, profiling)
     if run is not None:
         show(asked, run, path)
@@ -62,7 +62,6 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     """Show a profile, and end as it ended."""
     from dlprof.report.documents import profile_document
     from dlprof.report.profile import profile_report
-    from dlprof.units import counted
 
     failure = run.trials[0].failure if run.trials else None
     fault = None
@@ -79,10 +78,6 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
         lambda: profile_document(run, fault),
         lambda: profile_report(dataclasses.replace(run, path=str(path))),
     )
-    options.leave_interrupted(
-        run,
-        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}",
-        as_json=asked.as_json,
-    )
+    options.leave_interrupted(run, path, as_json=asked.as_json)
     if fault is not None:
         raise click.exceptions.Exit(fault.exit_code) if asked.as_json else fault

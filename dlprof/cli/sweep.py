@@ -60,19 +60,9 @@ def sweep(
     from dlprof.engine import run_sweep
     from dlprof.report.documents import sweep_document
     from dlprof.report.sweep import sweep_report
-    from dlprof.settings import by_key
-    from dlprof.settings.resolve import DEFAULT_ORIGIN
-    from dlprof.units import counted
 
-    # What a resumed run can't silently ignore.
-    given = frozenset(by_key()[key].field for key in asked.given)
     sweeping = functools.partial(
-        run_sweep,
-        output=path,
-        resume=resume,
-        force=force,
-        given=given,
-        named=origins["budget"] != DEFAULT_ORIGIN,
+        run_sweep, origins=origins, output=path, resume=resume, force=force
     )
     run = options.measured(asked, settings, sweeping)
     if run is None:
@@ -80,10 +70,4 @@ def sweep(
     # The file by the name that the user knows it by; the engine has made it absolute.
     named = dataclasses.replace(run, path=str(path))
     asked.show(lambda: sweep_document(run), lambda: sweep_report(named))
-    options.leave_interrupted(
-        run,
-        f"What it measured is kept: {counted(len(run.trials), 'trial')} in {path}"
-        if run.trials
-        else "Interrupted before its first trial ended",
-        as_json=asked.as_json,
-    )
+    options.leave_interrupted(run, path, as_json=asked.as_json)

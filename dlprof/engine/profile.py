@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dlprof.advise.choice import shown_gain, shown_rate
@@ -22,6 +23,7 @@ from dlprof.engine.trials import (
     Outlook,
     SweepListener,
     as_stated,
+    beside_load,
     calibrated,
     look_at,
     new_header,
@@ -29,7 +31,6 @@ from dlprof.engine.trials import (
     sent,
     trial_cost,
 )
-from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
@@ -60,6 +61,7 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
     Several values that a file or a variable gives are what sweeps compare, and the budget there is
     theirs; flags are meant for this command.
     """
+    refuse_named(origins, ("repeats", "search"), "A profile", "it tries what shows the cause")
     changes: dict[str, Any] = {}
     for option in OPTIONS:
         if origins[option.key] == option.flag:
@@ -70,6 +72,16 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
     if origins["budget"] != by_key()["budget"].flag:
         changes["budget_s"] = 30.0
     return dataclasses.replace(settings, **changes)
+
+
+def refuse_named(origins: Mapping[str, str], keys: Iterable[str], what: str, why: str) -> None:
+    """Refuse options that a command doesn't go by where they are asked for by themselves.
+
+    As Python may; files and variables may have them for sweeps.
+    """
+    for key in keys:
+        if origins[key] == by_key()[key].flag:
+            raise UsageError(f"{what} takes no {key}", hint=f"Leave it out: {why}.")
 
 
 def refuse_spent(
@@ -111,7 +123,7 @@ def run_profile(
     force: bool = False,
     pickled: bytes | None = None,
     began_s: float | None = None,
-    named: bool = True,
+    origins: Mapping[str, str] = MappingProxyType({}),
     ranks: Ranks | None = None,
 ) -> Run:
     """Explain the one configuration that the settings name.
@@ -122,10 +134,10 @@ def run_profile(
     Returns:
         The run as it is in the file; ``diagnosis`` holds what was found.
     """
+    named = origins.get("budget") == by_key()["budget"].flag
     deadline = Deadline.since(began_s, settings.budget_s, named=named)
     settings = as_stated(settings)
     check_output(output, force=force)
-    check_folder(output.parent)
     refuse_budget(settings)
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     with opened_runner(settings, listener, pickled=pickled, ranks=ranks) as runner:
@@ -137,7 +149,10 @@ def run_profile(
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)
         header = new_header(settings, machine, outlook, runner)
-        with RunWriter.create(output, header, force=force) as writer:
+        with (
+            beside_load(runner, settings, output, listener),
+            RunWriter.create(output, header, force=force) as writer,
+        ):
             listener.planned(header, (config,), None)
             profile = _Profile(
                 header=header,
@@ -149,8 +164,7 @@ def run_profile(
                 listener=listener,
                 deadline=deadline,
             )
-            with profile.beside_load():
-                return profile.run(outlook)
+            return profile.run(outlook)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

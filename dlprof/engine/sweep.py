@@ -13,6 +13,7 @@ import shlex
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from dlprof.advise.candidates import most_workers, stored_limits
 from dlprof.advise.recommend import recommend
@@ -26,13 +27,13 @@ from dlprof.engine.trials import (
     Measuring,
     SweepListener,
     as_stated,
+    beside_load,
     calibrated,
     look_at,
     new_header,
     opened_runner,
     plan_sweep,
 )
-from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model.predict import Needs, needs
@@ -67,7 +68,8 @@ from dlprof.search.space import (
     refuse_budget,
     still_useful,
 )
-from dlprof.settings import SweepSettings, settings_from_json
+from dlprof.settings import OPTIONS, SweepSettings, settings_from_json
+from dlprof.settings.resolve import DEFAULT_ORIGIN
 from dlprof.stats.belief import ExpectedRates
 from dlprof.store import RunWriter, check_output, read_content
 from dlprof.targets.grammar import BUILTINS
@@ -393,21 +395,21 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
     listener: SweepListener,
     resume: bool = False,
     force: bool = False,
-    given: Collection[str] = (),
+    origins: Mapping[str, str] = MappingProxyType({}),
     pickled: bytes | None = None,
     began_s: float | None = None,
-    named: bool = True,
     ranks: Ranks | None = None,
 ) -> Run:
     """Measure what the settings ask for and recommend from it.
 
-    ``resume`` continues the run in ``output`` under the settings that it was begun with; of fields
-    that the user named (``given``) others are refused. ``pickled`` is a live object to load instead
-    of ``settings.target`` (Python API). The budget began at ``began_s``, by ``time.monotonic``;
-    ``None`` for now; ``named`` says whether the user gave it. ``ranks`` are those that a launcher
-    has started; ``settings.launch_ranks`` launches others. The run's ``end.reason`` is
+    ``resume`` continues the run in ``output`` under the settings that it was begun with; others are
+    refused, where ``origins`` (of ``resolve_settings``) say that they were asked for now.
+    ``pickled`` is a live object to load instead of ``settings.target`` (Python API). The budget
+    began at ``began_s``, by ``time.monotonic``; ``None`` for now. ``ranks`` are those that a
+    launcher has started; ``settings.launch_ranks`` launches others. The run's ``end.reason`` is
     ``interrupted`` after Ctrl-C.
     """
+    named = origins.get("budget", DEFAULT_ORIGIN) != DEFAULT_ORIGIN
     deadline = Deadline.since(began_s, settings.budget_s, named=named)
     before: Run | None = None
     if resume:
@@ -420,6 +422,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
         before = read_content(output).run
         RunWriter.holding(output).close()  # nothing is built beside whoever writes it
         plan_of(before.header)  # nor for a profile, which has none
+        given = [each.field for each in OPTIONS if origins.get(each.key) == each.flag]
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         settings = as_stated(settings)
@@ -430,7 +433,6 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 hint="Give its length, as with --step-time 12ms.",
             )
         check_output(output, force=force)
-        check_folder(output.parent)
         refuse_budget(settings)
     settings, ranks = resolve_ranks(settings, ranks or Ranks())
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
@@ -449,13 +451,16 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
             unbound = (cpus,) if isinstance(cpus, LeftOut) else ()
             left_out = (*outlook.space.left_out, *no_room, *unbound)
             header = new_header(settings, machine, outlook, runner, plan=plan, left_out=left_out)
-            writer = RunWriter.create(output, header, force=force)
         else:
             header = same_run(
                 before, settings, machine, outlook.target, runner.versions, runner.ranks
             )
-            writer = RunWriter.resume(output)
-        with writer:
+        with (
+            beside_load(runner, settings, output, listener),
+            RunWriter.resume(output)
+            if resume
+            else RunWriter.create(output, header, force=force) as writer,
+        ):
             plan = plan_of(header)
             for each in header.left_out:
                 if each.setting == "search=model":
@@ -474,8 +479,7 @@ def run_sweep(  # noqa: PLR0913 - all that says what to measure, and where
                 faults=outlook.faults,
                 numa_cpus=() if isinstance(cpus, LeftOut) else cpus,
             )
-            with sweep.beside_load():
-                return sweep.run()
+            return sweep.run()
 
 
 def _spent_s(before: Run | None) -> float:

@@ -153,10 +153,7 @@ def look_at(
             note = f"An epoch is {batch}: rates are of whole epochs, with the start of each."
             target = dataclasses.replace(target, notes=(*target.notes, note))
     else:
-        asked, settings = settings, _within_shards(settings, target)
         space = build_space(settings, target, machine, has_accelerator=has)
-        if settings.max_workers != asked.max_workers:
-            space = _named_shards(space, target.shards)
     preflight = Preflight(settings, target, machine, probe, threads_left(read_cgroups()))
     # As workers start where nothing is set, or else as any that are to be measured do.
     method = None if preflight.start_method == "fork" else "fork"
@@ -191,29 +188,6 @@ def look_at(
     net = build_cells(settings, target, machine, has_accelerator=has, most_workers=at.MOST_WORKERS)
     cells = tuple(config for config in net if preflight.fault(config) is None)
     return dataclasses.replace(outlook, cells=cells)
-
-
-def _within_shards(settings: SweepSettings, target: Target) -> SweepSettings:
-    """The same with no more workers than shards, which would get none; but for named ones.
-
-    As many as the target's own loader has are measured all the same.
-    """
-    if target.shards is None or settings.num_workers is not None:
-        return settings
-    own = 0 if target.own_config is None else target.own_config.num_workers
-    most = max(1, target.shards, own)
-    given = settings.max_workers
-    return dataclasses.replace(settings, max_workers=most if given is None else min(most, given))
-
-
-def _named_shards(space: Space, shards: int | None) -> Space:
-    """The same, saying that it is shards which allow no more workers."""
-    reason = f"more workers than the dataset's {counted(shards or 0, 'shard')} get no data"
-    left_out = (
-        dataclasses.replace(each, reason=reason) if each.reason.startswith("max_workers") else each
-        for each in space.left_out
-    )
-    return dataclasses.replace(space, left_out=tuple(left_out))
 
 
 def _probed(
@@ -527,6 +501,21 @@ def opened_runner(
             yield runner
 
 
+def beside_load(
+    runner: TrialRunner, settings: SweepSettings, output: Path, listener: ProgressListener
+) -> contextlib.AbstractContextManager[None]:
+    """The load that the settings ask for, as long as the block lasts.
+
+    It reads from the storage of the run file, which is to be begun only once there is a load.
+    """
+    return runner.load(
+        settings.make_load,
+        folder=Path(os.path.realpath(output)).parent,
+        limit_s=settings.budget_s + settings.timeout_s,
+        say=listener.message,
+    )
+
+
 def as_stated(settings: SweepSettings) -> SweepSettings:
     """The settings, with the step of the workload's own file where the user names none."""
     if settings.step_s is not None or settings.step_callable is not None:
@@ -657,16 +646,6 @@ class Measuring:
             )
         self.raw, self.so_far = run, checked(run)
         self.earlier_trials = len(run.trials)
-
-    def beside_load(self) -> contextlib.AbstractContextManager[None]:
-        """The load that the settings ask for, as long as the block lasts."""
-        settings = self.settings
-        return self.runner.load(
-            settings.make_load,
-            folder=self.writer.path.absolute().parent,
-            limit_s=settings.budget_s + settings.timeout_s,
-            say=self.listener.message,
-        )
 
     def request(self, config: Config, trial_s: float, **details: Any) -> TrialRequest:
         """A trial as the settings have all of this run's; ``details`` are the other fields."""

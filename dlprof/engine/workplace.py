@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dlprof.errors import FileError
 from dlprof.files import lock, too_long_for_sockets, write_fault
 
 _cleanups: list[Callable[[], object]] = []
@@ -76,19 +75,6 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
         if held is not None:
             os.close(held)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder in which nothing can be created, such as /proc, before time is spent."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except FileNotFoundError:  # although it is there
-        raise FileError(
-            f"No file can be written to {folder.absolute()}", hint="Give another path with -o."
-        ) from None
-    except OSError as error:
-        raise write_fault(folder.absolute(), error) from None
 
 
 def _create(place: Path) -> tuple[Path, int | None]:

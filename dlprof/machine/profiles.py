@@ -17,7 +17,15 @@ from dlprof.files import is_there, replace_file
 from dlprof.late import Shown
 from dlprof.machine.inspection import REASONS, fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
-from dlprof.tomlfile import TABLE, Rule, check_table, number_rule, read_text, read_toml, whole_rule
+from dlprof.tomlfile import (
+    TABLE,
+    Rule,
+    check_table,
+    number_rule,
+    read_toml,
+    read_toml_text,
+    whole_rule,
+)
 from dlprof.units import quoted
 
 _KNOWN = Path(__file__).with_name("known")
@@ -196,7 +204,7 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
     text = ""
     if is_there(path):
         read_toml(path)
-        text = read_text(path)
+        text = read_toml_text(path)
     try:
         revised = revised_toml(text, _known(dataclasses.asdict(profile)), {})
         replace_file(path, revised.encode())

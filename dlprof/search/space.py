@@ -17,7 +17,7 @@ from dlprof.model.predict import spread_workers
 from dlprof.records import Config, Integrity, LeftOut, Machine, Plan, Target, Trial, TrialCost
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 from dlprof.settings.model import needs_workers
-from dlprof.units import format_bytes, format_duration
+from dlprof.units import counted, format_bytes, format_duration
 
 SHORTEST_TRIAL_S = 0.3  # shorter windows hold too few batches for an interval of their own
 
@@ -263,8 +263,8 @@ def build_cells(
     space = build_space(settings, target, machine, has_accelerator=has_accelerator)
     # A fine net of so many at least, on any machine; of more, one that leaves these as they are.
     most = max(32, *(config.num_workers for config in space.configs))
-    allowed = most_workers if settings.max_workers is None else settings.max_workers
-    further = spread_workers(min(most_workers, allowed))
+    allowed, _ = _most_workers(settings, target)
+    further = spread_workers(min(most_workers, most_workers if allowed is None else allowed))
     workers = {*spread_workers(most), *(count for count in further if count > most)}
     # Depths that cost nothing to predict. Not 1: with a consumer as quick as the one that is
     # measured it often gives as much, but it leaves a training step that varies nothing to live on.
@@ -322,6 +322,21 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
+def _most_workers(settings: SweepSettings, target: Target) -> tuple[int | None, str]:
+    """The most workers that are measured, and why no more are.
+
+    More than shards would get no data, unless the user named them; as many as the target's own
+    loader has are measured all the same.
+    """
+    most, own = settings.max_workers, target.own_config
+    if target.shards is not None and settings.num_workers is None:
+        fed = max(1, target.shards, 0 if own is None else own.num_workers)
+        if most is None or fed < most:
+            shards = counted(target.shards, "shard")
+            return fed, f"more workers than the dataset's {shards} get no data"
+    return most, f"max_workers is {most}"
+
+
 def _even(workers: Iterable[int], settings: SweepSettings, target: Target) -> tuple[int, ...]:
     """The same without those of which some have more shards, and load alone in the end."""
     ranks = settings.launched
@@ -336,7 +351,7 @@ def _wanted(
     Without an accelerator that torch pins for, only ``pin_memory=False`` means anything; nor is
     ``True`` tried unasked where memory is short: pinned memory can't be swapped out.
     """
-    workers, most = settings.num_workers, settings.max_workers
+    workers, (most, _) = settings.num_workers, _most_workers(settings, target)
     if workers is None:
         workers = auto_workers(machine.usable_cores / settings.launched)
         if most is not None and most < max(workers):
@@ -415,9 +430,9 @@ def _excluded(
     config: Config, settings: SweepSettings, target: Target, present: Config | None = None
 ) -> str | None:
     """Why a configuration is left out; ``None`` to keep it."""
-    workers, most = config.num_workers, settings.max_workers
+    workers, (most, why) = config.num_workers, _most_workers(settings, target)
     if most is not None and workers > most:
-        return f"max_workers is {most}"
+        return why
     batches = target.epoch_batches(config.batch_size)
     if batches is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import multiprocessing
 import os
 import time
@@ -12,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import FileError
-from dlprof.files import folder_lock, lock, replace_file, replaceable, unlock, write_fault
+from dlprof.files import (
+    folder_lock,
+    lock,
+    read_text,
+    replace_file,
+    replaceable,
+    unlock,
+    write_fault,
+)
 
 
 def test_a_lock_keeps_another_holder_out_until_it_is_let_go(tmp_path: Path) -> None:
@@ -118,6 +127,23 @@ def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
         replaceable(tmp_path)
     with pytest.raises(FileError, match="There is no folder"):
         replaceable(tmp_path / "nowhere" / "file")
+
+
+def test_a_text_is_read_as_editors_write_it_and_what_is_none_is_said(tmp_path: Path) -> None:
+    path, read = tmp_path / "a", functools.partial(read_text, most=8, hint="Give a list.")
+    with pytest.raises(FileError, match="There is no file"):
+        read(path, "a list")
+    assert read(path, "a list", missing="") == ""
+    path.write_bytes("\ufeff1 µs".encode())
+    assert read(path, "a list") == "1 µs"
+    path.write_bytes(b"123456789")
+    with pytest.raises(FileError, match="a is too long for a list: over 8 bytes"):
+        read(path, "a list")
+    path.write_bytes(b"\xff")
+    with pytest.raises(FileError, match="a is not a list: it isn't text"):
+        read(path, "a list")
+    with pytest.raises(FileError, match="is a folder"):
+        read(tmp_path, "a list")
 
 
 def test_a_limit_of_the_shell_is_not_cured_by_free_space() -> None:

@@ -370,7 +370,7 @@ def test_no_content_makes_reading_fail_in_another_way(path: Path, content: bytes
 
 
 def test_a_folder_or_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="is not a file"):
+    with pytest.raises(FileError, match="is a folder"):
         save(tmp_path)
     with pytest.raises(FileError, match="There is no folder"):
         save(tmp_path / "missing" / "dlprof.toml")

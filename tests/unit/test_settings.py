@@ -402,7 +402,7 @@ def test_a_flag_that_needs_workers_conflicts_with_a_file_without(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "content",
-    [b"num_workers = ", b"\xff\xfe", b"a = " + b"[" * 100_000, b"a = " + b"9" * 5000, b"\0" * 10],
+    [b"num_workers = ", b"a = " + b"[" * 100_000, b"a = " + b"9" * 5000, b"\0" * 10],
 )
 def test_a_config_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
@@ -415,11 +415,11 @@ def test_a_config_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) ->
 def test_a_config_that_is_missing_a_folder_or_huge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="There is no file"):
         resolve(config=tmp_path / "missing.toml")
-    with pytest.raises(FileError, match="is not a file"):
+    with pytest.raises(FileError, match="is a folder"):
         resolve(config=tmp_path)
     huge = tmp_path / "huge.toml"
     huge.write_bytes(b"#" * (1024 * 1024 + 1))
-    with pytest.raises(FileError, match="is longer than"):
+    with pytest.raises(FileError, match="is too long for a TOML file"):
         resolve(config=huge)
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,9 +213,28 @@ def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path, *, force: bool)
 def test_a_folder_without_permission_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(FileError, match="no permission to write into"):
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(FileError, match="no permission to write"):
         check_output(tmp_path / "a")
+
+
+def test_a_folder_that_takes_files_is_left_empty(tmp_path: Path) -> None:
+    check_output(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+@pytest.mark.parametrize("folder", ["/proc", "/sys"])
+def test_a_folder_that_takes_no_files_is_named_by_its_path(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(FileError, match=folder) as caught:
+        check_output(Path("a"))
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dlprof import files
 from dlprof.engine.checking.git import Git, default_ref, find_git, remove_abandoned, worktree
-from dlprof.engine.profile import for_one
+from dlprof.engine.profile import for_one, refuse_named
 from dlprof.engine.trials import ProgressListener
 from dlprof.errors import BaseTargetError, UsageError
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
@@ -21,7 +21,7 @@ from dlprof.gate.verdict import NextLook
 from dlprof.records import Target
 from dlprof.records.gate import Compared, Series, Side
 from dlprof.search.space import single_config
-from dlprof.settings import OPTIONS, SweepSettings, by_key
+from dlprof.settings import SweepSettings, by_key
 from dlprof.settings.options import SWEPT
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest
@@ -57,17 +57,10 @@ class CheckSettings:
 
 
 def for_check(settings: SweepSettings, origins: Mapping[str, str]) -> CheckSettings:
-    """A check's settings from those of a sweep, which share files and variables.
-
-    What a check doesn't go by is refused where it is asked for by itself, as Python may.
-    """
+    """A check's settings from those of a sweep, which share files and variables."""
     taken = {"target", "arg", "shuffle", "budget", "seed", "timeout", *SWEPT}
-    for option in OPTIONS:
-        if option.key not in taken and origins[option.key] == option.flag:
-            raise UsageError(
-                f"A check takes no {option.key}",
-                hint="Leave it out: a check loads by one configuration, as fast as it can.",
-            )
+    others = (key for key in by_key() if key not in taken)
+    refuse_named(origins, others, "A check", "it loads by one configuration, as fast as it can")
     one = for_one(settings, origins)
     # What two values are wrong for is any target; so that is said before one is built.
     single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
@@ -141,25 +134,9 @@ def both_sides(
         change = dataclasses.replace(change, compared=Compared(name=str(Path(sys.executable))))
         yield dataclasses.replace(change, side="base", python=python, compared=other), change
         return
-    git, directory = find_git(cwd), None
+    git = find_git(cwd)
     commit = git.commit(against) if git is not None and against is not None else None
-    if against is not None and commit is None:
-        directory = _directory(against, cwd)
-    if git is None and directory is None:
-        git = Git(cwd)  # which says why there is none
-    change = working_tree(settings.sweep, cwd, git)
-    if git is not None and directory is None:
-        if against is None:
-            named = default_ref(git, environ)
-        elif commit is None:
-            raise git.no_such_ref(against)
-        else:
-            named = Compared(name=against, commit=commit)
-        if named.commit == change.compared.commit and not git.is_dirty(code=True):
-            named = dataclasses.replace(named, note="the same commit")
-        with worktree(git, named.commit) as path:
-            yield _base(change, path, python, named), change
-        return
+    directory = _directory(against, cwd) if against is not None and commit is None else None
     if directory is not None:
         if directory == cwd and python is None:
             raise UsageError(
@@ -167,10 +144,23 @@ def both_sides(
                 hint="Give a directory that holds another version; "
                 "--self-test checks the code against itself.",
             )
+        change = working_tree(settings.sweep, cwd, git)
         # Held against the working directory, whatever it lies in.
         here = dataclasses.replace(change, root=change.directory)
-        named = Compared(name=str(directory))
-        yield _base(here, directory, python, named), change
+        yield _base(here, directory, python, Compared(name=str(directory))), change
+        return
+    git = git or Git(cwd)  # which says why there is none
+    change = working_tree(settings.sweep, cwd, git)
+    if against is None:
+        named = default_ref(git, environ)
+    elif commit is None:
+        raise git.no_such_ref(against)
+    else:
+        named = Compared(name=against, commit=commit)
+    if named.commit == change.compared.commit and not git.is_dirty():
+        named = dataclasses.replace(named, note="the same commit")
+    with worktree(git, named.commit) as path:
+        yield _base(change, path, python, named), change
 
 
 def _interpreter(python: str | None) -> str | None:

@@ -17,6 +17,7 @@ import psutil
 
 from dlprof.engine.workplace import cleanup_at_exit
 from dlprof.errors import FileError, UsageError, did_you_mean
+from dlprof.files import folder_lock, is_locked, make_folder
 from dlprof.records.gate import Compared
 
 _FETCH = (
@@ -76,16 +77,15 @@ class Git:
             return None
         return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
-    def is_dirty(self, *, code: bool = False) -> bool:
-        """Whether there are changes, new files among them, that are not committed.
+    def is_dirty(self) -> bool:
+        """Whether there are changes that are not committed; of new files only Python's count.
 
-        What Python itself compiles while a target is imported is none. Of new files only Python's
-        count as ``code``: a job writes others, and dlprof its run files.
+        A job writes others, and dlprof its run files and baselines. What Python itself compiles
+        while a target is imported is no change.
         """
-        tracked, new = ("status", "--porcelain"), ("ls-files", "--others", "--exclude-standard")
-        asked = ((*tracked, "--untracked-files=no"), (*new, ":/*.py")) if code else (tracked,)
-        changed = [line for words in asked for line in (self.ask(*words) or "").splitlines()]
-        return any("__pycache__" not in line for line in changed)
+        tracked = self.ask("status", "--porcelain", "--untracked-files=no") or ""
+        new = self.ask("ls-files", "--others", "--exclude-standard", ":/*.py") or ""
+        return any("__pycache__" not in line for line in f"{tracked}\n{new}".split("\n") if line)
 
     def more_history(self) -> str:
         """What to do where the history was fetched only in part; empty where all of it is here."""
@@ -127,20 +127,21 @@ def worktree(git: Git, commit: str) -> Iterator[Path]:
     on another disk, beside the checkout.
     """
     path = _path_like(git.root)
+    make_folder(path)  # before git does, for its lock, which says in every container that this runs
     since = int(psutil.Process().create_time())
     reason = f"dlprof check, process {os.getpid()} since {since} on {platform.node()}"
     try:
-        add = ("worktree", "add", "--detach")
-        made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
-        if made.returncode == 129:  # an older git knows no reason, and no next check removes it
-            made = git.run(*add, str(path), commit)
-        if made.returncode != 0:
-            why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
-            raise FileError(
-                f"git can't make a worktree of {commit[:12]}: {why}",
-                hint="Give a directory that holds the base with --against DIRECTORY.",
-            )
-        with cleanup_at_exit(lambda: _remove(git, path)):
+        with folder_lock(path), cleanup_at_exit(lambda: _remove(git, path)):
+            add = ("worktree", "add", "--detach")
+            made = git.run(*add, "--lock", "--reason", reason, str(path), commit)
+            if made.returncode == 129:  # an older git knows no reason, and no next check removes it
+                made = git.run(*add, str(path), commit)
+            if made.returncode != 0:
+                why = (made.stderr.strip().splitlines() or ["no reason"])[-1]
+                raise FileError(
+                    f"git can't make a worktree of {commit[:12]}: {why}",
+                    hint="Give a directory that holds the base with --against DIRECTORY.",
+                )
             yield path
     finally:
         _remove(git, path)
@@ -154,12 +155,13 @@ def remove_abandoned(directory: Path) -> None:
         lines = entry.splitlines()
         found = next(filter(None, map(_LOCKED.match, lines)), None)
         if git is not None and found is not None and found[3] == platform.node():
-            try:
-                lives = abs(psutil.Process(int(found[1])).create_time() - int(found[2])) < 2
-            except psutil.Error:
-                lives = False
+            path = Path(lines[0].removeprefix("worktree "))
+            lives = is_locked(path)  # also of another container, whose processes aren't seen here
+            with contextlib.suppress(psutil.Error):  # where there are no locks
+                since_s = psutil.Process(int(found[1])).create_time()
+                lives = lives or abs(since_s - int(found[2])) < 2
             if not lives:
-                _remove(git, Path(lines[0].removeprefix("worktree ")))
+                _remove(git, path)
 
 
 def _remove(git: Git, path: Path) -> None:
@@ -214,7 +216,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
                 hint=_FETCH,
             )
         return _or_before(git, Compared(name="merge base", commit=commit))
-    for branch, needed in _branches(git, environ):
+    for branch in _branches(git, environ):
         if git.commit(branch) is None:
             continue
         base = git.ask("merge-base", branch, "HEAD")
@@ -222,7 +224,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
             raise UsageError(
                 f"The commit at which this branch left {branch} can't be found", hint=_FETCH
             )
-        return _or_before(git, Compared(name=needed, commit=base, note="merge base"))
+        return _or_before(git, Compared(name=branch, commit=base, note="merge base"))
     named = _named(environ)
     if named:
         raise UsageError(
@@ -240,26 +242,24 @@ def _named(environ: Mapping[str, str]) -> list[str]:
     return list(filter(None, asked))
 
 
-def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Refs to try, each with its name for people."""
+def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[str]:
+    """Refs to try."""
     named = _named(environ)
     if named:
         for branch in named:
-            yield f"{_REMOTE}/{branch}", f"{_REMOTE}/{branch}"
-            yield branch, branch
+            yield f"{_REMOTE}/{branch}"
+            yield branch
         return
     head = git.ask("symbolic-ref", "--quiet", "--short", f"refs/remotes/{_REMOTE}/HEAD")
-    for branch in (*filter(None, [head]), *(f"{_REMOTE}/{name}" for name in _USUAL)):
-        yield branch, branch
+    yield from filter(None, [head])
+    yield from (f"{_REMOTE}/{name}" for name in _USUAL)
     current = git.ask("symbolic-ref", "--quiet", "--short", "HEAD")
-    for branch in _USUAL:
-        if branch != current:
-            yield branch, branch
+    yield from (name for name in _USUAL if name != current)
 
 
 def _or_before(git: Git, base: Compared) -> Compared:
     """The same, or the commit before, where the working tree is that very commit."""
-    if base.commit != git.commit("HEAD") or git.is_dirty(code=True):
+    if base.commit != git.commit("HEAD") or git.is_dirty():
         return base
     before = git.commit("HEAD^")
     if before is None:

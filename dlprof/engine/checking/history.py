@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -14,10 +13,9 @@ from dlprof.engine.checking.compared import CheckListener, CheckSettings, SidePl
 from dlprof.engine.checking.git import find_git, remove_abandoned
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.trials import now
-from dlprof.errors import FileError, NothingMeasuredError, read_fault
-from dlprof.files import check_plain, folder_lock, replace_file, write_fault
+from dlprof.errors import NothingMeasuredError
+from dlprof.files import folder_lock, read_text, replace_file, write_fault
 from dlprof.gate.baseline import (
-    MOST_CHARACTERS,
     add_entry,
     baseline_key,
     comparable,
@@ -38,7 +36,7 @@ from dlprof.records.gate import (
 )
 from dlprof.units import counted
 
-_HINT = "Give the path of a baseline that dlprof baseline update wrote."
+_MOST_BYTES = 16 * 1024 * 1024  # no baseline is longer: tens of thousands of entries
 
 
 def read_baseline(path: Path) -> list[BaselineEntry]:
@@ -66,16 +64,8 @@ def record_entry(path: Path, entry: BaselineEntry) -> int:
 
 def _text(path: Path) -> str:
     """What the file holds; nothing where there is none."""
-    try:
-        check_plain(path, path.stat().st_mode, hint=_HINT)
-        with path.open("rb") as file:
-            return file.read(MOST_CHARACTERS + 1).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise FileError(f"{path} is not a baseline: it isn't text", hint=_HINT) from None
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            return ""
-        raise read_fault(path, error, _HINT) from None
+    hint = "Give the path of a baseline that dlprof baseline update wrote."
+    return read_text(path, "a baseline", most=_MOST_BYTES, hint=hint, missing="")
 
 
 LOAD_BLOCKS = 40  # blocks of loading in a run: their median spreads by far less than runs do

@@ -166,7 +166,7 @@ def test_a_run_that_is_no_measure_for_later_ones_is_kept_with_a_warning(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "can't be read"),
+        (None, "There is no file run.json"),
         (b"\xff", "isn't text"),
         (b"{}", "is no document of a check"),
     ],

@@ -17,6 +17,7 @@ from dlprof.cli import BEGAN_S
 from dlprof.cli.entry import run
 from dlprof.records import Cost, RunEnd
 from dlprof.settings import SweepSettings
+from dlprof.settings.resolve import DEFAULT_ORIGIN
 from dlprof.trial.nodes import Ranks
 
 
@@ -61,7 +62,7 @@ def test_flags_reach_the_sweep(fake: FakeSweep, capsys: pytest.CaptureFixture[st
     assert settings.max_ram_bytes == 4 << 30
     assert settings.cold_cache is True
     assert fake.options["output"] == Path("out.jsonl")
-    assert fake.options["named"] is True
+    assert fake.options["origins"]["budget"] == "--budget"
     assert (fake.options["resume"], fake.options["force"]) == (False, True)
     out, err = capsys.readouterr()
     assert "  Recommended  num_workers=2" in out
@@ -107,15 +108,14 @@ def test_print_config_is_no_json(fake: FakeSweep, capsys: pytest.CaptureFixture[
 def test_resume_takes_the_file_that_is_named(fake: FakeSweep) -> None:
     assert run(["sweep", "-q", "--resume", "-o", "old.jsonl"], {}) == 0
     assert fake.options["resume"] is True
-    assert fake.options["given"] == frozenset()
+    assert set(fake.options["origins"].values()) == {DEFAULT_ORIGIN}
 
 
 def test_what_flags_name_is_distinguished_from_defaults(fake: FakeSweep) -> None:
-    assert (
-        run(["sweep", "-q", "--resume", "-o", "old.jsonl", "--budget", "90s", "--arg", "a=b"], {})
-        == 0
-    )
-    assert fake.options["given"] == {"budget_s", "arguments"}
+    words = ["sweep", "-q", "--resume", "-o", "old.jsonl", "--budget", "90s", "--arg", "a=b"]
+    assert run(words, {}) == 0
+    origins = fake.options["origins"]
+    assert {key for key, origin in origins.items() if origin != DEFAULT_ORIGIN} == {"budget", "arg"}
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

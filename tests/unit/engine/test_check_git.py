@@ -9,8 +9,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import psutil
 import pytest
 
 from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
@@ -159,6 +160,21 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
 def test_a_worktree_of_a_check_that_runs_stays(repository: Path) -> None:
     git = Git(repository)
     with worktree(git, "HEAD") as path:
+        remove_abandoned(repository)
+        assert path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+def test_a_worktree_of_a_check_in_another_container_of_that_name_stays(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose processes aren't seen here."""
+
+    def unseen(number: int) -> NoReturn:
+        raise psutil.NoSuchProcess(number)
+
+    with worktree(Git(repository), "HEAD") as path:
+        monkeypatch.setattr(psutil, "Process", unseen)
         remove_abandoned(repository)
         assert path.exists()
 
@@ -317,13 +333,18 @@ def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Pa
 def test_files_that_hold_no_code_are_no_change_to_check(
     repository: Path, new: str, base: str
 ) -> None:
-    """Else a check on the branch itself compared the code with itself, and passed."""
+    """Else a check on the branch itself compared the code with itself, and passed.
+
+    And what is measured beside a baseline that CI has brought was of no commit.
+    """
     run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
     within = repository / "sub"
     within.mkdir()
     (repository / new).write_text("changed")
     for folder in (repository, within):
         assert default_ref(Git(folder), {}).name == base
+        change = working_tree(SweepSettings(), folder, Git(folder))
+        assert bool(change.compared.note) is (base == "origin/main")
 
 
 def test_the_sides_of_a_ref(repository: Path) -> None:

@@ -15,15 +15,13 @@ from dlprof.engine.preflight import Preflight
 from dlprof.engine.trials import (
     Deadline,
     Outlook,
-    _named_shards,
     _refuse_small,
-    _within_shards,
     limits_of,
     plan_sweep,
     trial_cost,
 )
 from dlprof.errors import TargetError, UsageError
-from dlprof.records import Config, Failure, LeftOut
+from dlprof.records import Config, Failure
 from dlprof.search.space import DEFAULT_OVERHEAD_S, Space
 from dlprof.settings import SweepSettings
 from dlprof.units import parse_duration_s
@@ -318,34 +316,3 @@ def test_the_budget_that_is_said_to_be_enough_has_what_came_before_in_it() -> No
     with pytest.raises(UsageError, match=needed) as shown:
         plan_sweep(settings, machine(2), outlook, FORKS, late)
     assert shown.value.hint == "Give a budget of 5 min 55 s or more."
-
-
-@pytest.mark.parametrize(
-    ("shards", "own", "named", "limit", "most"),
-    [
-        (3, None, None, None, 3),
-        (3, None, None, 2, 2),
-        (3, 4, None, None, 4),  # as it is now is measured
-        (3, None, (8,), None, None),
-        (None, None, None, None, None),
-    ],
-)
-def test_no_more_workers_are_tried_than_there_are_shards(
-    shards: int | None,
-    own: int | None,
-    named: tuple[int, ...] | None,
-    limit: int | None,
-    most: int | None,
-) -> None:
-    has = None if own is None else Config(num_workers=own)
-    about = target(own_config=has, shards=shards)
-    settings = SweepSettings(num_workers=named, max_workers=limit)
-    assert _within_shards(settings, about).max_workers == most
-
-
-def test_that_shards_allow_no_more_workers_is_said() -> None:
-    other = LeftOut(setting="pin_memory=True", reason="there is no accelerator")
-    space = Space(configs=(), left_out=(LeftOut(setting="4", reason="max_workers is 3"), other))
-    named, kept = _named_shards(space, 3).left_out
-    assert named.reason == "more workers than the dataset's 3 shards get no data"
-    assert kept == other

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import pytest
 from builders import config, header, machine, target
@@ -39,6 +39,14 @@ def test_several_values_of_a_variable_are_a_sweeps_and_of_a_flag_are_not() -> No
     assert found.num_workers is None
     assert found.prefetch_factor == (4,)
     assert resolved({"num_workers": "0,2"}, {}).num_workers == (0, 2)
+
+
+@pytest.mark.parametrize(("key", "value"), [("repeats", 3), ("search", "grid")])
+def test_what_no_profile_goes_by_is_refused_where_python_names_it(key: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"A profile takes no {key}"):
+        resolved({key: value}, {})
+    for_sweeps = resolved({}, {f"DLPROF_{key.upper()}": str(value)})
+    assert getattr(for_sweeps, key) == value
 
 
 def test_the_budget_is_a_profiles_own_unless_a_flag_names_one() -> None:
@@ -146,6 +154,14 @@ def test_a_profile_is_made_beside_the_load_that_is_asked_for(
     run = run_profile(asked, output=path, listener=cast(SweepListener, Quiet()))
     assert run.trials
     assert begun == [({"cores": 2.0}, path.parent, 0)]
+
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise NothingMeasuredError("The load of --make-load did not start")
+
+    monkeypatch.setattr(Bench, "load", refused)
+    with pytest.raises(NothingMeasuredError, match="did not start"):
+        run_profile(asked, output=tmp_path / "refused", listener=cast(SweepListener, Quiet()))
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_profile_of_ranks_counts_on_the_share_of_one(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dlprof import files
 from dlprof.engine import workplace
-from dlprof.engine.workplace import check_folder, work_directory
+from dlprof.engine.workplace import work_directory
 from dlprof.errors import FileError
 
 PREFIX = workplace._PREFIX
@@ -125,26 +125,6 @@ def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     with work_directory(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}whose"]
-
-
-def test_a_folder_that_takes_files_is_left_empty(tmp_path: Path) -> None:
-    check_folder(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-@pytest.mark.parametrize("folder", ["/proc", "/sys"])
-def test_a_folder_that_takes_no_files_is_one_sentence(folder: str) -> None:
-    with pytest.raises(FileError, match=folder) as caught:
-        check_folder(Path(folder))
-    assert caught.value.hint
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no /sys")
-def test_the_working_directory_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/sys")
-    with pytest.raises(FileError, match="/sys"):
-        check_folder(Path())
 
 
 @posix

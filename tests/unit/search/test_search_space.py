@@ -139,6 +139,37 @@ def test_of_a_few_shards_all_workers_get_as_many() -> None:
     assert 8 in workers(space(of=stream, launch_ranks=(2,), max_workers=10))
 
 
+@pytest.mark.parametrize(
+    ("shards", "own", "named", "limit", "most"),
+    [
+        (3, None, None, None, 3),
+        (3, None, None, 2, 2),
+        (3, 4, None, None, 4),  # as it is now is measured
+        (3, None, (8,), None, 8),
+        (None, None, None, None, 32),
+    ],
+)
+def test_no_more_workers_are_tried_than_there_are_shards(
+    shards: int | None,
+    own: int | None,
+    named: tuple[int, ...] | None,
+    limit: int | None,
+    most: int,
+) -> None:
+    has = None if own is None else config(own)
+    stream = target(
+        kind="iterable", length=None, batches_per_epoch=None, own_config=has, shards=shards
+    )
+    assert max(workers(space(of=stream, num_workers=named, max_workers=limit))) == most
+
+
+def test_that_shards_allow_no_more_workers_is_said() -> None:
+    stream = target(kind="iterable", length=None, batches_per_epoch=None, shards=3)
+    left = reason(space(of=stream), "num_workers=4, 8, 12, 16, 32")
+    assert left.reason == "more workers than the dataset's 3 shards get no data"
+    assert "pins nothing" in reason(space(of=stream), "pin_memory").reason
+
+
 def test_few_batches_cap_the_automatic_range_only() -> None:
     short = target(length=96, batches_per_epoch=3)
     assert workers(space(of=short)) == [0, 1, 2]
