@@ -128,4 +128,5 @@ def _factor_text(factor: Estimate) -> str:
     if factor.is_wide:
         return "unclear"
     value = factor.value
-    return f"{value:.2f}x" if 0.095 <= value < 99.5 else f"{value:.2g}x"
+    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02x
+    return f"{value:{shown}}x"

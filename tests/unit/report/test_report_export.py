@@ -140,6 +140,7 @@ console.log(JSON.stringify([sorted(), sorted()]));
     [
         ("figures", ["4.20 \u00b5s", "< 0.01 ms", "850 ms", "1.2 s", "59 s", "2 min 5 s", "1 h"]),
         ("figures", ["512 B", "900.0 KiB", "2.0 MiB", "1.4 GiB"]),
+        ("figures", ["512 B/s", "900.0 KiB/s", "2.0 MiB/s", "1.4 GiB/s"]),
         ("figures", ["0.98x", "1.00x", "12.3x"]),
         ("figures", ["342", "1,504", "12,000"]),
         ("", ["no", "yes"]),
