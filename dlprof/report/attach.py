@@ -105,11 +105,11 @@ def attach_report(found: Attached) -> doc.Document:
     """Why one training waits."""
     training, findings = found.seen.training, found.diagnosis.findings
     more = more_findings(findings)
-    said = f"Details{more and f' ({more})'}: -v · each batch's stages, in a new run:"
+    said, again = f"Details{more and f' ({more})'}: -v", training.rerun or "dlprof run SCRIPT"
     return doc.Document(
         title=f"dlprof attach {training.pid}",
         answer=(doc.FactList(tuple(_answer(found))),),
-        hints=doc.hint(said, training.rerun or "dlprof run SCRIPT"),
+        hints=doc.hint(said, "each batch's stages, in a new run:", again),
         details=lambda: (
             *doc.section("Findings", *cards(findings)),
             *doc.section("Use of the machine", doc.facts(_usage(found))),
@@ -182,7 +182,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     return doc.Document(
         title="dlprof top",
         answer=doc.known(_lines(found) if found else nobody, others if unseen else None),
-        hints=doc.hint("Why one of them waits:", "dlprof attach PID") if found else (),
+        hints=doc.hint("Why one of them waits:", command="dlprof attach PID") if found else ((), ()),
     )
 
 

@@ -53,9 +53,8 @@ class Screen:
                 yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()
-        hints = self._document.hints
-        hints = _beside_report(doc.known(*map(_beside_details, hints))) if self._verbose else hints
-        answer = (*self._document.answer, *hints)
+        brief, beside = self._document.hints
+        answer = (*self._document.answer, *(beside if self._verbose else brief))
         tight = list[Line]()  # the same close together, with as many bars as there is room for
         while len(lines := list(writer.blocks(answer))) > _MOST_LINES:
             close = [line for line in lines if line.plain.strip()]
@@ -369,33 +368,6 @@ def _fitting_note(note: str, most: int) -> str:
     while note and cell_len(note) > most:
         note = note.rpartition(", ")[0]
     return note
-
-
-def _beside_details(block: doc.Block) -> doc.Block | None:
-    """A hint without what says how details are shown; ``None`` where it says no more."""
-    if not isinstance(block, doc.Text):
-        return block
-    said = "".join(span.text for span in doc.spans(block.words))
-    left = " · ".join(each for each in said.split(" · ") if ": -v" not in each)
-    if left == said:
-        return block
-    left = left if said.startswith(left) else f"{left[0].upper()}{left[1:]}"
-    return doc.Text(doc.Styled(left, "soft")) if left else None
-
-
-def _beside_report(hints: Sequence[doc.Block]) -> tuple[doc.Block, ...]:
-    """Hints without the command for what is shown already; what else it can write stays."""
-    left: list[doc.Block] = []
-    for block in hints:
-        lead = left[-1] if left else None
-        report = isinstance(block, doc.Code) and re.match(r"(dlprof report .+) -v\Z", block.text)
-        if not (report and isinstance(lead, doc.Text)):
-            left.append(block)
-            continue
-        said = "".join(span.text for span in doc.spans(lead.words))
-        other = re.search(r"as (an? \w+): (-o \S+?)[;)]", said)
-        left[-1:] = doc.hint(f"As {other[1]}:", f"{report[1]} {other[2]}") if other else ()
-    return tuple(left)
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:
