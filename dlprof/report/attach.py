@@ -182,7 +182,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     return doc.Document(
         title="dlprof top",
         answer=doc.known(_lines(found) if found else nobody, others if unseen else None),
-        hints=doc.hint("Why one of them waits:", command="dlprof attach PID") if found else ((), ()),
+        hints=doc.hint("", "why one of them waits:", "dlprof attach PID") if found else ((), ()),
     )
 
 

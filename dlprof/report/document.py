@@ -263,10 +263,11 @@ def spare_between(bars: Sequence[Bar]) -> list[Bar]:
 
 def hint(details: str, then: str = "", command: str = "", fewer: str = "") -> Hints:
     """How the details are shown, which say nothing of it, and what a command below it is for."""
-    brief = Text(Styled(" · ".join(filter(None, (details, then))), "soft"), fewer)
-    beside = Text(Styled(then[:1].upper() + then[1:], "soft"))
+    alone = then[:1].upper() + then[1:]
+    said = f"{details} · {then}" if details and then else details or alone
     code = (Code(command, "sh"),) if command else ()
-    return (brief, *code), (beside, *code) if then else ()
+    beside = (Text(Styled(alone, "soft")), *code) if then else ()
+    return (Text(Styled(said, "soft"), fewer), *code), beside
 
 
 def known(*blocks: Block | None) -> tuple[Block, ...]:

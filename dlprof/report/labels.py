@@ -222,7 +222,8 @@ def about_file(run: Run, more: str = "", kind: str = "", option: str = "") -> Hi
     command = f"dlprof report {shlex.quote(run.path)}"
     said = "; ".join(filter(None, (more, kind and f"as {kind}: {option}")))
     brief, _ = hint(f"Full report{said and f' ({said})'}:", command=f"{command} -v")
-    return brief, hint("", f"as {kind}:", f"{command} {option}")[1] if kind else ()
+    _, beside = hint("", kind and f"as {kind}:", f"{command} {option}")
+    return brief, beside
 
 
 STAGES = {
