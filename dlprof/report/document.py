@@ -44,7 +44,6 @@ class Text:
     """A paragraph."""
 
     words: Words
-    fewer: str = ""  # what a terminal adds where it has left out bars of a chart
 
 
 @record(frozen=True, slots=True)
@@ -261,13 +260,13 @@ def spare_between(bars: Sequence[Bar]) -> list[Bar]:
     return found
 
 
-def hint(details: str, then: str = "", command: str = "", fewer: str = "") -> Hints:
+def hint(details: str, then: str = "", command: str = "") -> Hints:
     """How the details are shown, which say nothing of it, and what a command below it is for."""
     alone = then[:1].upper() + then[1:]
     said = f"{details} · {then}" if details and then else details or alone
     code = (Code(command, "sh"),) if command else ()
     beside = (Text(Styled(alone, "soft")), *code) if then else ()
-    return (Text(Styled(said, "soft"), fewer), *code), beside
+    return (Text(Styled(said, "soft")), *code), beside
 
 
 def known(*blocks: Block | None) -> tuple[Block, ...]:

@@ -223,7 +223,7 @@ class _Writer:
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
-            if chart.left_out and chart.kind == "bars":  # a comparison's hint says it of its parts
+            if chart.left_out and chart.kind == "bars":  # a comparison says it of its parts
                 head += f"{' ' * _GAP}({chart.left_out} more)"
             yield _line((indent + head).rstrip(), "dim")
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
@@ -378,10 +378,8 @@ def _with_fewer_bars(block: doc.Block) -> doc.Block:
     """A chart without one of its spare bars, of which nothing is said or which is in the middle.
 
     What an answer is about becomes one line in the end, and so do two of which one would go: one
-    alone compares nothing. A text says that there are more.
+    alone compares nothing.
     """
-    if isinstance(block, doc.Text) and block.fewer:
-        return doc.Text((*doc.spans(block.words), doc.Styled(block.fewer, "soft")))
     spare = _spare(block)
     if not spare or not isinstance(block, doc.Chart):
         return block
