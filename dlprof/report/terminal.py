@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -21,7 +22,7 @@ _NARROWEST_BAR = 4
 _MOST_LINES = 16  # of an answer, so that all of it is seen at once
 
 _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
-_ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
+_ARGUMENTS = re.compile(rf"(?:-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}) *")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -102,9 +103,7 @@ class _Writer:
         match block:
             case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
-                text, split = clean_lines(block.text), _SPLIT.get(block.language)
-                room = self._width - len(indent)
-                for line in split(text, room) if split is not None else text.splitlines():
+                for line in _fitted(block, self._width - len(indent)):
                     yield _line(indent + line, style)
             case doc.Table():
                 yield from self._table(block, indent)
@@ -289,35 +288,22 @@ class _Writer:
         return "█" * cells + _EIGHTHS[eighths].strip()
 
 
-def _continued(text: str, width: int) -> Iterator[str]:
-    """Commands to copy: what is too long goes on below, as a shell reads it."""
-    for command in text.splitlines():
-        line = ""
-        for word in _ARGUMENTS.findall(command):
-            if line and cell_len(f"{line} {word} \\") > width and cell_len(command) > width:
-                yield f"{line} \\"
-                line = f"  {word}"
-            else:
-                line = f"{line} {word}" if line else word
-        yield line
-
-
-def _indented(text: str, width: int) -> Iterator[str]:
-    """Code to copy: a call that is too long goes on below, after a comma between its arguments."""
-    for line in text.splitlines():
-        commas = (match.end() for match in re.finditer(", (?=.)", line))
-        ends = [end for end in commas if _is_open(line[:end])]
-        begin, indent = 0, ""
-        while ends and cell_len(indent + line[begin:]) > width:
-            fitting = [end for end in ends if cell_len(indent + line[begin:end].rstrip()) <= width]
-            end = fitting[-1] if fitting else ends[0]
-            yield indent + line[begin:end].rstrip()
-            begin, indent = end, " " * (len(line) - len(line.lstrip()) + 4)
-            ends = [each for each in ends if each > begin]
-        yield indent + line[begin:]
-
-
-_SPLIT = {"sh": _continued, "python": _indented}  # what fits commands and code to a width
+def _fitted(code: doc.Code, width: int) -> Iterator[str]:
+    """Lines to copy: one that is too long goes on below, as a shell or Python reads it."""
+    end, deeper = (" \\", 2) if code.language == "sh" else ("", 4)
+    for line in clean_lines(code.text).splitlines():
+        ends = [at for match in _ARGUMENTS.finditer(line) if (at := match.end()) < len(line)]
+        if code.language != "sh":  # between the arguments of a call
+            commas = (match.end() for match in re.finditer(", (?=.)", line))
+            ends = [at for at in commas if code.language == "python" and _is_open(line[:at])]
+        shown = ""
+        for begin, until in itertools.pairwise([0, *ends, len(line)]):
+            piece = line[begin:until]
+            if shown and cell_len(line) > width < cell_len(shown + piece.rstrip() + end):
+                yield shown.rstrip() + end
+                shown = " " * (len(line) - len(line.lstrip()) + deeper)
+            shown += piece
+        yield shown
 
 
 def _is_open(code: str) -> bool:
