@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
@@ -173,7 +173,7 @@ class _Writer:
         if wraps and missing > 0 and names:
             at = max(names, key=widths.__getitem__)
             most = max(cell_len(columns[at].title), widths[at] - missing)
-            short = tuple(shortened(clean(cell), most) for cell in columns[at].cells)
+            short = tuple(shortened(clean(cell), most, cell_len) for cell in columns[at].cells)
             columns[at] = dataclasses.replace(columns[at], cells=short)
             before += most - widths[at]
             widths[at] = most
@@ -209,7 +209,7 @@ class _Writer:
         if not chart.bars:
             return
         most = max(12, self._width // 3)
-        labels = [_shortened(clean(self._drawn(bar.label)), most) for bar in chart.bars]
+        labels = [shortened(clean(self._drawn(bar.label)), most, cell_len) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
         left = max(map(cell_len, (chart.label, *labels)))
@@ -330,24 +330,6 @@ def _is_apart(before: doc.Block, block: doc.Block) -> bool:
     if isinstance(before, doc.Text | doc.Code) and isinstance(block, doc.Text | doc.Code):
         return False  # a command and what introduces it
     return isinstance(before, apart) or isinstance(block, (*apart, doc.Code))
-
-
-def _shortened(label: str, most: int) -> str:
-    """A label that leaves room for its bar; of a long one the end is shown, where places differ.
-
-    And the number that it begins with, as a bar's ``num_workers``. Of a list whole entries go.
-    """
-    if cell_len(label) <= most:
-        return label
-    number, _, rest = label.partition(" ")
-    if rest and number.isdecimal():
-        return f"{number} {_shortened(rest, most - len(number) - 1)}"
-    entries = label.split(", ")
-    for first in range(1, len(entries)):
-        last = ", ".join(["...", *entries[first:]])
-        if cell_len(last) <= most:
-            return last
-    return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 
 def _fitting_note(note: str, most: int) -> str:

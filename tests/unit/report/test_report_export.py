@@ -25,7 +25,7 @@ from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 from dlprof.records import Estimate, Run, Usage, UsageSample, WatchedLoader, WatchedScript
 from dlprof.records.codec import from_json
 from dlprof.records.trial import NumaMode
-from dlprof.report.document import Column, Document, Table
+from dlprof.report.document import Bar, Chart, Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.labels import rate_text
@@ -100,6 +100,12 @@ def test_a_column_that_says_nothing_is_in_no_view() -> None:
         assert "cores" in body
         assert "wait" not in body
         assert "barrier" not in body
+
+
+def test_a_bar_keeps_its_number_of_workers_on_a_phone() -> None:
+    bar = Bar.of("8 not persistent, prefetch 4", 1.0, "1")
+    page = to_html(Document(title="", answer=(Chart(bars=(bar,)),)))
+    assert re.findall(r">(8 [^<]*)</text>", page) == ["8 ..., prefetch 4", bar.label]
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:
