@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
@@ -296,6 +297,8 @@ def _fitted(code: doc.Code, width: int) -> Iterator[str]:
         if code.language != "sh":  # between the arguments of a call
             commas = (match.end() for match in re.finditer(", (?=.)", line))
             ends = [at for at in commas if code.language == "python" and _is_open(line[:at])]
+        elif sys.platform == "win32":  # to whose shells a backslash at the end is an argument
+            ends = []
         shown = ""
         for begin, until in itertools.pairwise([0, *ends, len(line)]):
             piece = line[begin:until]

@@ -237,10 +237,13 @@ def test_long_code_goes_on_between_its_arguments(width: int) -> None:
     assert comment in kept
 
 
-def test_a_long_command_goes_on_as_a_shell_reads_it() -> None:
+def test_a_long_command_goes_on_as_a_shell_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["dlprof", "report", f"a folder/{'long-' * 14}name.dlprof.jsonl", "-o", "page.html"]
     command = Code(shlex.join(arguments), "sh")
     text = plain_text(Document(title="", answer=(command,)), width=60)
+    with monkeypatch.context() as on_windows:
+        on_windows.setattr("sys.platform", "win32")
+        assert plain_text(Document(title="", answer=(command,)), width=60).strip() == command.text
     assert len(text.splitlines()) > 1
     assert shlex.split(text.replace("\\\n", "")) == arguments
     short = Code("dlprof report run.jsonl -o page.html", "sh")
