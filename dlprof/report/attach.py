@@ -143,8 +143,8 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
         shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
         most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
         doing = [(_STATES.get(n, n), s) for n, s in most if n != "queue" and s >= 0.1]
-        said = ", ".join(f"{what} {percent_text(s)}" for what, s in doing)
-        busy += f" ({said})" if said else ""
+        states = ", ".join(f"{what} {percent_text(s)}" for what, s in doing)
+        busy += f" ({states})" if states else ""
         if found.finished_batches is not None:
             busy += f", {found.finished_batches:.1f} finished batches in the queue"
         yield "Workers", busy
