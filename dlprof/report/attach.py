@@ -19,19 +19,15 @@ from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
 _STATES = {
-    "running": "running",
     "queue": "queue empty",
     "handover": "tensor hand-over",
     "sleep": "in sleep()",
-    "disk": "disk",
-    "network": "network",
     "lock": "shared lock",
     "gil": "GIL",
     "threads": "other thread",
     "child": "child process",
-    "other": "other",
 }
-"""What threads do, as people read it."""
+"""What threads do, as people read it, where that isn't the name of the state."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -105,11 +101,11 @@ def attach_report(found: Attached) -> doc.Document:
     """Why one training waits."""
     training, findings = found.seen.training, found.diagnosis.findings
     more = more_findings(findings)
-    said = f"Details{more and f' ({more})'}: -v · each batch's stages, in a new run:"
+    said, again = f"Details{more and f' ({more})'}: -v", training.rerun or "dlprof run SCRIPT"
     return doc.Document(
         title=f"dlprof attach {training.pid}",
         answer=(doc.FactList(tuple(_answer(found))),),
-        hints=doc.hint(said, training.rerun or "dlprof run SCRIPT"),
+        hints=doc.hint(said, "each batch's stages, in a new run:", again),
         details=lambda: (
             *doc.section("Findings", *cards(findings)),
             *doc.section("Use of the machine", doc.facts(_usage(found))),
@@ -146,8 +142,9 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
         busy = f"have a batch to make {percent_text(found.worker_busy_fraction)} of the time"
         shares = _shares({n: sum(w.waits.get(n, 0) for w in seen.workers) for n in WAITS})
         most = sorted(shares.items(), key=lambda share: share[1], reverse=True)
-        doing = [f"{_STATES[n]} {percent_text(s)}" for n, s in most if n != "queue" and s >= 0.1]
-        busy += f" ({', '.join(doing)})" if doing else ""
+        doing = [(_STATES.get(n, n), s) for n, s in most if n != "queue" and s >= 0.1]
+        states = ", ".join(f"{what} {percent_text(s)}" for what, s in doing)
+        busy += f" ({states})" if states else ""
         if found.finished_batches is not None:
             busy += f", {found.finished_batches:.1f} finished batches in the queue"
         yield "Workers", busy
@@ -171,7 +168,7 @@ def _waits(found: Attached) -> doc.Table | None:
     for name in WAITS:
         if any(each.waits.get(name) for each in rows.values()):
             shares = [percent_text(each.share(name)) for each in rows.values()]
-            columns.append(doc.Column(_STATES[name], shares))
+            columns.append(doc.Column(_STATES.get(name, name), shares))
     return doc.Table(tuple(columns)) if columns[1:] else None
 
 
@@ -182,7 +179,7 @@ def top_report(found: Sequence[Attached], *, unseen: int = 0) -> doc.Document:
     return doc.Document(
         title="dlprof top",
         answer=doc.known(_lines(found) if found else nobody, others if unseen else None),
-        hints=doc.hint("Why one of them waits:", "dlprof attach PID") if found else (),
+        hints=doc.hint("", "why one of them waits:", "dlprof attach PID") if found else ((), ()),
     )
 
 

@@ -36,6 +36,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     chart = doc.chart(bars, "part", "factor", "signed") if bars else None
     whole = _factor_text(comparison.ratio)
     product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
+    said = f" (all {len(parts)} parts{product})" if len(parts) > 1 else ""
     return doc.Document(
         title=" and ".join(_names(comparison)),
         answer=(
@@ -43,7 +44,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
             doc.FactList(tuple(_sides(comparison))),
             *doc.known(chart),
         ),
-        hints=doc.hint("Details: -v", fewer=f" (all {counted(len(parts), 'part')}{product})"),
+        hints=doc.hint(f"Details: -v{said}"),
         details=lambda: _details(comparison),
     )
 
@@ -128,4 +129,5 @@ def _factor_text(factor: Estimate) -> str:
     if factor.is_wide:
         return "unclear"
     value = factor.value
-    return f"{value:.2f}x" if 0.095 <= value < 99.5 else f"{value:.2g}x"
+    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02x
+    return f"{value:{shown}}x"

@@ -44,7 +44,6 @@ class Text:
     """A paragraph."""
 
     words: Words
-    fewer: str = ""  # what a terminal adds where it has left out bars of a chart
 
 
 @record(frozen=True, slots=True)
@@ -220,6 +219,9 @@ class Card:
 Block = Text | FactList | Items | Code | Table | Chart | Card | Plot
 
 
+Hints = tuple[tuple[Block, ...], tuple[Block, ...]]  # those of an answer alone, and of the details
+
+
 @record(frozen=True, slots=True)
 class Section:
     """A heading and what is below it."""
@@ -236,7 +238,7 @@ class Document:
     # What to do, how much that brings, how sure it is: complete, and short.
     answer: tuple[Block, ...]
     # What only a terminal shows, below the answer: where the rest is, what to run next.
-    hints: tuple[Block, ...] = ()
+    hints: Hints = ((), ())
     # Fills all the rest: above the answer on a terminal where it is asked for, below it on a page.
     details: Callable[[], Iterable[Section]] = tuple
     pictures: tuple[Section, ...] = ()  # what only a page shows, between the two
@@ -258,10 +260,13 @@ def spare_between(bars: Sequence[Bar]) -> list[Bar]:
     return found
 
 
-def hint(said: str, command: str = "", fewer: str = "") -> tuple[Block, ...]:
-    """What steps back behind an answer, and the command that goes with it."""
-    lead = Text(Styled(said, "soft"), fewer)
-    return (lead, Code(command, "sh")) if command else (lead,)
+def hint(details: str, then: str = "", command: str = "") -> Hints:
+    """How the details are shown, which say nothing of it, and what a command below it is for."""
+    alone = then[:1].upper() + then[1:]
+    said = f"{details} · {then}" if details and then else details or alone
+    code = (Code(command, "sh"),) if command else ()
+    beside = (Text(Styled(alone, "soft")), *code) if then else ()
+    return (Text(Styled(said, "soft")), *code), beside
 
 
 def known(*blocks: Block | None) -> tuple[Block, ...]:

@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dlprof.errors import UsageError, did_you_mean
 from dlprof.report.document import Document, FactList, Row, Styled, Text
@@ -16,7 +15,9 @@ from dlprof.units import quoted
 
 _PAGES = Path(__file__).parents[1] / "explain"
 _COMMENT = re.compile(r"^<!--.*-->\n", re.MULTILINE)
-_WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
+_CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+# Lines that belong together: no heading, no table, and an item of a list by itself.
+_PARAGRAPH = re.compile(r"^(?![#|]).+(?:\n(?!- |[#|]).+)*", re.MULTILINE)
 _SUMMARY = re.compile(r"# .*\n+((?:.+\n)+)")
 
 
@@ -46,28 +47,16 @@ def page_of(code: str) -> str:
 
 def folded(page: str, width: int) -> str:
     """A page as a terminal of so many columns shows it, no word cut; code and tables stay."""
-    lines: list[str] = []
-    said: list[str] = []
-    is_code = False
 
-    def fold() -> None:
-        indent = "  " if said and said[0].startswith("- ") else ""
-        text = " ".join(map(str.strip, said))
-        lines.extend(textwrap.wrap(text, width, subsequent_indent=indent, **_WHOLE_WORDS))
-        said.clear()
+    def fold(found: re.Match[str]) -> str:
+        text = " ".join(found[0].split())
+        indent = "  " if text.startswith("- ") else ""
+        return textwrap.fill(
+            text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
 
-    for line in page.splitlines():
-        fence = line.startswith("```")
-        if is_code or fence or line.startswith(("#", "|")) or not line:
-            fold()
-            lines.append(line)
-            is_code ^= fence
-        else:
-            if line.startswith("- "):
-                fold()
-            said.append(line)
-    fold()
-    return "\n".join(lines) + "\n"
+    parts = _CODE.split(page)
+    return "".join(p if p.startswith("```") else _PARAGRAPH.sub(fold, p) for p in parts)
 
 
 def explained(code: str) -> Styled:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from dlprof.advise.thresholds import NOTABLE
 from dlprof.advise.wording import end_text, loss_text
 from dlprof.records import USELESS, Confidence, Config, Estimate, GpuUsage, Run, Trial, Usage
-from dlprof.report.document import Bar, Block, Chart, Column, Row, Styled, Tone, chart, hint
+from dlprof.report.document import Bar, Chart, Column, Hints, Row, Styled, Tone, chart, hint
 from dlprof.report.text import clean
 from dlprof.stats.belief import PROBABILITY
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
@@ -215,15 +215,15 @@ def purpose_text(trial: Trial) -> str:
     return _PURPOSES.get(trial.purpose, trial.purpose)
 
 
-def about_file(run: Run, *notes: str) -> tuple[Block, ...]:
-    """Where all of it is, and what there is to say of that."""
+def about_file(run: Run, more: str = "", kind: str = "", option: str = "") -> Hints:
+    """Where all of it is, how much more, and by which option it is another kind of file."""
     if not run.path:
         return hint("Details: -v")
-    said = "; ".join(filter(None, notes))
-    return hint(
-        f"Full report{said and f' ({said})'}:",
-        f"dlprof report {shlex.quote(run.path)} -v",
-    )
+    command = f"dlprof report {shlex.quote(run.path)}"
+    said = "; ".join(filter(None, (more, kind and f"as {kind}: {option}")))
+    brief, _ = hint(f"Full report{said and f' ({said})'}:", command=f"{command} -v")
+    _, beside = hint("", kind and f"as {kind}:", f"{command} {option}")
+    return brief, beside
 
 
 STAGES = {

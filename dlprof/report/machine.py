@@ -18,7 +18,7 @@ from dlprof.units import MISSING, counted, format_bytes, format_duration
 def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     """The machines that dlprof knows by name."""
     rows: tuple[doc.Row, ...] = tuple((each.name, each.description) for each in profiles)
-    hint = doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME")
+    hint, _ = doc.hint("What one offers, and its sources:", command="dlprof machine --machine NAME")
     return doc.Document(title="Machines for --machine NAME", answer=(doc.FactList(rows), *hint))
 
 

@@ -32,7 +32,6 @@ from dlprof.report.labels import (
     stages_of,
     value_text,
 )
-from dlprof.report.page import MOST_ROWS
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
@@ -51,7 +50,7 @@ def with_pictures(document: doc.Document, run: Run) -> doc.Document:
             *doc.section("Use these settings", *_snippets(run, advice)),
             *doc.section("CPU and GPU over time", *_usage(run)),
             *doc.section("GPUs", gpus_table(run.completed)),
-            *doc.section("Trials", *_trials(run)),
+            *doc.section("Trials", _trials(run)),
             *doc.section("Machine and run", doc.facts(_facts(run))),
         ),
     )
@@ -241,14 +240,14 @@ def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
     )
 
 
-def _trials(run: Run) -> Iterator[doc.Block]:
-    shown = run.trials[:MOST_ROWS]
+def _trials(run: Run) -> doc.Table | None:
+    shown = run.trials
     if not shown:
-        return
+        return None
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]
     usages = [trial.usage for trial in shown]
     outcomes = [t.outcome + (f": {t.failure.message}" if t.failure else "") for t in shown]
-    yield doc.Table(
+    return doc.Table(
         (
             doc.Column("trial", [trial.id for trial in shown], left=True),
             doc.Column("settings", [trial.config.text for trial in shown], left=True),
@@ -264,9 +263,6 @@ def _trials(run: Run) -> Iterator[doc.Block]:
             doc.Column("", ["noisy" if trial.noisy else "" for trial in shown], left=True),
         )
     )
-    if len(shown) < len(run.trials):
-        more = f"{len(run.trials) - len(shown):,} more trials"
-        yield doc.Text(f"{more} are in the run file (-o trials.csv has all).")
 
 
 def _facts(run: Run) -> Iterator[doc.Row]:

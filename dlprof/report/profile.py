@@ -161,10 +161,10 @@ def _lanes(traced: Explanation | None, called: Mapping[str, str]) -> doc.Chart |
     return doc.chart(bars, unit="mean time per batch", kind="lanes")
 
 
-def _last(run: Run) -> tuple[doc.Block, ...]:
+def _last(run: Run) -> doc.Hints:
     traced = any(timeline.batch for timeline in run.timelines)
-    timeline = "as a timeline: -o trace.perfetto.json" if traced else ""
-    return about_file(run, more_findings(run.findings), timeline)
+    timeline = ("a timeline", "-o trace.perfetto.json") if traced else ()
+    return about_file(run, more_findings(run.findings), *timeline)
 
 
 def _details(run: Run, diagnosis: Diagnosis, measured: Trial | None) -> Iterator[doc.Section]:

@@ -84,7 +84,7 @@ def script_report(run: Run) -> doc.Document:
             *doc.known(doc.facts(_answer(run)), doc.chart(bars, "loader", kind="share")),
             *shortfall,
         ),
-        hints=about_file(run, more_findings(_of_speed(run))) if run.path else (),
+        hints=about_file(run, more_findings(_of_speed(run))) if run.path else ((), ()),
         details=lambda: _details(run),
     )
 

@@ -161,10 +161,6 @@ class DataModule(LightningDataModule):
 
 _SCRIPT = "train.py"
 
-_GPU_RESOURCES = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
-"""What Kubernetes calls GPUs that jobs have to ask for: by torch's name of them, but that AMD's are
-``cuda`` to torch, too."""
-
 
 def render_torchrun(run: Run, recommendation: Recommendation) -> str:
     """The command that starts a rank for each device of one machine or of several."""
@@ -231,13 +227,14 @@ spec:
 def _gpu_resource(header: RunHeader) -> str:
     """What Kubernetes calls the GPUs of a run; empty where a job need not ask for any.
 
-    That they are AMD's is in the version of a torch of ROCm's, or in the names of the cards.
+    AMD's are ``cuda`` to torch, too: that they are is in the version of ROCm's torch, or in the
+    names of the cards.
     """
-    kind = header.accelerator or ""
+    if header.accelerator != "cuda":
+        return ""
     said = " ".join([header.torch_version, *(card.name for card in header.machine.gpus)])
-    if kind == "cuda" and re.search(r"rocm|\b(amd|instinct|radeon)\b", said, re.IGNORECASE):
-        kind = "rocm"
-    return _GPU_RESOURCES.get(kind, "")
+    amd = re.search(r"rocm|\b(amd|instinct|radeon)\b", said, re.IGNORECASE)
+    return "amd.com/gpu" if amd else "nvidia.com/gpu"
 
 
 def _cpus(recommendation: Recommendation) -> int:

@@ -404,14 +404,14 @@ def _cut_off(run: Run) -> tuple[doc.Block, ...]:
     return lead, doc.Code(run.resume_command, "sh")
 
 
-def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
+def _last(run: Run, advice: Recommendation | None) -> doc.Hints:
     """Where the rest is, and what to run next, unless that is to continue it."""
     if advice is not None and advice.measure_there:
         there = advice.extrapolated or _is_elsewhere(advice.constraints)
-        said = f"Details: -v · {'check it on that machine' if there else 'measure it'}:"
-        return doc.hint(said, advice.measure_there[0].command)
+        said = f"{'check it on that machine' if there else 'measure it'}:"
+        return doc.hint("Details: -v", said, advice.measure_there[0].command)
     goes_on = _cut_off(run)[1:]
-    return () if goes_on else about_file(run, "as a page: -o report.html")
+    return ((), ()) if goes_on else about_file(run, kind="a page", option="-o report.html")
 
 
 def _is_elsewhere(asked: Constraints) -> bool:

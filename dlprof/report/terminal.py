@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
@@ -21,7 +23,7 @@ _NARROWEST_BAR = 4
 _MOST_LINES = 16  # of an answer, so that all of it is seen at once
 
 _ARGUMENT = r"""(?:'[^']*'|"[^"]*"|\\.|\S)+"""
-_ARGUMENTS = re.compile(rf"-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}")
+_ARGUMENTS = re.compile(rf"(?:-\S+ (?!-){_ARGUMENT}|{_ARGUMENT}) *")
 """A word of a command, quotes and what is in them whole; an option with its value."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -53,9 +55,8 @@ class Screen:
                 yield writer.line(doc.Styled(section.title, "strong"))
                 yield from details.blocks(section.blocks)
                 yield Line()
-        hints = self._document.hints
-        hints = _beside_report(doc.known(*map(_beside_details, hints))) if self._verbose else hints
-        answer = (*self._document.answer, *hints)
+        brief, beside = self._document.hints
+        answer = (*self._document.answer, *(beside if self._verbose else brief))
         tight = list[Line]()  # the same close together, with as many bars as there is room for
         while len(lines := list(writer.blocks(answer))) > _MOST_LINES:
             close = [line for line in lines if line.plain.strip()]
@@ -103,9 +104,7 @@ class _Writer:
         match block:
             case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
-                text, split = clean_lines(block.text), _SPLIT.get(block.language)
-                room = self._width - len(indent)
-                for line in split(text, room) if split is not None else text.splitlines():
+                for line in _fitted(block, self._width - len(indent)):
                     yield _line(indent + line, style)
             case doc.Table():
                 yield from self._table(block, indent)
@@ -175,7 +174,7 @@ class _Writer:
         if wraps and missing > 0 and names:
             at = max(names, key=widths.__getitem__)
             most = max(cell_len(columns[at].title), widths[at] - missing)
-            short = tuple(shortened(clean(cell), most) for cell in columns[at].cells)
+            short = tuple(shortened(clean(cell), most, cell_len) for cell in columns[at].cells)
             columns[at] = dataclasses.replace(columns[at], cells=short)
             before += most - widths[at]
             widths[at] = most
@@ -211,7 +210,7 @@ class _Writer:
         if not chart.bars:
             return
         most = max(12, self._width // 3)
-        labels = [_shortened(clean(self._drawn(bar.label)), most) for bar in chart.bars]
+        labels = [shortened(clean(self._drawn(bar.label)), most, cell_len) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
         left = max(map(cell_len, (chart.label, *labels)))
@@ -224,7 +223,7 @@ class _Writer:
         longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind + _GAP if behind else 0)))
         if chart.label or chart.unit:
             head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
-            if chart.left_out and chart.kind == "bars":  # a comparison's hint says it of its parts
+            if chart.left_out and chart.kind == "bars":  # a comparison says it of its parts
                 head += f"{' ' * _GAP}({chart.left_out} more)"
             yield _line((indent + head).rstrip(), "dim")
         for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
@@ -290,35 +289,24 @@ class _Writer:
         return "█" * cells + _EIGHTHS[eighths].strip()
 
 
-def _continued(text: str, width: int) -> Iterator[str]:
-    """Commands to copy: what is too long goes on below, as a shell reads it."""
-    for command in text.splitlines():
-        line = ""
-        for word in _ARGUMENTS.findall(command):
-            if line and cell_len(f"{line} {word} \\") > width and cell_len(command) > width:
-                yield f"{line} \\"
-                line = f"  {word}"
-            else:
-                line = f"{line} {word}" if line else word
-        yield line
-
-
-def _indented(text: str, width: int) -> Iterator[str]:
-    """Code to copy: a call that is too long goes on below, after a comma between its arguments."""
-    for line in text.splitlines():
-        commas = (match.end() for match in re.finditer(", (?=.)", line))
-        ends = [end for end in commas if _is_open(line[:end])]
-        begin, indent = 0, ""
-        while ends and cell_len(indent + line[begin:]) > width:
-            fitting = [end for end in ends if cell_len(indent + line[begin:end].rstrip()) <= width]
-            end = fitting[-1] if fitting else ends[0]
-            yield indent + line[begin:end].rstrip()
-            begin, indent = end, " " * (len(line) - len(line.lstrip()) + 4)
-            ends = [each for each in ends if each > begin]
-        yield indent + line[begin:]
-
-
-_SPLIT = {"sh": _continued, "python": _indented}  # what fits commands and code to a width
+def _fitted(code: doc.Code, width: int) -> Iterator[str]:
+    """Lines to copy: one that is too long goes on below, as a shell or Python reads it."""
+    end, deeper = (" \\", 2) if code.language == "sh" else ("", 4)
+    for line in clean_lines(code.text).splitlines():
+        ends = [at for match in _ARGUMENTS.finditer(line) if (at := match.end()) < len(line)]
+        if code.language != "sh":  # between the arguments of a call
+            commas = (match.end() for match in re.finditer(", (?=.)", line))
+            ends = [at for at in commas if code.language == "python" and _is_open(line[:at])]
+        elif sys.platform == "win32":  # to whose shells a backslash at the end is an argument
+            ends = []
+        shown = ""
+        for begin, until in itertools.pairwise([0, *ends, len(line)]):
+            piece = line[begin:until]
+            if shown and cell_len(line) > width < cell_len(shown + piece.rstrip() + end):
+                yield shown.rstrip() + end
+                shown = " " * (len(line) - len(line.lstrip()) + deeper)
+            shown += piece
+        yield shown
 
 
 def _is_open(code: str) -> bool:
@@ -347,55 +335,10 @@ def _is_apart(before: doc.Block, block: doc.Block) -> bool:
     return isinstance(before, apart) or isinstance(block, (*apart, doc.Code))
 
 
-def _shortened(label: str, most: int) -> str:
-    """A label that leaves room for its bar; of a long one the end is shown, where places differ.
-
-    And the number that it begins with, as a bar's ``num_workers``. Of a list whole entries go.
-    """
-    if cell_len(label) <= most:
-        return label
-    number, _, rest = label.partition(" ")
-    if rest and number.isdecimal():
-        return f"{number} {_shortened(rest, most - len(number) - 1)}"
-    entries = label.split(", ")
-    for first in range(1, len(entries)):
-        last = ", ".join(["...", *entries[first:]])
-        if cell_len(last) <= most:
-            return last
-    return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
-
-
 def _fitting_note(note: str, most: int) -> str:
     while note and cell_len(note) > most:
         note = note.rpartition(", ")[0]
     return note
-
-
-def _beside_details(block: doc.Block) -> doc.Block | None:
-    """A hint without what says how details are shown; ``None`` where it says no more."""
-    if not isinstance(block, doc.Text):
-        return block
-    said = "".join(span.text for span in doc.spans(block.words))
-    left = " · ".join(each for each in said.split(" · ") if ": -v" not in each)
-    if left == said:
-        return block
-    left = left if said.startswith(left) else f"{left[0].upper()}{left[1:]}"
-    return doc.Text(doc.Styled(left, "soft")) if left else None
-
-
-def _beside_report(hints: Sequence[doc.Block]) -> tuple[doc.Block, ...]:
-    """Hints without the command for what is shown already; what else it can write stays."""
-    left: list[doc.Block] = []
-    for block in hints:
-        lead = left[-1] if left else None
-        report = isinstance(block, doc.Code) and re.match(r"(dlprof report .+) -v\Z", block.text)
-        if not (report and isinstance(lead, doc.Text)):
-            left.append(block)
-            continue
-        said = "".join(span.text for span in doc.spans(lead.words))
-        other = re.search(r"as (an? \w+): (-o \S+?)[;)]", said)
-        left[-1:] = doc.hint(f"As {other[1]}:", f"{report[1]} {other[2]}") if other else ()
-    return tuple(left)
 
 
 def _spare(block: doc.Block) -> list[doc.Bar]:
@@ -406,10 +349,8 @@ def _with_fewer_bars(block: doc.Block) -> doc.Block:
     """A chart without one of its spare bars, of which nothing is said or which is in the middle.
 
     What an answer is about becomes one line in the end, and so do two of which one would go: one
-    alone compares nothing. A text says that there are more.
+    alone compares nothing.
     """
-    if isinstance(block, doc.Text) and block.fewer:
-        return doc.Text((*doc.spans(block.words), doc.Styled(block.fewer, "soft")))
     spare = _spare(block)
     if not spare or not isinstance(block, doc.Chart):
         return block

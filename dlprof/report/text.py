@@ -8,6 +8,7 @@ what is left reaches Rich only as ``rich.text.Text``, in which brackets are no m
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 # ECMA-48: CSI sequences; OSC, DCS, SOS, PM and APC strings up to their terminator (BEL or ST);
 # two-byte escapes. C1 controls (U+0080 to U+009F) start the same sequences in one character.
@@ -43,12 +44,23 @@ def clean(text: str) -> str:
     return " ".join(clean_lines(text).split())
 
 
-def shortened(text: str, most: int) -> str:
-    """The end of a text that is longer than that many characters, marked as cut.
+def shortened(text: str, most: int, size: Callable[[str], int] = len) -> str:
+    """The end of a text that is longer than that, marked as cut: names such as paths begin alike.
 
-    Names of one kind, such as paths, begin alike.
+    And the number that it begins with, as a bar's ``num_workers``. Of a list whole entries go.
+
+    >>> shortened("data/train.py", 11), shortened("8 prefetch 4, pinned", 14)
+    ('...train.py', '8 ..., pinned')
     """
-    return text if len(text) <= most else f"...{text[3 - most :]}"
+    if size(text) <= most:
+        return text
+    number, _, rest = text.partition(" ")
+    if rest and number.isdecimal():
+        return f"{number} {shortened(rest, most - len(number) - 1, size)}"
+    entries = text.split(", ")
+    lists = (", ".join(["...", *entries[first:]]) for first in range(1, len(entries)))
+    ends = (f"...{text[first:]}" for first in range(1, len(text)))
+    return next((cut for cut in (*lists, *ends) if size(cut) <= most), "...")
 
 
 def clean_within(text: str) -> str:

@@ -33,8 +33,8 @@ def transfer_report(found: Transfers) -> doc.Document:
     hints = doc.hint("Details: -v")
     if found.accelerator is not None:  # what a copy alone can't say, and the command that does
         target = shlex.quote(found.batch.target) if found.batch and found.batch.target else "TARGET"
-        said = "Details: -v · how much of it a training loop waits for:"
-        hints = doc.hint(said, f"dlprof sweep {target} --pin-memory both")
+        said = "how much of it a training loop waits for:"
+        hints = doc.hint("Details: -v", said, f"dlprof sweep {target} --pin-memory both")
     return doc.Document(
         title=f"Copies to the device on {found.machine.hostname}",
         answer=(

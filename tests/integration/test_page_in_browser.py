@@ -92,7 +92,7 @@ def test_a_page_of_a_run_that_was_cut_off_says_so_and_how_many_trials_it_leaves_
     assert "The sweep did not end. Continue it:" in text
     trials = "[...document.querySelectorAll('table')].at(-1).tBodies[0].rows.length"
     assert page.value(trials) == rows
-    assert ("9,500 more trials are in the run file" in text) == (rows == 500)
+    assert ("9,500 more rows are in the run file" in text) == (rows == 500)
 
 
 def test_a_name_is_shown_as_it_is_and_runs_nothing(page: Page, pages: dict[str, Path]) -> None:

@@ -21,7 +21,7 @@ const SCALES = {
   KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50,
 };
 const figure = (text) => {
-  const found = /(-?[\d,]*\.?\d+)(?: ([^\d\s]+)(?: (\d+) ([a-z]+))?)?/.exec(text);
+  const found = /(-?[\d,]*\.?\d+)(?: ([^\d\s/]+)(?: (\d+) ([a-z]+))?)?/.exec(text);  // MiB of MiB/s
   if (!found) return NaN;
   const [, whole, unit, rest, smaller] = found;
   const more = smaller in SCALES ? rest * SCALES[smaller] : 0;  // 2 min 5 s

@@ -313,3 +313,14 @@ def test_factors_of_no_difference_are_shown_where_they_are_no_noise(
     )
     text = drawn(comparison_report(alike), 80)
     assert re.findall(r"\d\.\d\dx", text.partition("Details")[0]) == said
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(0.0123, "0.012x"), (0.52, "0.52x"), (12.34, "12.34x"), (123.4, "123x"), (1234.5, "1,234x")],
+)
+def test_a_factor_reads_as_a_number_however_large(factor: float, said: str) -> None:
+    found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.02)))
+    whole = Estimate(value=factor, low=factor, high=factor)
+    shown = drawn(comparison_report(dataclasses.replace(found, ratio=whole)), 80, verbose=True)
+    assert re.search(rf"^ *B over A +{re.escape(said)} ", shown, re.MULTILINE)

@@ -192,9 +192,8 @@ def test_a_comparison_says_how_many_parts_it_has_beside_those_with_a_bar() -> No
     assert len(found.parts) > text.count("█|")
     whole = f"{found.ratio.value:.2f}x"
     assert text.endswith(f"Details: -v (all {len(found.parts)} parts, which multiply to {whole})")
-    for parts in (found.parts[:1], found.parts[:2]):
-        text = screen(comparison_report(dataclasses.replace(found, parts=parts)))
-        assert text.endswith("Details: -v")
+    text = screen(comparison_report(dataclasses.replace(found, parts=found.parts[:1])))
+    assert text.endswith("Details: -v")
 
 
 def test_where_a_comparison_has_no_room_its_smallest_part_goes_first() -> None:

@@ -25,7 +25,7 @@ from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 from dlprof.records import Estimate, Run, Usage, UsageSample, WatchedLoader, WatchedScript
 from dlprof.records.codec import from_json
 from dlprof.records.trial import NumaMode
-from dlprof.report.document import Column, Document, Table
+from dlprof.report.document import Bar, Chart, Column, Document, Table
 from dlprof.report.export.formats import render_as, render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.labels import rate_text
@@ -102,6 +102,12 @@ def test_a_column_that_says_nothing_is_in_no_view() -> None:
         assert "barrier" not in body
 
 
+def test_a_bar_keeps_its_number_of_workers_on_a_phone() -> None:
+    bar = Bar.of("8 not persistent, prefetch 4", 1.0, "1")
+    page = to_html(Document(title="", answer=(Chart(bars=(bar,)),)))
+    assert re.findall(r">(8 [^<]*)</text>", page) == ["8 ..., prefetch 4", bar.label]
+
+
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:
     page = render_html(profiled_run())
     found = _parsed(page)
@@ -140,6 +146,7 @@ console.log(JSON.stringify([sorted(), sorted()]));
     [
         ("figures", ["4.20 \u00b5s", "< 0.01 ms", "850 ms", "1.2 s", "59 s", "2 min 5 s", "1 h"]),
         ("figures", ["512 B", "900.0 KiB", "2.0 MiB", "1.4 GiB"]),
+        ("figures", ["512 B/s", "900.0 KiB/s", "2.0 MiB/s", "1.4 GiB/s"]),
         ("figures", ["0.98x", "1.00x", "12.3x"]),
         ("figures", ["342", "1,504", "12,000"]),
         ("", ["no", "yes"]),
