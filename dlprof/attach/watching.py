@@ -121,6 +121,11 @@ class Seen:
     cold_factor: float = 1.0
 
     @property
+    def batches(self) -> int:
+        """Batches of that loader that main asked for: other loaders have theirs."""
+        return max(0, self.main.messages - self.other_batches)
+
+    @property
     def pins(self) -> bool:
         """Whether a pin thread was seen."""
         return any(look.pin is not None for look in self.looks)
