@@ -63,7 +63,9 @@ def inspect_machine(
     affinity = _count_affinity(cgroups, online, root, pid) or logical
     quota, limit, reads = cpu_quota(cgroups), memory_limit(cgroups), read_limit(cgroups)
     usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
-    system, shm = read_system_memory(root), read_shared_memory(root, pid)
+    memory, shm = read_meminfo(root), read_shared_memory(root, pid)
+    total = memory.get("MemTotal")
+    swap = [memory[name] for name in ("SwapTotal", "SwapFree") if name in memory]
     limit_bytes = None if limit is None else int(limit.amount)
     with asked(gpus) as reader:
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
@@ -86,10 +88,10 @@ def inspect_machine(
         affinity_cpus=affinity,
         quota_cores=None if quota is None else quota.amount,
         usable_cores=usable_cores,
-        memory_bytes=system.total_bytes,
+        memory_bytes=total,
         memory_limit_bytes=limit_bytes,
         memory_available_bytes=available_memory(cgroups, root),
-        swap_used_bytes=system.swap_used_bytes,
+        swap_used_bytes=max(0, swap[0] - swap[1]) if len(swap) == 2 else None,
         shm_bytes=None if shm is None else shm.size_bytes,
         shm_available_bytes=None if shm is None else shm.free_bytes,
         read_limit_bytes_per_s=None if reads is None else reads.amount,
@@ -100,7 +102,7 @@ def inspect_machine(
             cpu_model=model,
             usable_cores=usable_cores,
             logical_cpus=logical,
-            memory_bytes=min(filter(None, (system.total_bytes, limit_bytes)), default=None),
+            memory_bytes=min(filter(None, (total, limit_bytes)), default=None),
             gpus=cards,
         ),
         unavailable=no_gpus,
@@ -258,15 +260,6 @@ USUAL_SHM_BYTES = 9 * 38_535_168
 images of 3x224x224 in float32): with less, loading may die of a bus error."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMemory:
-    """Bytes of the machine's memory, cgroup limits left aside."""
-
-    total_bytes: int | None = None
-    available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-
-
 class SharedMemory(NamedTuple):
     """Bytes of /dev/shm, where batches travel from workers to the main process.
 
@@ -278,28 +271,19 @@ class SharedMemory(NamedTuple):
     free_bytes: int
 
 
-def read_system_memory(root: Path = Path("/")) -> SystemMemory:
-    """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
+def read_meminfo(root: Path = _HERE) -> dict[str, int]:
+    """Bytes of the machine's memory by the names of ``/proc/meminfo``, cgroup limits left aside.
+
+    By psutil where there is no such file.
+    """
     text = read_text(root / "proc/meminfo")
-    if text is None:
-        if root != Path("/"):
-            return SystemMemory()
-        try:
-            memory, swap_of = psutil.virtual_memory(), psutil.swap_memory()
-        except (psutil.Error, OSError, RuntimeError):
-            return SystemMemory()
-        return SystemMemory(
-            total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap_of.used
-        )
-    sizes = parse_meminfo(text)
-    swap = None
-    if "SwapTotal" in sizes and "SwapFree" in sizes:
-        swap = max(0, sizes["SwapTotal"] - sizes["SwapFree"])
-    return SystemMemory(
-        total_bytes=sizes.get("MemTotal"),
-        available_bytes=sizes.get("MemAvailable"),
-        swap_used_bytes=swap,
-    )
+    if text is not None or root != _HERE:
+        return parse_meminfo(text or "")
+    with contextlib.suppress(psutil.Error, OSError, RuntimeError):
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        found = {"MemTotal": memory.total, "MemAvailable": memory.available}
+        return found | {"SwapTotal": swap.total, "SwapFree": swap.total - swap.used}
+    return {}
 
 
 def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
@@ -316,6 +300,5 @@ def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> Shared
 
 def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
     """Bytes that are available: the machine's, or less where a cgroup allows less."""
-    system = read_system_memory(root).available_bytes
-    room = memory_headroom(cgroups)
-    return min((size for size in (system, room) if size is not None), default=None)
+    sizes = (read_meminfo(root).get("MemAvailable"), memory_headroom(cgroups))
+    return min((size for size in sizes if size is not None), default=None)

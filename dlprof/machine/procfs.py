@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,7 @@ class SchedStat:
     wait_ns: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class IoCounters:
+class IoCounters(NamedTuple):
     """The fields of ``/proc/PID/io`` that matter here; a reaped child's are in its parent's.
 
     Bytes asked for by ``read``, fetched from storage, and given to ``write``, and the calls of
@@ -222,19 +223,9 @@ def parse_schedstat(text: str) -> SchedStat | None:
 def parse_io(text: str) -> IoCounters | None:
     """What a process has read and written, from ``/proc/PID/io``."""
     fields = _fields(text)
-    chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
-    if chars is None or fetched is None:
-        return None
-    names = ("wchar", "syscr", "syscw", "write_bytes")
-    written, reads, writes, stored = (parse_int(fields.get(name, "")) or 0 for name in names)
-    return IoCounters(
-        read_chars=chars,
-        read_bytes=fetched,
-        written_chars=written,
-        reads=reads,
-        writes=writes,
-        write_bytes=stored,
-    )
+    names = ("rchar", "read_bytes", "wchar", "syscr", "syscw", "write_bytes")
+    found = [parse_int(fields.get(name, "")) for name in names]
+    return None if None in found[:2] else IoCounters(*(figure or 0 for figure in found))
 
 
 def parse_pss(text: str) -> int | None:
@@ -306,11 +297,8 @@ def parse_counters(text: str) -> dict[str, int]:
 
 def parse_load(text: str) -> float | None:
     """The load average of the last minute, from ``/proc/loadavg``."""
-    first = (text.split() or [""])[0]
-    whole, dot, part = first.partition(".")
-    if not dot or parse_int(whole) is None or not (part.isascii() and part.isdecimal()):
-        return None
-    return float(first)
+    found = re.match(r"\s*\d{1,20}\.\d+(?!\S)", text, re.ASCII)
+    return float(found[0]) if found else None
 
 
 def parse_runnable(text: str) -> int | None:

@@ -139,17 +139,14 @@ def python_data(maps: str) -> tuple[range, ...]:
 
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})
+"""Calls of which only ``wchan`` says what a thread waits for."""
+
 _SAID: Mapping[str, Wait] = {
     "running": "running",
     "sleep": "sleep",
     "child": "child",
     "lock": "lock",
 }
-
-
-def needs_channel(syscall: str | None, machine: str) -> bool:
-    """Whether only ``wchan`` says what a thread waits for."""
-    return _call(syscall, machine)[0] in _BY_CHANNEL
 
 
 def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
@@ -263,11 +260,11 @@ class Thread:
             state = stat.state
         wait: Wait = "running"
         if state != "R":
-            channel = self._channel.read() if needs_channel(call, self._machine) else None
+            name = _call(call, self._machine)[0]
+            channel = self._channel.read() if name in _BY_CHANNEL else None
             wait = parse_wait(call, channel, self._machine, self._gil)
             if call is None and wait == "running":  # it sleeps, and the kernel hides in what
                 wait = "disk" if state == "D" else "other"
-            name = _call(call, self._machine)[0]
             # A worker waits for indices so, whatever its children do then.
             wait = self._for_child(wait, name or ("poll" if "poll" in (channel or "") else ""))
         self.waits[wait] += 1

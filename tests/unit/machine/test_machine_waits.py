@@ -13,7 +13,6 @@ from dlprof.machine.waits import (
     Glances,
     Thread,
     Wait,
-    needs_channel,
     parse_wait,
     python_data,
 )
@@ -242,13 +241,6 @@ def test_shares_are_the_same_however_often_they_are_asked_for(tmp_path: Path) ->
     glances.close()
 
 
-def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
-    assert not needs_channel("running\n", "x86_64")
-    assert not needs_channel("230 0x1", "x86_64")
-    assert needs_channel("0 0x1", "x86_64")
-    assert needs_channel(None, "x86_64")
-
-
 @pytest.mark.slow
 @given(
     st.one_of(st.none(), st.text(), st.from_regex(r"\d{1,3}( 0x[0-9a-f]{1,16}){0,8}\n?")),
@@ -257,4 +249,3 @@ def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
 )
 def test_any_text_is_some_wait(syscall: str | None, channel: str | None, machine: str) -> None:
     assert parse_wait(syscall, channel, machine) in WAITS
-    assert needs_channel(syscall, machine) in (True, False)
