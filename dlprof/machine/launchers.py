@@ -28,6 +28,12 @@ class _Launcher(NamedTuple):
     is_parent: bool = False  # of its ranks
 
 
+
+def _numbers(prefix: str) -> tuple[str, ...]:
+    """As most call theirs."""
+    return tuple(f"{prefix}_{each}" for each in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE"))
+
+
 _TORCHRUN = "torchrun {meeting} --nproc-per-node={here} -m"
 _MPIRUN = "mpirun -n {world} python -m"
 _LAUNCHERS = (
@@ -35,24 +41,11 @@ _LAUNCHERS = (
         "TORCHELASTIC_RUN_ID", _NAMES, ("TORCHELASTIC_RUN_ID", "MASTER_PORT"), _TORCHRUN, True
     ),
     _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN, True),  # deepspeed
-    _Launcher(  # Open MPI
-        "OMPI_COMM_WORLD_SIZE",
-        (
-            *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-            *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        ),
-        ("PMIX_NAMESPACE",),
-        _MPIRUN,
+    # Open MPI, and MVAPICH
+    _Launcher(
+        "OMPI_COMM_WORLD_SIZE", _numbers("OMPI_COMM_WORLD"), ("PMIX_NAMESPACE",), _MPIRUN
     ),
-    _Launcher(  # MVAPICH
-        "MV2_COMM_WORLD_SIZE",
-        (
-            *("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-            *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-        ),
-        (),
-        _MPIRUN,
-    ),
+    _Launcher("MV2_COMM_WORLD_SIZE", _numbers("MV2_COMM_WORLD"), (), _MPIRUN),
     _Launcher(  # MPICH and Intel: srun may set PMI_SIZE, too
         "MPI_LOCALNRANKS",
         ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -61,16 +54,13 @@ _LAUNCHERS = (
     ),
     _Launcher(
         "HOROVOD_SIZE",
-        ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        _numbers("HOROVOD"),
         ("HOROVOD_GLOO_RENDEZVOUS_PORT",),
         "horovodrun -np {world} python -m",
     ),
     _Launcher(
         "SLURM_STEP_NUM_TASKS",
-        (
-            *("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-            *("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-        ),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
         ("SLURM_JOB_ID", "SLURM_STEP_ID"),
         "srun --nodes={nodes} --ntasks={world} {cores} python -m",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
@@ -238,33 +238,33 @@ class Explanation:
         blocked_s -= queued_s
         gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
         part = gil_s / blocked_s if blocked_s > 0 else 0.0
-        stages = (
-            dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
-            if stage.name in ("fetch", "collate")
-            else stage
-            for stage in found.stages
+        return found._making(
+            lambda stage: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
         )
-        return dataclasses.replace(found, stages=tuple(stages))
+
+    def _making(self, changed: Callable[[Stage], Stage]) -> Explanation:
+        """The same with other stages that make batches."""
+        stages = (
+            changed(each) if each.name in ("fetch", "collate") else each for each in self.stages
+        )
+        return dataclasses.replace(self, stages=tuple(stages))
 
     def _queued(self, part: float) -> Explanation:
         """The same where that part of the blocked time is run-queue delay."""
-        stages = (
-            dataclasses.replace(
-                stage,
-                io_s=(1 - part) * (stage.io_s or 0.0),
-                run_queue_s=(stage.run_queue_s or 0.0) + part * (stage.io_s or 0.0),
+
+        def moved(stage: Stage) -> Stage:
+            io_s, queue_s = stage.io_s or 0.0, stage.run_queue_s or 0.0
+            return dataclasses.replace(
+                stage, io_s=(1 - part) * io_s, run_queue_s=queue_s + part * io_s
             )
-            if stage.name in ("fetch", "collate")
-            else stage
-            for stage in self.stages
-        )
+
         rows = zip(self.costs.io_s, self.costs.run_queue_s, strict=True)
         costs = dataclasses.replace(
             self.costs,
             io_s=tuple((1 - part) * io_s for io_s in self.costs.io_s),
             run_queue_s=tuple(queue_s + part * io_s for io_s, queue_s in rows),
         )
-        return dataclasses.replace(self, stages=tuple(stages), costs=costs)
+        return dataclasses.replace(self._making(moved), costs=costs)
 
     @property
     def fed_workers(self) -> int:
