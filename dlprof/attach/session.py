@@ -19,6 +19,7 @@ from dlprof.attach.trainings import (
 )
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine.gpus import PatientGpus
 from dlprof.machine.tree import has_proc, scan_processes
 
 _HERE = Path("/")
@@ -88,6 +89,8 @@ class Board:
     ) -> None:
         _check_system(root)
         self._root, self._clock = root, clock
+        # Opened once: to wake the driver for each training would cost more than looking at it.
+        self._gpus = PatientGpus()
         self._watched: dict[tuple[int, int], Watcher] = {}
         # Trainings that can't be looked at: other users', and own ones that are protected.
         self.unseen = 0
@@ -133,6 +136,7 @@ class Board:
         """Let go of all files."""
         while self._watched:
             self._watched.popitem()[1].close()
+        self._gpus.close()
 
     def _refresh(self) -> None:
         """Take in trainings that came, and let go of those that went."""
@@ -155,4 +159,4 @@ class Board:
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:
-                self._watched[key] = Watcher(training, root=self._root)
+                self._watched[key] = Watcher(training, root=self._root, gpus=self._gpus)

@@ -22,6 +22,7 @@ from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import cpus_of_job, read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
@@ -139,10 +140,12 @@ class Watcher:
         training: Training,
         *,
         root: Path = Path("/"),
+        gpus: Gpus | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._whole = inspect_machine(root, pid=training.pid)  # what it may use with all its ranks
+        # What it may use with all its ranks.
+        self._whole = inspect_machine(root, gpus=gpus, pid=training.pid)
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")

@@ -55,13 +55,8 @@ class Limit:
 
 def parse_memberships(text: str) -> list[tuple[frozenset[str], str]]:
     """The lines ``ID:CONTROLLERS:PATH`` of ``/proc/PID/cgroup``; no controllers is v2's."""
-    found = []
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if colon and path.startswith("/"):
-            found.append((frozenset(filter(None, controllers.split(","))), path))
-    return found
+    lines = re.findall(r"^[^:\n]*:([^:\n]*):(/.*)$", text, re.MULTILINE)
+    return [(frozenset(filter(None, names.split(","))), path) for names, path in lines]
 
 
 def parse_mounts(text: str) -> list[CgroupMount]:

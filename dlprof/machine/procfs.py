@@ -245,11 +245,8 @@ def parse_pressure(text: str) -> int | None:
     >>> parse_pressure("some avg10=3.38 avg60=1.15 avg300=0.35 total=3926113\n")
     3926113
     """
-    for line in text.splitlines():
-        kind, *pairs = line.split() or [""]
-        if kind == "some":
-            return parse_int(dict(pair.partition("=")[::2] for pair in pairs).get("total", ""))
-    return None
+    found = re.search(r"^some .*\btotal=(\d{1,20})$", text, re.ASCII | re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def parse_allowed_cpus(text: str) -> frozenset[int] | None:
@@ -286,13 +283,8 @@ def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozen
 
 def parse_counters(text: str) -> dict[str, int]:
     """Lines of a name and a number, as in ``/proc/vmstat`` and the ``*.stat`` of cgroups."""
-    counters: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, number = line.partition(" ")
-        value = parse_int(number)
-        if name and value is not None:
-            counters[name] = value
-    return counters
+    lines = re.findall(r"^(\S+) (-?\d{1,20})$", text, re.ASCII | re.MULTILINE)
+    return {name: int(number) for name, number in lines}
 
 
 def parse_load(text: str) -> float | None:

@@ -17,6 +17,8 @@ from dlprof.attach.watching import Watcher, _Pipes
 from dlprof.cli.commands import taking_values
 from dlprof.cli.run import run
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine import gpus
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.tree import ProcessTree, TreeUsage
 from dlprof.machine.waits import Glances
@@ -251,6 +253,26 @@ def test_an_own_training_that_is_protected_counts_as_unseen(
     board.watch(0.0)
     board.close()
     assert board.unseen == unseen
+
+
+def test_the_driver_of_gpus_is_opened_once_for_all_trainings(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(root / f"proc/{MAIN}", root / "proc/17200")
+    _rename(root, 17200, "python")
+    opened = list[Gpus]()
+
+    def open_driver() -> Gpus:
+        opened.append(Gpus({"gpus": "none here"}))
+        return opened[-1]
+
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    for place in (session, gpus):
+        monkeypatch.setattr(place, "PatientGpus", open_driver)
+    board = session.Board(root=root, clock=lambda: 0)
+    assert [each.seen.training.pid for each in board.watch(0.0)] == [MAIN, 17200]
+    board.close()
+    assert len(opened) == 1
 
 
 def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:
