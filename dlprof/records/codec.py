@@ -52,10 +52,6 @@ class MismatchError(ValueError):
         self.fault = fault
         self.path = path
 
-    def inside(self, name: str) -> MismatchError:
-        """The same, seen from the record or list around it."""
-        return MismatchError(self.fault, (name, *self.path))
-
 
 def to_json(value: Any) -> Any:
     """The value with records as objects and tuples as lists, ready for ``json.dumps``.
@@ -143,7 +139,7 @@ def _record_decoder(record_type: type) -> _Decoder:
                 try:
                     values[name] = decode_field(data[name])
                 except MismatchError as error:
-                    raise error.inside(name) from None
+                    raise MismatchError(error.fault, (name, *error.path)) from None
             elif name in required:
                 raise MismatchError("is missing", (name,))
         record = record_type(**values)
@@ -281,9 +277,9 @@ def _faulty_setting(record: Config | Target) -> tuple[str, str] | None:
 
 
 def _faulty_code(record: Fix | Recommendation) -> tuple[str, str] | None:
-    """What people paste, and is no call with settings; those of a later version may be others.
+    """What is pasted as settings and is none; arguments that aren't known are a later version's.
 
-    A fix may have more to paste (``code``), as any text beside it may: to be read before.
+    What else a fix has to paste (``code``) is to be read before, as its explanation is.
     """
     if isinstance(record, Fix) and record.call and not is_call(record.call):
         return "call", "is no call"
@@ -314,11 +310,10 @@ def _uneven_column(table: BatchCosts | Timeline) -> tuple[str, str] | None:
         if isinstance(column := getattr(table, field.name), tuple)
     }
     longest = max(columns.values())
-    uneven = (name for name, length in columns.items() if length not in {0, longest})
-    name = next(uneven, None)
-    return (
-        None if name is None else (name, f"has {columns[name]} entries where others have {longest}")
-    )
+    for name, length in columns.items():
+        if length not in {0, longest}:
+            return name, f"has {length} entries where others have {longest}"
+    return None
 
 
 _FINDERS: Mapping[type, Callable[[Any], tuple[str, str] | None]] = {
