@@ -275,6 +275,19 @@ def test_the_driver_of_gpus_is_opened_once_for_all_trainings(
     assert len(opened) == 1
 
 
+def test_what_it_costs_to_begin_with_a_training_puts_no_screen_off(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    monkeypatch.setattr("time.process_time_ns", itertools.count(0, 10**7).__next__)
+    board = session.Board(root=root, clock=itertools.count(0, 10**12).__next__)
+    board.watch(0.0)
+    judging_ns = board._pause_ns
+    board.watch(0.0)
+    board.close()
+    assert board._pause_ns == pytest.approx(2 * judging_ns) > 0
+
+
 def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:
     status = root / f"proc/{MAIN}/status"
     text = status.read_text(encoding="ascii")
