@@ -7,7 +7,6 @@ the mount; the mount's root in ``/proc/self/mountinfo`` says which part of the p
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,8 +24,7 @@ class CgroupMount(NamedTuple):
     mount_point: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(NamedTuple):
     """A cgroup directory that binds a process; its path in the hierarchy is its name."""
 
     version: Literal[1, 2]
@@ -34,8 +32,7 @@ class Level:
     name: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cgroups:
+class Cgroups(NamedTuple):
     """The levels that bind a process, its own first: quotas, CPUs, memory, reads, threads."""
 
     cpu: tuple[Level, ...]
@@ -45,8 +42,7 @@ class Cgroups:
     pids: tuple[Level, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(NamedTuple):
     """The tightest limit over all levels (cores, bytes, bytes/s), and the path of who set it."""
 
     amount: float

@@ -8,7 +8,6 @@ kernel's ``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Collection
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CpuInfo:
+class CpuInfo(NamedTuple):
     """What ``/proc/cpuinfo`` says: an empty model, 0 CPUs or ``None`` cores where it doesn't.
 
     Cores are different pairs of socket and core. ``guest_mhz`` is a virtual machine's clock rate,
@@ -30,8 +28,7 @@ class CpuInfo:
     guest_mhz: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTicks:
+class CpuTicks(NamedTuple):
     """One CPU's line of ``/proc/stat``, in clock ticks since boot.
 
     Guests are busy, who waits for storage is idle, and what a hypervisor took while something here
@@ -48,8 +45,7 @@ class CpuTicks:
         return self.busy + self.idle + self.stolen > 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStat:
+class ProcessStat(NamedTuple):
     """The fields of ``/proc/PID/stat`` that matter here.
 
     ``cpu_ticks`` are user and system time of all threads, ended ones too, ``reaped_ticks`` those of
@@ -68,8 +64,7 @@ class ProcessStat:
     session: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SchedStat:
+class SchedStat(NamedTuple):
     """A thread's time on a core, and its time runnable but waiting for one."""
 
     run_ns: int
