@@ -31,7 +31,7 @@ from dlprof.machine.cgroups import (
 from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.procfs import (
-    list_names,
+    numbered,
     parse_allowed_cpus,
     parse_cpu_list,
     parse_cpu_ticks,
@@ -71,9 +71,8 @@ def inspect_machine(
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
     # Cores by who shares one, from ``/sys``: right on every architecture that has it.
     cpus = root / "sys/devices/system/cpu"
-    names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
-    groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups)
+    each = numbered(cpus, "cpu").values()
+    cores = len({read_text(cpu / "topology/thread_siblings_list") for cpu in each} - {None})
     with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
         cores = cores or (root == _HERE and psutil.cpu_count(logical=False)) or 0
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
@@ -185,14 +184,9 @@ REASONS = {
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
     """The CPUs of each node that has any, by node; empty where the kernel doesn't say."""
-    nodes = root / "sys/devices/system/node"
-    found = {}
-    for name in list_names(nodes):
-        if name[:4] == "node" and name[4:].isdecimal():
-            cpus = parse_cpu_list(read_text(nodes / name / "cpulist") or "")
-            if cpus:
-                found[int(name[4:])] = tuple(sorted(cpus))
-    return dict(sorted(found.items()))
+    nodes = numbered(root / "sys/devices/system/node", "node").items()
+    known = ((node, parse_cpu_list(read_text(at / "cpulist") or "")) for node, at in nodes)
+    return {node: tuple(sorted(cpus)) for node, cpus in known if cpus}
 
 
 def numa_node_of(cpus: Collection[int], root: Path = Path("/")) -> int | None:

@@ -342,6 +342,12 @@ def list_names(path: str | Path) -> list[str]:
         return []
 
 
+def numbered(folder: Path, prefix: str) -> dict[int, Path]:
+    """What a directory has by that name and a number, in their order."""
+    names = (name.removeprefix(prefix) for name in list_names(folder) if name.startswith(prefix))
+    return {n: folder / f"{prefix}{n}" for n in sorted(int(n) for n in names if n.isdecimal())}
+
+
 def read_int(path: str | Path) -> int | None:
     """A file's text as an integer; ``None`` where it is missing or says something else."""
     return parse_int(read_text(path) or "")

@@ -323,7 +323,7 @@ def test_cores_that_nobody_says_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
         raise FileNotFoundError(logical)
 
     monkeypatch.setattr("psutil.cpu_count", absent)
-    monkeypatch.setattr(inspection, "list_names", lambda _: [])
+    monkeypatch.setattr(inspection, "numbered", lambda *_: {})
     monkeypatch.setattr(inspection, "read_text", lambda _: None)
     assert inspect_machine().physical_cores is None
 
