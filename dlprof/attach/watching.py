@@ -30,9 +30,9 @@ from dlprof.machine.procfs import (
     list_names,
     parse_allowed_cpus,
     parse_io,
-    parse_process_stat,
     parse_statm,
     parse_switches,
+    read_stat,
     read_text,
 )
 from dlprof.machine.sharing import GroupShares, Processes
@@ -335,7 +335,7 @@ class Watcher:
             pid = int(word)
             if pid in self._workers:
                 continue
-            stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
+            stat = read_stat(f"{self._proc}/{pid}")
             if stat is None or stat.state in ("Z", "X"):
                 continue
             if stat.name == WORKER:
@@ -349,9 +349,8 @@ class Watcher:
 
     def _ended_workers(self) -> tuple[int, ...]:
         """Those that have ended and that nobody has waited for."""
-        pids = [int(word) for word in self._read_children().split()]
-        found = ((pid, read_text(f"{self._proc}/{pid}/stat") or "") for pid in pids)
-        stats = ((pid, parse_process_stat(text)) for pid, text in found)
+        pids = map(int, self._read_children().split())
+        stats = ((pid, read_stat(f"{self._proc}/{pid}")) for pid in pids)
         return tuple(
             pid for pid, stat in stats if stat and stat.state == "Z" and stat.name == WORKER
         )
@@ -379,14 +378,14 @@ class Watcher:
 
     def _serves(self, pid: str) -> bool:
         """Whether a process is a fork server that has started workers."""
-        if "multiprocessing.forkserver" not in (read_text(f"{self._proc}/{pid}/cmdline") or ""):
+        if "multiprocessing.forkserver" not in read_text(f"{self._proc}/{pid}/cmdline"):
             return False
-        started = (read_text(f"{self._proc}/{pid}/task/{pid}/children") or "").split()
-        stats = (parse_process_stat(read_text(f"{self._proc}/{n}/stat") or "") for n in started)
+        started = read_text(f"{self._proc}/{pid}/task/{pid}/children").split()
+        stats = (read_stat(f"{self._proc}/{n}") for n in started)
         return any(stat is not None and stat.name == WORKER for stat in stats)
 
     def _read_children(self) -> str:
-        return " ".join(kept.read() or "" for kept in self._children.values())
+        return " ".join(kept.read() for kept in self._children.values())
 
     def _find_pin(self) -> None:
         """The pin thread, among the threads that came since they were last looked at."""
@@ -395,7 +394,7 @@ class Watcher:
         folder = f"{self._proc}/{self._training.pid}/task"
         for name in set(list_names(folder)) - self._not_pins:
             self._not_pins.add(name)
-            if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
+            if read_text(f"{folder}/{name}/comm").strip() == PIN_THREAD:
                 self._pin = Thread(f"{folder}/{name}", self._machine, self._gil)
 
     def _look_around(self) -> None:
@@ -442,11 +441,11 @@ class Watcher:
             return "forkserver"
         own = read_text(f"{self._proc}/{self._training.pid}/cmdline")
         for pid in self._workers:
-            words = read_text(f"{self._proc}/{pid}/cmdline") or ""
+            words = read_text(f"{self._proc}/{pid}/cmdline")
             # What is forked has its parent's, which may be a rank that was spawned itself.
             return "spawn" if "multiprocessing.spawn" in words and words != own else "fork"
         for word in self._read_children().split():  # that start, and have no name yet
-            words = read_text(f"{self._proc}/{word}/cmdline") or ""
+            words = read_text(f"{self._proc}/{word}/cmdline")
             for method in ("spawn", "forkserver"):
                 if f"multiprocessing.{method}" in words and words != own:
                     return method
@@ -521,7 +520,7 @@ class _Process:
 
     def _read_switches(self) -> tuple[frozenset[int] | None, tuple[int, int]]:
         """The CPUs that it may run on, and how often its main thread has let go of one so far."""
-        status = read_text(f"{self._folder}/status") or ""
+        status = read_text(f"{self._folder}/status")
         return parse_allowed_cpus(status), parse_switches(status)
 
     def count(self, *, again: bool = False) -> None:
@@ -532,7 +531,7 @@ class _Process:
         if again:
             self._not_feeders.clear()
         for name in set(list_names(f"{self._folder}/task")) - self._not_feeders - {str(self.pid)}:
-            io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
+            io = parse_io(read_text(f"{self._folder}/task/{name}/io"))
             if io is not None and _feeds(io):
                 self._fed[name] = io
             else:
@@ -541,7 +540,7 @@ class _Process:
                     self._fed.pop(name, None)
 
     def weigh(self) -> None:
-        pages = parse_statm(read_text(f"{self._folder}/statm") or "")
+        pages = parse_statm(read_text(f"{self._folder}/statm"))
         if pages is not None:
             self._pages.append(pages[0] - pages[1])
 
@@ -556,7 +555,7 @@ class _Process:
         if used is None:
             return None
         tasks = f"{self._folder}/task"
-        read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
+        read = {n: parse_io(read_text(f"{tasks}/{n}/io")) for n in list_names(tasks)}
         return used, {name: io for name, io in read.items() if io is not None}, whole_ns
 
 

@@ -88,7 +88,7 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         gpu_devices=len(numbered(root / "dev", "nvidia")),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=temporary,
-        clock=(read_text(root / _CLOCK) or "").strip() or None,
+        clock=read_text(root / _CLOCK).strip() or None,
         others_use=watch(0.5) if root == Path("/") else None,
     )
 

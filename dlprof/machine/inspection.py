@@ -36,8 +36,8 @@ from dlprof.machine.procfs import (
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
-    parse_int,
     parse_meminfo,
+    read_int,
     read_text,
     usable_cpus,
 )
@@ -55,8 +55,8 @@ def inspect_machine(
     well as this one's. ``gpus`` lists the GPUs; for ``None`` whoever can, opened and closed again.
     """
     cgroups = read_cgroups(pid, root)
-    info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
-    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
+    info = parse_cpuinfo(read_text(root / "proc/cpuinfo"))
+    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat")))
     logical = len(online) or info.logical_cpus or os.cpu_count() or 1
     model = info.model or (_named_by_macos() if root == _HERE else "")
     model = model or platform.processor() or platform.machine() or "unknown CPU"
@@ -72,11 +72,11 @@ def inspect_machine(
     # Cores by who shares one, from ``/sys``: right on every architecture that has it.
     cpus = root / "sys/devices/system/cpu"
     each = numbered(cpus, "cpu").values()
-    cores = len({read_text(cpu / "topology/thread_siblings_list") for cpu in each} - {None})
+    cores = len({read_text(cpu / "topology/thread_siblings_list") for cpu in each} - {""})
     with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
         cores = cores or (root == _HERE and psutil.cpu_count(logical=False)) or 0
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
-    release, host = ((line or "").strip() for line in lines)
+    release, host = (line.strip() for line in lines)
     machine = Machine(
         hostname=host or platform.node(),
         platform=f"Linux {release}" if release else f"{platform.system()} {platform.release()}",
@@ -123,8 +123,8 @@ def _named_by_macos() -> str:
 
 def _base_ghz(cpu: Path, guest_mhz: float | None) -> float | None:
     """The clock of a CPU without boost, by its driver or its firmware; a guest's has no other."""
-    kilohertz = parse_int((read_text(cpu / "cpufreq/base_frequency") or "").strip())
-    megahertz = parse_int((read_text(cpu / "acpi_cppc/nominal_freq") or "").strip())
+    kilohertz = read_int(cpu / "cpufreq/base_frequency")
+    megahertz = read_int(cpu / "acpi_cppc/nominal_freq")
     clocks = ((kilohertz or 0) / 1e6, (megahertz or 0) / 1e3, (guest_mhz or 0.0) / 1e3)
     # as a profile may say
     return next((round(clock, 3) for clock in clocks if 0.001 <= clock <= 100), None)
@@ -135,7 +135,7 @@ def _count_affinity(
 ) -> int | None:
     """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
-    if status is None:
+    if not status:
         return len(tree.allowed_cpus()) or None if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     return len(usable_cpus(mask, online or mask)) if mask else None
@@ -149,7 +149,7 @@ def cpus_of_job(pid: int, root: Path = _HERE) -> int | None:
     """
     most = allowed_cpus(read_cgroups(pid, root))
     masks = (
-        parse_allowed_cpus(read_text(root / "proc" / str(each) / "status") or "")
+        parse_allowed_cpus(read_text(root / "proc" / str(each) / "status"))
         for each in (pid, launcher_of(pid, root))
     )
     own, launchers = ((mask & most if most else mask) if mask else None for mask in masks)
@@ -185,7 +185,7 @@ REASONS = {
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
     """The CPUs of each node that has any, by node; empty where the kernel doesn't say."""
     nodes = numbered(root / "sys/devices/system/node", "node").items()
-    known = ((node, parse_cpu_list(read_text(at / "cpulist") or "")) for node, at in nodes)
+    known = ((node, parse_cpu_list(read_text(at / "cpulist"))) for node, at in nodes)
     return {node: tuple(sorted(cpus)) for node, cpus in known if cpus}
 
 
@@ -271,8 +271,8 @@ def read_meminfo(root: Path = _HERE) -> dict[str, int]:
     By psutil where there is no such file.
     """
     text = read_text(root / "proc/meminfo")
-    if text is not None or root != _HERE:
-        return parse_meminfo(text or "")
+    if text or root != _HERE:
+        return parse_meminfo(text)
     with contextlib.suppress(psutil.Error, OSError, RuntimeError):
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
         found = {"MemTotal": memory.total, "MemAvailable": memory.available}

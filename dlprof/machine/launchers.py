@@ -77,7 +77,7 @@ def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
 
 def read_environ(pid: int, root: Path = Path("/")) -> dict[str, str]:
     """What a process found in its environment as it began; empty where that can't be read."""
-    entries = (read_text(f"{root}/proc/{pid}/environ") or "").split("\0")
+    entries = read_text(f"{root}/proc/{pid}/environ").split("\0")
     return {name: value for name, sign, value in (e.partition("=") for e in entries) if sign}
 
 
@@ -91,7 +91,7 @@ def launcher_of(pid: int, root: Path = Path("/")) -> int:
     is_rank = any(value is not None for value in own.values())
     above = _parent(pid, root) or (os.getppid() if pid == os.getpid() else 0)
     while is_rank and above not in seen:
-        command = read_text(f"{root}/proc/{above}/cmdline") or ""
+        command = read_text(f"{root}/proc/{above}/cmdline")
         is_ranks = launched_as(read_environ(above, root)) == own
         if not is_ranks and not any(sign in command for sign in _BETWEEN):
             break
@@ -107,7 +107,7 @@ may be arguments of the launcher itself."""
 
 
 def _parent(pid: int, root: Path) -> int:
-    return parse_parent(read_text(f"{root}/proc/{pid}/status") or "") or 0
+    return parse_parent(read_text(f"{root}/proc/{pid}/status")) or 0
 
 
 def is_parent(environ: Mapping[str, str]) -> bool:

@@ -314,24 +314,29 @@ def _parse_ints(words: list[str]) -> list[int] | None:
     return [value for value in values if value is not None] if None not in values else None
 
 
-def read_text(path: str | Path) -> str | None:
-    """The whole text of a file, or ``None`` where it can't be read.
+def read_text(path: str | Path) -> str:
+    """The whole text of a file; empty where it can't be read.
 
     A file of ``/proc`` may vanish, or be forbidden, at any time; callers say what that means.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except (OSError, ValueError):
-        return None
+        return ""
     try:
         chunks = []
         while chunk := os.read(descriptor, 32768):
             chunks.append(chunk)
     except OSError:
-        return None
+        return ""
     finally:
         os.close(descriptor)
     return b"".join(chunks).decode("utf-8", "replace")
+
+
+def read_stat(folder: str) -> ProcessStat | None:
+    """The figures of a process or thread by its folder in ``/proc``; ``None`` where it is gone."""
+    return parse_process_stat(read_text(f"{folder}/stat"))
 
 
 def list_names(path: str | Path) -> list[str]:
@@ -350,10 +355,10 @@ def numbered(folder: Path, prefix: str) -> dict[int, Path]:
 
 def read_int(path: str | Path) -> int | None:
     """A file's text as an integer; ``None`` where it is missing or says something else."""
-    return parse_int(read_text(path) or "")
+    return parse_int(read_text(path))
 
 
 def read_pressures(root: Path) -> dict[str, int | None]:
     """Microseconds in which some task was held up for want of each resource (PSI)."""
     places = {name: root / "proc/pressure" / name for name in ("cpu", "io", "memory")}
-    return {name: parse_pressure(read_text(place) or "") for name, place in places.items()}
+    return {name: parse_pressure(read_text(place)) for name, place in places.items()}

@@ -132,7 +132,7 @@ class Sampler:
 
     def look(self) -> None:
         """Count who runs or waits for a core just now, this process left out; next to no cost."""
-        runnable = parse_runnable(read_text(self._root / "proc/loadavg") or "")
+        runnable = parse_runnable(read_text(self._root / "proc/loadavg"))
         if runnable is not None:
             self._runnable += max(0, runnable - 1)
             self._looks += 1
@@ -155,9 +155,9 @@ class Sampler:
         if not self._linux:
             idle, count = cpu_times() or (None, None)
             return idle, None, count
-        ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
+        ticks = parse_cpu_ticks(read_text(self._root / "proc/stat"))
         for pid in self._first:  # a launcher may bind each rank; one that ended keeps its mask
-            mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status") or "")
+            mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status"))
             self._masks[pid] = mask or self._masks.get(pid, frozenset())
         cpus = usable_cpus(frozenset[int]().union(*self._masks.values()), ticks.keys())
         if not any(ticks[cpu].are_counted for cpu in cpus):

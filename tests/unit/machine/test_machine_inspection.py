@@ -324,7 +324,7 @@ def test_cores_that_nobody_says_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("psutil.cpu_count", absent)
     monkeypatch.setattr(inspection, "numbered", lambda *_: {})
-    monkeypatch.setattr(inspection, "read_text", lambda _: None)
+    monkeypatch.setattr(inspection, "read_text", lambda _: "")
     assert inspect_machine().physical_cores is None
 
 
