@@ -103,7 +103,8 @@ class Seen:
     window_s: float  # how long it was watched
     looks: Sequence[Look]  # in their order, the last of many
     main: ProcessSeen  # its main process
-    workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
+    # Those, alive now, of the loader that main waited for at most looks, or that gave most batches.
+    workers: tuple[ProcessSeen, ...] = ()
     other_workers: int = 0  # of other loaders
     other_batches: int = 0  # that these made while it was watched
     started_workers: int = 0  # that came while it was watched
@@ -170,6 +171,8 @@ class Watcher:
         # Each with the workers that were idle, and alive.
         self._looks: collections.deque[tuple[Look, tuple[int, ...], tuple[int, ...]]]
         self._looks = collections.deque(maxlen=4000)
+        # By loader, looks at which main waited, it made a batch, and none of its was finished.
+        self._awaited = collections.Counter[str]()
         self._seldom_ns = self._often_ns = self._weighed_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -233,12 +236,15 @@ class Watcher:
             self._pin.close()
             self._pin = None
         finished, sent = self._pipes.unread()
+        if "queue" in (main, pin):
+            making = {self._pipes.loader_of(pid) for pid in alive if pid not in idle}
+            self._awaited.update(each for each in making if finished.get(each) == 0)
         look = Look(
             main=main,
             pin=pin,
             idle=len(idle),
             alive=len(alive),
-            finished_bytes=finished,
+            finished_bytes=sum(finished.values()) if finished else None,
             sent_bytes=sent,
         )
         self._looks.append((look, idle, alive))
@@ -429,12 +435,18 @@ class Watcher:
         return sum(sizes) / len(sizes) if sizes else None
 
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[ProcessSeen, ...]:
-        """The workers of the loader that gave most."""
-        groups: dict[object, list[ProcessSeen]] = collections.defaultdict(list)
+        """The workers of the loader that is waited for most, or of those that gave most.
+
+        Of two that give a batch for each step it is the slow one.
+        """
+        groups: dict[str, list[ProcessSeen]] = collections.defaultdict(list)
         for each in members:
             groups[self._pipes.loader_of(each.pid)].append(each)
-        most = max(groups.values(), key=lambda each: sum(w.messages for w in each), default=[])
-        return tuple(most)
+
+        def worth(loader: str) -> tuple[int, int]:
+            return self._awaited[loader], sum(each.messages for each in groups[loader])
+
+        return tuple(groups[max(groups, key=worth)]) if groups else ()
 
     def _start_method(self) -> str:
         if self._parent != self._training.pid:
@@ -619,16 +631,15 @@ class _Pipes:
                     os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC,
                 )
 
-    def loader_of(self, worker: int) -> str | None:
-        """What a worker's loader is known by."""
-        return self._data.get(worker)
+    def loader_of(self, worker: int) -> str:
+        """What a worker's loader is known by; empty where it isn't."""
+        return self._data.get(worker, "")
 
-    def unread(self) -> tuple[int | None, int]:
-        """Bytes of finished batches, and of indices, that nobody has read yet."""
-        data = set(self._data.values())
-        finished = [_unread(self._open[pipe]) for pipe in data if pipe in self._open]
-        sent = [_unread(file) for pipe, file in self._open.items() if pipe not in data]
-        return (sum(finished) if finished else None), sum(sent)
+    def unread(self) -> tuple[dict[str, int], int]:
+        """Bytes of finished batches, by loader, and of indices, that nobody has read yet."""
+        unread = {pipe: _unread(file) for pipe, file in self._open.items()}
+        finished = {each: unread[each] for each in {*self._data.values()} & unread.keys()}
+        return finished, sum(unread.values()) - sum(finished.values())
 
     def close(self) -> None:
         for file in self._open.values():

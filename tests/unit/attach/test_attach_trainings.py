@@ -582,6 +582,29 @@ def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> N
     assert {(look.idle, look.alive) for look in seen.looks} == {(0, 1)}
 
 
+def test_of_two_loaders_the_one_that_is_waited_for_is_diagnosed(root: Path) -> None:
+    """Where a step takes a batch of each, both give as many."""
+    first = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
+    both = first | {11: "pipe:[5]", 12: "pipe:[5]", 13: "pipe:[6]", 14: "pipe:[6]"}
+    for pid, files in ((MAIN, both), (WORKERS[0], first), (WORKERS[1], both)):
+        (root / f"proc/{pid}/fd").mkdir()
+        for number, leads in files.items():
+            (root / f"proc/{pid}/fd/{number}").symlink_to(leads)
+    for number in (3, 5):
+        os.mkfifo(root / f"proc/{MAIN}/fd/pipe:[{number}]")
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    finished = os.open(root / f"proc/{MAIN}/fd/pipe:[3]", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        os.write(finished, bytes(300))
+        assert watcher.look()
+        seen = watcher.seen()
+    finally:
+        os.close(finished)
+        watcher.close()
+    assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[1]], 1)
+    assert seen.looks[0].finished_bytes == 300
+
+
 def _run(root: Path, pid: int, *, place: int, ticks: int) -> None:
     stat = root / f"proc/{pid}/stat"
     head, _, rest = stat.read_text(encoding="ascii").rpartition(")")
