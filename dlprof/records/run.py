@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 _LAUNCHER = re.compile(
     r"((torchrun|mpirun|horovodrun|srun)( -[\w=.:\[\]-]*| \d+)*( python -m)?)?", re.ASCII
 )
-"""A launcher of ranks with options, and what makes these run a module: nothing else may be pasted."""
+"""A launcher of ranks with its options: nothing else may be pasted before ``dlprof``."""
 
 EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
 

@@ -246,7 +246,7 @@ def test_what_no_program_writes_so_deep_is_refused() -> None:
         ({"call": "os.system('rm x')"}, "call is no call"),
         ({"call": "f()\nimport os"}, "call is no call"),
         ({"dataloader_kwargs": {"a=1)\nf(": 1}}, "dataloader_kwargs has a key that is no argument"),
-        ({"dataloader_kwargs": {"num_workers": "4"}}, "dataloader_kwargs.num_workers is not a whole"),
+        ({"dataloader_kwargs": {"num_workers": "4"}}, "dataloader_kwargs.num_workers is not a"),
         (
             {"dataloader_kwargs": {"multiprocessing_context": "x"}},
             "dataloader_kwargs.start_method is none of fork",
