@@ -57,7 +57,7 @@ def inspect_machine(
     cgroups = read_cgroups(pid, root)
     info = parse_cpuinfo(read_text(root / "proc/cpuinfo"))
     online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat")))
-    logical = len(online) or info.logical_cpus or os.cpu_count() or 1
+    logical = len(online) or os.cpu_count() or 1
     model = info.model or (_named_by_macos() if root == _HERE else "")
     model = model or platform.processor() or platform.machine() or "unknown CPU"
     affinity = _count_affinity(cgroups, online, root, pid) or logical

@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 
 class CpuInfo(NamedTuple):
-    """What ``/proc/cpuinfo`` says: an empty model, 0 CPUs or ``None`` cores where it doesn't.
+    """What ``/proc/cpuinfo`` says: an empty model or ``None`` cores where it doesn't.
 
     Cores are different pairs of socket and core. ``guest_mhz`` is a virtual machine's clock rate,
     which is that of its host's CPU without boost; others' is that of the moment, and ``None``.
     """
 
     model: str
-    logical_cpus: int
     physical_cores: int | None
     guest_mhz: float | None = None
 
@@ -116,14 +115,12 @@ def parse_cpu_list(text: str) -> frozenset[int] | None:
 
 
 def parse_cpuinfo(text: str) -> CpuInfo:
-    """The CPU's model and counts from ``/proc/cpuinfo``, of any architecture."""
+    """The CPU's model and cores from ``/proc/cpuinfo``, of any architecture."""
     first: dict[str, str] = {}
     cores: set[tuple[str, str]] = set()
-    logical = 0
     for block in text.split("\n\n"):
         fields = _fields(block)
         first = {**fields, **first}
-        logical += "processor" in fields
         if "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
     guest_mhz = None
@@ -132,7 +129,6 @@ def parse_cpuinfo(text: str) -> CpuInfo:
             guest_mhz = float(first.get("cpu MHz", ""))
     return CpuInfo(
         model=_cpu_model(first),
-        logical_cpus=logical,
         physical_cores=len(cores) or None,
         guest_mhz=guest_mhz,
     )
