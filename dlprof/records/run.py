@@ -24,7 +24,7 @@ from dlprof.records.watched import SCRIPT_SPEC, WatchedLoader, WatchedScript
 SCHEMA_VERSION = 1
 
 _LAUNCHER = re.compile(
-    r"((torchrun|mpirun|horovodrun|srun)( -[\w=.:\[\]-]*| \d+)*( python -m)?)?", re.ASCII
+    r"((torchrun|mpirun|horovodrun|srun)( -[\w=.:%\[\]-]*| \d+)*( python -m)?)?", re.ASCII
 )
 """A launcher of ranks with its options: nothing else may be pasted before ``dlprof``."""
 
