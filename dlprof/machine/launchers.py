@@ -28,7 +28,6 @@ class _Launcher(NamedTuple):
     is_parent: bool = False  # of its ranks
 
 
-
 def _numbers(prefix: str) -> tuple[str, ...]:
     """As most call theirs."""
     return tuple(f"{prefix}_{each}" for each in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE"))
@@ -42,9 +41,7 @@ _LAUNCHERS = (
     ),
     _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN, True),  # deepspeed
     # Open MPI, and MVAPICH
-    _Launcher(
-        "OMPI_COMM_WORLD_SIZE", _numbers("OMPI_COMM_WORLD"), ("PMIX_NAMESPACE",), _MPIRUN
-    ),
+    _Launcher("OMPI_COMM_WORLD_SIZE", _numbers("OMPI_COMM_WORLD"), ("PMIX_NAMESPACE",), _MPIRUN),
     _Launcher("MV2_COMM_WORLD_SIZE", _numbers("MV2_COMM_WORLD"), (), _MPIRUN),
     _Launcher(  # MPICH and Intel: srun may set PMI_SIZE, too
         "MPI_LOCALNRANKS",

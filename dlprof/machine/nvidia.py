@@ -60,9 +60,7 @@ _THROTTLES = {
     0x80: "power brake",
 }
 
-_EVENT_REASONS = (
-    "nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
-)
+_EVENT_REASONS = "nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
 # The second is all that drivers before 510.39 have.
 _RUNNING = "nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2"
 

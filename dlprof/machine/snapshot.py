@@ -252,7 +252,7 @@ def usage_between(
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
     )
-    known = {**_EMPTY, **_reasons(first), **_reasons(last)}
+    known = {**_EMPTY, **_reasons(first)}
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
     return usage, {name: known.get(name, "the system stopped reporting it") for name in missing}
 

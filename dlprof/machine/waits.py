@@ -80,9 +80,7 @@ _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
 """Beginnings of the kernel's functions that threads wait in."""
 
 
-def parse_wait(
-    syscall: str, channel: str, machine: str, gil: Sequence[range] = ()
-) -> Wait:
+def parse_wait(syscall: str, channel: str, machine: str, gil: Sequence[range] = ()) -> Wait:
     """What a thread does, from the texts of its ``syscall`` and ``wchan``; empty if not read.
 
     The first is ``running``, or a number and its arguments; the other the kernel's function, ``0``
@@ -140,7 +138,6 @@ def python_data(maps: str) -> tuple[range, ...]:
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})
 """Calls of which only ``wchan`` says what a thread waits for."""
-
 
 
 def _call(syscall: str, machine: str) -> tuple[str, list[int]]:

@@ -238,16 +238,10 @@ class Explanation:
         blocked_s -= queued_s
         gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
         part = gil_s / blocked_s if blocked_s > 0 else 0.0
-        return found._making(
-            lambda stage: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
+        stages = _making(
+            found, lambda stage: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
         )
-
-    def _making(self, changed: Callable[[Stage], Stage]) -> Explanation:
-        """The same with other stages that make batches."""
-        stages = (
-            changed(each) if each.name in ("fetch", "collate") else each for each in self.stages
-        )
-        return dataclasses.replace(self, stages=tuple(stages))
+        return dataclasses.replace(found, stages=stages)
 
     def _queued(self, part: float) -> Explanation:
         """The same where that part of the blocked time is run-queue delay."""
@@ -264,7 +258,7 @@ class Explanation:
             io_s=tuple((1 - part) * io_s for io_s in self.costs.io_s),
             run_queue_s=tuple(queue_s + part * io_s for io_s, queue_s in rows),
         )
-        return dataclasses.replace(self._making(moved), costs=costs)
+        return dataclasses.replace(self, stages=_making(self, moved), costs=costs)
 
     @property
     def fed_workers(self) -> int:
@@ -278,3 +272,9 @@ class Explanation:
     def stage(self, name: StageName) -> Stage | None:
         """One stage; ``None`` if this configuration does not have it."""
         return next((stage for stage in self.stages if stage.name == name), None)
+
+
+def _making(found: Explanation, changed: Callable[[Stage], Stage]) -> tuple[Stage, ...]:
+    """Its stages with others for those that make batches."""
+    making = ("fetch", "collate")
+    return tuple(changed(each) if each.name in making else each for each in found.stages)

@@ -74,9 +74,10 @@ class LoaderCall:
         >>> LoaderCall(text="os.system('…')").checked() == LoaderCall()
         True
         """
-        others = (code.replace("{value}", "0") for code in self.elsewhere.values())
+        others = [code.replace("{value}", "0") for code in self.elsewhere.values()]
         sound = is_call(self.assigned(dict.fromkeys(self.names, 0)))
-        return self if sound and all(map(is_call, others)) else LoaderCall()
+        commented = any(code.startswith("#") for code in others)
+        return self if sound and not commented and all(map(is_call, others)) else LoaderCall()
 
     def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The same with the variable that takes its value."""

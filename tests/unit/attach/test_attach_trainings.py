@@ -285,7 +285,7 @@ def test_what_it_costs_to_begin_with_a_training_puts_no_screen_off(
     judging_ns = board._pause_ns
     board.watch(0.0)
     board.close()
-    assert board._pause_ns == pytest.approx(2 * judging_ns) > 0
+    assert 0 < judging_ns < board._pause_ns == pytest.approx(2 * judging_ns)
 
 
 def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:
