@@ -13,7 +13,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from dlprof.machine.procfs import list_names, parse_process_stat, read_stat, read_text
 from dlprof.records.stages import FORKED, UNSEEN, child_of
@@ -106,7 +106,7 @@ def parse_wait(syscall: str, channel: str, machine: str, gil: Sequence[range] = 
         # expected there; of a lock it is a small number, or one with the highest bit set.
         joins = len(arguments) > 2 and 2 < arguments[2] < 1 << 22
         return "threads" if arguments[1] & 128 or joins else "lock"
-    return cast(Wait, call) if call in WAITS else "other"
+    return call if call in WAITS else "other"
 
 
 def python_data(maps: str) -> tuple[range, ...]:

@@ -257,7 +257,7 @@ def test_a_fix_that_is_pasted_sets_arguments_and_does_nothing_else(
     change: Mapping[str, object], fault: str
 ) -> None:
     with pytest.raises(MismatchError) as caught:
-        from_json(Fix, {"text": "Set it."} | change)
+        from_json(Fix, {"text": "Set it.", **change})
     assert str(caught.value).startswith(fault)
 
 
