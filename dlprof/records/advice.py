@@ -185,11 +185,13 @@ class Certificate:
         """That, where it says something: by which share any of them is faster at most."""
         return None if self.shown > USELESS else self.shown
 
-    def text_of(self, which: str = "") -> str:
-        """It in words: ``within 4% of the best of 75 settings (95%), 6 measured``.
+    @property
+    def text(self) -> str:
+        """It in words: ``within 4% of the best of 75 settings (95%), 6 measured``."""
+        return self.text_of("")
 
-        Where all are some that were chosen, ``which``: ``… best of the 4 settings asked for``.
-        """
+    def text_of(self, which: str) -> str:
+        """The same, where all are some that were chosen: ``… best of the 4 settings asked for``."""
         if self.loss is None:
             return "too little was measured to say how near the best it is"
         sure = f"({self.probability:.0%})"

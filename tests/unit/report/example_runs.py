@@ -88,7 +88,7 @@ def example_recommendation() -> Recommendation:
             epoch_turnover_s=0.0123,
         ),
         confidence="high",
-        confidence_reason=certificate.text_of(),
+        confidence_reason=certificate.text,
         certificate=certificate,
         reasons=(
             Reason(
