@@ -107,7 +107,7 @@ class Waiting:
     # Share of time that the main process waited for data; ``None`` without workers, where loading
     # and computing look alike.
     wait_fraction: Estimate | None
-    batches_per_s: float | None  # batches that it took; ``None`` likewise
+    batches_per_s: float | None  # batches that it took of that loader; ``None`` likewise
     # Share of time that workers made batches; ``None`` without workers.
     worker_busy_fraction: float | None
     # Finished batches that waited, mean; ``None`` where that can't be seen.
@@ -190,8 +190,8 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage) -> Attached:
         wait_fraction=None if waits is None else _wait_estimate(seen, shares, waits),
         # Where workers were started, a few batches may have passed between two looks: none is no 0.
         batches_per_s=(
-            seen.main.messages / seen.window_s
-            if workers and (seen.main.messages or not seen.started_workers)
+            seen.batches / seen.window_s
+            if workers and (seen.batches or not seen.started_workers)
             else None
         ),
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
@@ -429,7 +429,7 @@ def _evidence(
         (*explained.costs.cpu_s, *explained.costs.io_s)
     )
     others = usage.taken_cores(machine.usable_cores) > OTHERS * machine.usable_cores
-    rate = seen.main.messages / seen.window_s
+    rate = seen.batches / seen.window_s
     plain = Trial(
         id=_ID,
         config=explained.config,
@@ -440,7 +440,7 @@ def _evidence(
         usage=usage,
         noisy=others and starved,
         measured_s=seen.window_s,
-        window_batches=seen.main.messages,
+        window_batches=seen.batches,
         batch_bytes=_batch_bytes(seen),
         # Whether those without data never had any isn't seen: they count as at their end.
         fed_workers=explained.config.num_workers if target.kind == "iterable" else None,
@@ -460,7 +460,7 @@ def _explanation(
     seen: Seen, shares: _Shares, config: Config, *, crowded: bool = True
 ) -> Explanation:
     """What each batch cost, on average over the window; ``crowded``: run-queue delays too."""
-    batches = max(1, seen.main.messages)
+    batches = max(1, seen.batches)
     period_s = seen.window_s / batches
     # What workers of earlier epochs took ended with them: what others took is for what they made.
     whole = sum(each.messages for each in seen.workers)
@@ -592,7 +592,7 @@ def _receive_s(seen: Seen) -> float:
     # Making such objects again takes ten times as long: in a process with torch the garbage
     # collector runs beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB.
     times = 10.0 if each_byte_s >= 2e-9 else 1.0
-    return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
+    return max(by_tensors, times * pickled_s / max(1, seen.batches))
 
 
 def _direct(
@@ -849,8 +849,8 @@ def _certainty(
         return "high", looks
     if seen.ended:
         return "low", f"{looks}, until it ended"
-    if seen.workers and seen.main.messages < 5:
-        return "low", f"{looks}, {seen.main.messages} batches seen: watch longer (--seconds 60)"
+    if seen.workers and seen.batches < 5:
+        return "low", f"{looks}, {seen.batches} batches seen: watch longer (--seconds 60)"
     unsure = "workers were started, so a few batches may not be counted"
     if thread := _by_thread(seen) and not seen.pins:
         unsure = "another thread takes the batches, and main may wait for others as well"

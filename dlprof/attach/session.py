@@ -19,6 +19,7 @@ from dlprof.attach.trainings import (
 )
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine.gpus import PatientGpus
 from dlprof.machine.tree import has_proc, scan_processes
 
 _HERE = Path("/")
@@ -88,6 +89,8 @@ class Board:
     ) -> None:
         _check_system(root)
         self._root, self._clock = root, clock
+        # Opened once: to wake the driver for each training would cost more than looking at it.
+        self._gpus = PatientGpus()
         self._watched: dict[tuple[int, int], Watcher] = {}
         # Trainings that can't be looked at: other users', and own ones that are protected.
         self.unseen = 0
@@ -100,9 +103,10 @@ class Board:
         It takes longer where there are so many trainings that to find and judge them would cost
         more than a fraction of a percent of a core.
         """
-        cost_ns = time.process_time_ns()
+        known, began_ns = {*self._watched}, time.process_time_ns()
         self._refresh()
-        cost_ns = time.process_time_ns() - cost_ns
+        # To begin with one costs once, and far more than to see that no other has come.
+        cost_ns = time.process_time_ns() - began_ns if known >= self._watched.keys() else 0
         ends = self._clock() + max(int(seconds * 1e9), min(self._pause_ns, 30 * 10**9))
         while self._clock() < ends:
             left_s = (ends - self._clock()) / 1e9
@@ -133,6 +137,7 @@ class Board:
         """Let go of all files."""
         while self._watched:
             self._watched.popitem()[1].close()
+        self._gpus.close()
 
     def _refresh(self) -> None:
         """Take in trainings that came, and let go of those that went."""
@@ -155,4 +160,4 @@ class Board:
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:
-                self._watched[key] = Watcher(training, root=self._root)
+                self._watched[key] = Watcher(training, root=self._root, gpus=self._gpus)

@@ -289,7 +289,7 @@ def _below(pid: int, processes: Mapping[int, ProcessStat]) -> set[int]:
 
 
 def _command(pid: int, root: Path) -> tuple[str, ...]:
-    text = read_text(f"{root}/proc/{pid}/cmdline") or ""
+    text = read_text(f"{root}/proc/{pid}/cmdline")
     return tuple(text.rstrip("\0").split("\0")) if text else ()
 
 
@@ -299,17 +299,17 @@ def _is_dlprofs(command: tuple[str, ...]) -> bool:
 
 
 def _owner(pid: int, root: Path) -> int | None:
-    return parse_owner(read_text(f"{root}/proc/{pid}/status") or "")
+    return parse_owner(read_text(f"{root}/proc/{pid}/status"))
 
 
 def has_torch(pid: int, root: Path) -> bool:
     """Whether a process has torch loaded."""
-    return "libtorch" in (read_text(f"{root}/proc/{pid}/maps") or "")
+    return "libtorch" in read_text(f"{root}/proc/{pid}/maps")
 
 
 def is_readable(pid: int, root: Path) -> bool:
     """Whether the kernel says what a process does; of one that is gone it doesn't."""
-    return read_text(f"{root}/proc/{pid}/io") is not None
+    return bool(read_text(f"{root}/proc/{pid}/io"))
 
 
 def _check_access(pid: int, root: Path) -> None:

@@ -22,6 +22,7 @@ from dlprof.attach.trainings import Training
 from dlprof.internals import PIN_THREAD, WORKER
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import oom_kills, read_cgroups
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import cpus_of_job, read_shared_memory
 from dlprof.machine.procfs import (
     IoCounters,
@@ -29,9 +30,9 @@ from dlprof.machine.procfs import (
     list_names,
     parse_allowed_cpus,
     parse_io,
-    parse_process_stat,
     parse_statm,
     parse_switches,
+    read_stat,
     read_text,
 )
 from dlprof.machine.sharing import GroupShares, Processes
@@ -102,7 +103,8 @@ class Seen:
     window_s: float  # how long it was watched
     looks: Sequence[Look]  # in their order, the last of many
     main: ProcessSeen  # its main process
-    workers: tuple[ProcessSeen, ...] = ()  # those of the loader that gave most batches, alive now
+    # Those, alive now, of the loader that main waited for at most looks, or that gave most batches.
+    workers: tuple[ProcessSeen, ...] = ()
     other_workers: int = 0  # of other loaders
     other_batches: int = 0  # that these made while it was watched
     started_workers: int = 0  # that came while it was watched
@@ -121,6 +123,11 @@ class Seen:
     cold_factor: float = 1.0
 
     @property
+    def batches(self) -> int:
+        """Batches of that loader that main asked for: other loaders have theirs."""
+        return max(0, self.main.messages - self.other_batches)
+
+    @property
     def pins(self) -> bool:
         """Whether a pin thread was seen."""
         return any(look.pin is not None for look in self.looks)
@@ -134,10 +141,12 @@ class Watcher:
         training: Training,
         *,
         root: Path = Path("/"),
+        gpus: Gpus | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._whole = inspect_machine(root, pid=training.pid)  # what it may use with all its ranks
+        # What it may use with all its ranks.
+        self._whole = inspect_machine(root, gpus=gpus, pid=training.pid)
         self._training, self._root, self._clock = training, root, clock
         self._cpu_clock = cpu_clock
         self._proc = f"{root}/proc".replace("//", "/")
@@ -162,6 +171,8 @@ class Watcher:
         # Each with the workers that were idle, and alive.
         self._looks: collections.deque[tuple[Look, tuple[int, ...], tuple[int, ...]]]
         self._looks = collections.deque(maxlen=4000)
+        # By loader, looks at which main waited, it made a batch, and none of its was finished.
+        self._awaited = collections.Counter[str]()
         self._seldom_ns = self._often_ns = self._weighed_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -225,12 +236,15 @@ class Watcher:
             self._pin.close()
             self._pin = None
         finished, sent = self._pipes.unread()
+        if "queue" in (main, pin):
+            making = {self._pipes.loader_of(pid) for pid in alive if pid not in idle}
+            self._awaited.update(each for each in making if finished.get(each) == 0)
         look = Look(
             main=main,
             pin=pin,
             idle=len(idle),
             alive=len(alive),
-            finished_bytes=finished,
+            finished_bytes=sum(finished.values()) if finished else None,
             sent_bytes=sent,
         )
         self._looks.append((look, idle, alive))
@@ -327,7 +341,7 @@ class Watcher:
             pid = int(word)
             if pid in self._workers:
                 continue
-            stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
+            stat = read_stat(f"{self._proc}/{pid}")
             if stat is None or stat.state in ("Z", "X"):
                 continue
             if stat.name == WORKER:
@@ -341,9 +355,8 @@ class Watcher:
 
     def _ended_workers(self) -> tuple[int, ...]:
         """Those that have ended and that nobody has waited for."""
-        pids = [int(word) for word in self._read_children().split()]
-        found = ((pid, read_text(f"{self._proc}/{pid}/stat") or "") for pid in pids)
-        stats = ((pid, parse_process_stat(text)) for pid, text in found)
+        pids = map(int, self._read_children().split())
+        stats = ((pid, read_stat(f"{self._proc}/{pid}")) for pid in pids)
         return tuple(
             pid for pid, stat in stats if stat and stat.state == "Z" and stat.name == WORKER
         )
@@ -371,14 +384,14 @@ class Watcher:
 
     def _serves(self, pid: str) -> bool:
         """Whether a process is a fork server that has started workers."""
-        if "multiprocessing.forkserver" not in (read_text(f"{self._proc}/{pid}/cmdline") or ""):
+        if "multiprocessing.forkserver" not in read_text(f"{self._proc}/{pid}/cmdline"):
             return False
-        started = (read_text(f"{self._proc}/{pid}/task/{pid}/children") or "").split()
-        stats = (parse_process_stat(read_text(f"{self._proc}/{n}/stat") or "") for n in started)
+        started = read_text(f"{self._proc}/{pid}/task/{pid}/children").split()
+        stats = (read_stat(f"{self._proc}/{n}") for n in started)
         return any(stat is not None and stat.name == WORKER for stat in stats)
 
     def _read_children(self) -> str:
-        return " ".join(kept.read() or "" for kept in self._children.values())
+        return " ".join(kept.read() for kept in self._children.values())
 
     def _find_pin(self) -> None:
         """The pin thread, among the threads that came since they were last looked at."""
@@ -387,7 +400,7 @@ class Watcher:
         folder = f"{self._proc}/{self._training.pid}/task"
         for name in set(list_names(folder)) - self._not_pins:
             self._not_pins.add(name)
-            if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
+            if read_text(f"{folder}/{name}/comm").strip() == PIN_THREAD:
                 self._pin = Thread(f"{folder}/{name}", self._machine, self._gil)
 
     def _look_around(self) -> None:
@@ -422,23 +435,29 @@ class Watcher:
         return sum(sizes) / len(sizes) if sizes else None
 
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[ProcessSeen, ...]:
-        """The workers of the loader that gave most."""
-        groups: dict[object, list[ProcessSeen]] = collections.defaultdict(list)
+        """The workers of the loader that is waited for most, or of those that gave most.
+
+        Of two that give a batch for each step it is the slow one.
+        """
+        groups: dict[str, list[ProcessSeen]] = collections.defaultdict(list)
         for each in members:
             groups[self._pipes.loader_of(each.pid)].append(each)
-        most = max(groups.values(), key=lambda each: sum(w.messages for w in each), default=[])
-        return tuple(most)
+
+        def worth(loader: str) -> tuple[int, int]:
+            return self._awaited[loader], sum(each.messages for each in groups[loader])
+
+        return tuple(groups[max(groups, key=worth)]) if groups else ()
 
     def _start_method(self) -> str:
         if self._parent != self._training.pid:
             return "forkserver"
         own = read_text(f"{self._proc}/{self._training.pid}/cmdline")
         for pid in self._workers:
-            words = read_text(f"{self._proc}/{pid}/cmdline") or ""
+            words = read_text(f"{self._proc}/{pid}/cmdline")
             # What is forked has its parent's, which may be a rank that was spawned itself.
             return "spawn" if "multiprocessing.spawn" in words and words != own else "fork"
         for word in self._read_children().split():  # that start, and have no name yet
-            words = read_text(f"{self._proc}/{word}/cmdline") or ""
+            words = read_text(f"{self._proc}/{word}/cmdline")
             for method in ("spawn", "forkserver"):
                 if f"multiprocessing.{method}" in words and words != own:
                     return method
@@ -513,7 +532,7 @@ class _Process:
 
     def _read_switches(self) -> tuple[frozenset[int] | None, tuple[int, int]]:
         """The CPUs that it may run on, and how often its main thread has let go of one so far."""
-        status = read_text(f"{self._folder}/status") or ""
+        status = read_text(f"{self._folder}/status")
         return parse_allowed_cpus(status), parse_switches(status)
 
     def count(self, *, again: bool = False) -> None:
@@ -524,7 +543,7 @@ class _Process:
         if again:
             self._not_feeders.clear()
         for name in set(list_names(f"{self._folder}/task")) - self._not_feeders - {str(self.pid)}:
-            io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
+            io = parse_io(read_text(f"{self._folder}/task/{name}/io"))
             if io is not None and _feeds(io):
                 self._fed[name] = io
             else:
@@ -533,7 +552,7 @@ class _Process:
                     self._fed.pop(name, None)
 
     def weigh(self) -> None:
-        pages = parse_statm(read_text(f"{self._folder}/statm") or "")
+        pages = parse_statm(read_text(f"{self._folder}/statm"))
         if pages is not None:
             self._pages.append(pages[0] - pages[1])
 
@@ -548,7 +567,7 @@ class _Process:
         if used is None:
             return None
         tasks = f"{self._folder}/task"
-        read = {n: parse_io(read_text(f"{tasks}/{n}/io") or "") for n in list_names(tasks)}
+        read = {n: parse_io(read_text(f"{tasks}/{n}/io")) for n in list_names(tasks)}
         return used, {name: io for name, io in read.items() if io is not None}, whole_ns
 
 
@@ -612,16 +631,15 @@ class _Pipes:
                     os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC,
                 )
 
-    def loader_of(self, worker: int) -> str | None:
-        """What a worker's loader is known by."""
-        return self._data.get(worker)
+    def loader_of(self, worker: int) -> str:
+        """What a worker's loader is known by; empty where it isn't."""
+        return self._data.get(worker, "")
 
-    def unread(self) -> tuple[int | None, int]:
-        """Bytes of finished batches, and of indices, that nobody has read yet."""
-        data = set(self._data.values())
-        finished = [_unread(self._open[pipe]) for pipe in data if pipe in self._open]
-        sent = [_unread(file) for pipe, file in self._open.items() if pipe not in data]
-        return (sum(finished) if finished else None), sum(sent)
+    def unread(self) -> tuple[dict[str, int], int]:
+        """Bytes of finished batches, by loader, and of indices, that nobody has read yet."""
+        unread = {pipe: _unread(file) for pipe, file in self._open.items()}
+        finished = {each: unread[each] for each in {*self._data.values()} & unread.keys()}
+        return finished, sum(unread.values()) - sum(finished.values())
 
     def close(self) -> None:
         for file in self._open.values():

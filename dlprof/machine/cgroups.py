@@ -7,7 +7,6 @@ the mount; the mount's root in ``/proc/self/mountinfo`` says which part of the p
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,8 +24,7 @@ class CgroupMount(NamedTuple):
     mount_point: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(NamedTuple):
     """A cgroup directory that binds a process; its path in the hierarchy is its name."""
 
     version: Literal[1, 2]
@@ -34,8 +32,7 @@ class Level:
     name: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cgroups:
+class Cgroups(NamedTuple):
     """The levels that bind a process, its own first: quotas, CPUs, memory, reads, threads."""
 
     cpu: tuple[Level, ...]
@@ -45,8 +42,7 @@ class Cgroups:
     pids: tuple[Level, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(NamedTuple):
     """The tightest limit over all levels (cores, bytes, bytes/s), and the path of who set it."""
 
     amount: float
@@ -55,13 +51,8 @@ class Limit:
 
 def parse_memberships(text: str) -> list[tuple[frozenset[str], str]]:
     """The lines ``ID:CONTROLLERS:PATH`` of ``/proc/PID/cgroup``; no controllers is v2's."""
-    found = []
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if colon and path.startswith("/"):
-            found.append((frozenset(filter(None, controllers.split(","))), path))
-    return found
+    lines = re.findall(r"^[^:\n]*:([^:\n]*):(/.*)$", text, re.MULTILINE)
+    return [(frozenset(filter(None, names.split(","))), path) for names, path in lines]
 
 
 def parse_mounts(text: str) -> list[CgroupMount]:
@@ -93,8 +84,8 @@ def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
     Here, that is: what a container has mounted is elsewhere for who looks at it from outside.
     """
     proc = root / "proc"
-    memberships = parse_memberships(read_text(proc / str(pid or "self") / "cgroup") or "")
-    mounts = parse_mounts(read_text(proc / "self/mountinfo") or "")
+    memberships = parse_memberships(read_text(proc / str(pid or "self") / "cgroup"))
+    mounts = parse_mounts(read_text(proc / "self/mountinfo"))
     names = ("cpu", "cpuset", "memory", "blkio", "pids")  # the controllers', as the fields come
     return Cgroups(*(_levels(name, memberships, mounts, root) for name in names))
 
@@ -125,7 +116,7 @@ def memory_headroom(cgroups: Cgroups) -> int | None:
         name = "memory.usage_in_bytes" if level.version == 1 else "memory.current"
         used = read_int(level.directory / name)
         if limit is not None and used is not None:
-            counters = parse_counters(read_text(level.directory / "memory.stat") or "")
+            counters = parse_counters(read_text(level.directory / "memory.stat"))
             idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
             rooms.append(max(0, limit - max(0, used - idle)))
     return min(rooms, default=None)
@@ -145,7 +136,7 @@ def allowed_cpus(cgroups: Cgroups) -> frozenset[int] | None:
     """CPUs that the process's cpuset allows; ``None`` where no cpuset is visible."""
     for level in cgroups.cpuset:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            cpus = parse_cpu_list(read_text(level.directory / name) or "")
+            cpus = parse_cpu_list(read_text(level.directory / name))
             if cpus:
                 return cpus
     return None
@@ -159,7 +150,7 @@ def throttled_ns(cgroups: Cgroups) -> dict[Path, int] | None:
     """
     found = {}
     for level in cgroups.cpu:
-        counters = parse_counters(read_text(level.directory / "cpu.stat") or "")
+        counters = parse_counters(read_text(level.directory / "cpu.stat"))
         if level.version == 1 and "throttled_time" in counters:
             found[level.directory] = counters["throttled_time"]
         elif level.version == 2 and "throttled_usec" in counters:
@@ -175,10 +166,10 @@ def oom_kills(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
     """
     for level in cgroups.memory[:1]:
         name = "memory.oom_control" if level.version == 1 else "memory.events"
-        counters = parse_counters(read_text(level.directory / name) or "")
+        counters = parse_counters(read_text(level.directory / name))
         if "oom_kill" in counters:
             return counters["oom_kill"]
-    return parse_counters(read_text(root / "proc/vmstat") or "").get("oom_kill")
+    return parse_counters(read_text(root / "proc/vmstat")).get("oom_kill")
 
 
 def _tightest(limits: Iterable[tuple[Level, float | None]]) -> Limit | None:
@@ -189,9 +180,9 @@ def _tightest(limits: Iterable[tuple[Level, float | None]]) -> Limit | None:
 
 def _quota_cores(level: Level) -> float | None:
     if level.version == 2:
-        return parse_cpu_max(read_text(level.directory / "cpu.max") or "")
+        return parse_cpu_max(read_text(level.directory / "cpu.max"))
     names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    return parse_cpu_max(" ".join(read_text(level.directory / name) or "" for name in names))
+    return parse_cpu_max(" ".join(read_text(level.directory / name) for name in names))
 
 
 def _read_bytes_per_s(level: Level) -> float | None:
@@ -199,7 +190,7 @@ def _read_bytes_per_s(level: Level) -> float | None:
     name, line = "io.max", r"\brbps=(\d+)"  # 8:0 rbps=1048576 wbps=max riops=max wiops=max
     if level.version == 1:
         name, line = "blkio.throttle.read_bps_device", r"\S+ (\d+)"
-    found = re.findall(line, read_text(level.directory / name) or "")
+    found = re.findall(line, read_text(level.directory / name))
     return min(map(float, found), default=None)
 
 
@@ -208,7 +199,7 @@ def _memory_bytes(level: Level) -> int | None:
         # Above memory.high a group is slowed until it is below again: as good as a limit.
         limits = [read_int(level.directory / name) for name in ("memory.max", "memory.high")]
     else:
-        counters = parse_counters(read_text(level.directory / "memory.stat") or "")
+        counters = parse_counters(read_text(level.directory / "memory.stat"))
         # The hierarchical limit knows of ancestors that a container can't see.
         limits = [
             read_int(level.directory / "memory.limit_in_bytes"),

@@ -129,7 +129,7 @@ class SpeedProbe:
         speeds = sorted(self.speeds.values())
         if not speeds:
             return None
-        kinds: dict[str | None, list[float]] = {}  # of cores, such as big and little ones
+        kinds: dict[str, list[float]] = {}  # of cores, such as big and little ones
         for cpu, seen in self._visits.items():
             clock = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq"
             kinds.setdefault(read_text(clock), []).extend(seen)
@@ -177,7 +177,7 @@ class SpeedProbe:
 
     def _ticks(self) -> dict[int, float]:
         """Clock ticks that each core was busy since boot."""
-        found = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
+        found = parse_cpu_ticks(read_text(self._root / "proc/stat"))
         return {cpu: float(each.busy) for cpu, each in found.items()}
 
 

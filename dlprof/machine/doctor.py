@@ -22,7 +22,7 @@ from dlprof.files import is_there, too_long_for_sockets
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import USUAL_SHM_BYTES, inspect_machine, open_files_limit
 from dlprof.machine.neighbours import Neighbours, watch
-from dlprof.machine.procfs import list_names, read_text
+from dlprof.machine.procfs import numbered, read_text
 from dlprof.records import Machine
 from dlprof.units import counted, format_bytes
 
@@ -85,12 +85,10 @@ def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> SystemFacts:
         start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
         python=sys.version_info[:3],
         torch=next((each.version for each in distributions(name="torch")), None),
-        gpu_devices=sum(
-            bool(re.fullmatch(r"nvidia\d+", name)) for name in list_names(root / "dev")
-        ),
+        gpu_devices=len(numbered(root / "dev", "nvidia")),
         others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
         temporary=temporary,
-        clock=(read_text(root / _CLOCK) or "").strip() or None,
+        clock=read_text(root / _CLOCK).strip() or None,
         others_use=watch(0.5) if root == Path("/") else None,
     )
 

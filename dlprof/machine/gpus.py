@@ -78,19 +78,14 @@ class Driver:
             self.ask({}, "close", self.end)
         self._open = False
 
-    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
-        """The answer of one function, or ``None`` and the reason under ``field``."""
-        return self.ask_first(reasons, field, (function,), *arguments)
+    def ask(self, reasons: dict[str, str], field: str, functions: str, *arguments: Any) -> Any:
+        """The answer of a function, or ``None`` and the reason under ``field``.
 
-    def ask_first(
-        self, reasons: dict[str, str], field: str, functions: Sequence[str], *arguments: Any
-    ) -> Any:
-        """The answer of the first function that both driver and bindings have.
-
-        Where none answers, the reason is that of the first: the present name of the same thing.
+        Of several names of the same thing, the present one first, the first counts that both driver
+        and bindings have; where none answers, the reason is that of the first.
         """
         why = ""
-        for function in functions:
+        for function in functions.split():
             try:
                 return getattr(self._bindings, function)(*arguments)
             except self._faults as fault:
@@ -116,9 +111,9 @@ class Gpu:
         """Whether to look at the link's bytes blocks, because nothing counts them."""
         return False
 
-    def ask(self, reasons: dict[str, str], field: str, function: str, *arguments: Any) -> Any:
-        """The answer of one function about this card, or ``None`` and the reason."""
-        return self._driver.ask(reasons, field, function, self._handle, *arguments)
+    def ask(self, reasons: dict[str, str], field: str, functions: str, *arguments: Any) -> Any:
+        """The answer of a function about this card, or ``None`` and the reason."""
+        return self._driver.ask(reasons, field, functions, self._handle, *arguments)
 
     def describe(self, root: Path, reasons: dict[str, str]) -> GpuInfo:
         """What it is."""

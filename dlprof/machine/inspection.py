@@ -31,13 +31,13 @@ from dlprof.machine.cgroups import (
 from dlprof.machine.gpus import Gpus, asked
 from dlprof.machine.launchers import launcher_of
 from dlprof.machine.procfs import (
-    list_names,
+    numbered,
     parse_allowed_cpus,
     parse_cpu_list,
     parse_cpu_ticks,
     parse_cpuinfo,
-    parse_int,
     parse_meminfo,
+    read_int,
     read_text,
     usable_cpus,
 )
@@ -55,27 +55,28 @@ def inspect_machine(
     well as this one's. ``gpus`` lists the GPUs; for ``None`` whoever can, opened and closed again.
     """
     cgroups = read_cgroups(pid, root)
-    info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
-    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
-    logical = len(online) or info.logical_cpus or os.cpu_count() or 1
+    info = parse_cpuinfo(read_text(root / "proc/cpuinfo"))
+    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat")))
+    logical = len(online) or os.cpu_count() or 1
     model = info.model or (_named_by_macos() if root == _HERE else "")
     model = model or platform.processor() or platform.machine() or "unknown CPU"
     affinity = _count_affinity(cgroups, online, root, pid) or logical
     quota, limit, reads = cpu_quota(cgroups), memory_limit(cgroups), read_limit(cgroups)
     usable_cores = min(float(affinity), (quota and quota.amount) or float("inf"))
-    system, shm = read_system_memory(root), read_shared_memory(root, pid)
+    memory, shm = read_meminfo(root), read_shared_memory(root, pid)
+    total = memory.get("MemTotal")
+    swap = [memory[name] for name in ("SwapTotal", "SwapFree") if name in memory]
     limit_bytes = None if limit is None else int(limit.amount)
     with asked(gpus) as reader:
         cards, no_gpus = reader.list_gpus(root), dict(reader.unavailable)
     # Cores by who shares one, from ``/sys``: right on every architecture that has it.
     cpus = root / "sys/devices/system/cpu"
-    names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
-    groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names} - {None}
-    cores = len(groups)
+    each = numbered(cpus, "cpu").values()
+    cores = len({read_text(cpu / "topology/thread_siblings_list") for cpu in each} - {""})
     with contextlib.suppress(psutil.Error, OSError):  # as where /proc has processes alone
         cores = cores or (root == _HERE and psutil.cpu_count(logical=False)) or 0
     lines = (read_text(root / "proc/sys/kernel" / name) for name in ("osrelease", "hostname"))
-    release, host = ((line or "").strip() for line in lines)
+    release, host = (line.strip() for line in lines)
     machine = Machine(
         hostname=host or platform.node(),
         platform=f"Linux {release}" if release else f"{platform.system()} {platform.release()}",
@@ -86,10 +87,10 @@ def inspect_machine(
         affinity_cpus=affinity,
         quota_cores=None if quota is None else quota.amount,
         usable_cores=usable_cores,
-        memory_bytes=system.total_bytes,
+        memory_bytes=total,
         memory_limit_bytes=limit_bytes,
         memory_available_bytes=available_memory(cgroups, root),
-        swap_used_bytes=system.swap_used_bytes,
+        swap_used_bytes=max(0, swap[0] - swap[1]) if len(swap) == 2 else None,
         shm_bytes=None if shm is None else shm.size_bytes,
         shm_available_bytes=None if shm is None else shm.free_bytes,
         read_limit_bytes_per_s=None if reads is None else reads.amount,
@@ -100,7 +101,7 @@ def inspect_machine(
             cpu_model=model,
             usable_cores=usable_cores,
             logical_cpus=logical,
-            memory_bytes=min(filter(None, (system.total_bytes, limit_bytes)), default=None),
+            memory_bytes=min(filter(None, (total, limit_bytes)), default=None),
             gpus=cards,
         ),
         unavailable=no_gpus,
@@ -122,8 +123,8 @@ def _named_by_macos() -> str:
 
 def _base_ghz(cpu: Path, guest_mhz: float | None) -> float | None:
     """The clock of a CPU without boost, by its driver or its firmware; a guest's has no other."""
-    kilohertz = parse_int((read_text(cpu / "cpufreq/base_frequency") or "").strip())
-    megahertz = parse_int((read_text(cpu / "acpi_cppc/nominal_freq") or "").strip())
+    kilohertz = read_int(cpu / "cpufreq/base_frequency")
+    megahertz = read_int(cpu / "acpi_cppc/nominal_freq")
     clocks = ((kilohertz or 0) / 1e6, (megahertz or 0) / 1e3, (guest_mhz or 0.0) / 1e3)
     # as a profile may say
     return next((round(clock, 3) for clock in clocks if 0.001 <= clock <= 100), None)
@@ -134,7 +135,7 @@ def _count_affinity(
 ) -> int | None:
     """How many CPUs of the affinity mask are online."""
     status = read_text(root / "proc" / str(pid or "self") / "status")
-    if status is None:
+    if not status:
         return len(tree.allowed_cpus()) or None if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
     return len(usable_cpus(mask, online or mask)) if mask else None
@@ -148,7 +149,7 @@ def cpus_of_job(pid: int, root: Path = _HERE) -> int | None:
     """
     most = allowed_cpus(read_cgroups(pid, root))
     masks = (
-        parse_allowed_cpus(read_text(root / "proc" / str(each) / "status") or "")
+        parse_allowed_cpus(read_text(root / "proc" / str(each) / "status"))
         for each in (pid, launcher_of(pid, root))
     )
     own, launchers = ((mask & most if most else mask) if mask else None for mask in masks)
@@ -183,14 +184,9 @@ REASONS = {
 
 def node_cpus(root: Path = Path("/")) -> dict[int, tuple[int, ...]]:
     """The CPUs of each node that has any, by node; empty where the kernel doesn't say."""
-    nodes = root / "sys/devices/system/node"
-    found = {}
-    for name in list_names(nodes):
-        if name[:4] == "node" and name[4:].isdecimal():
-            cpus = parse_cpu_list(read_text(nodes / name / "cpulist") or "")
-            if cpus:
-                found[int(name[4:])] = tuple(sorted(cpus))
-    return dict(sorted(found.items()))
+    nodes = numbered(root / "sys/devices/system/node", "node").items()
+    known = ((node, parse_cpu_list(read_text(at / "cpulist"))) for node, at in nodes)
+    return {node: tuple(sorted(cpus)) for node, cpus in known if cpus}
 
 
 def numa_node_of(cpus: Collection[int], root: Path = Path("/")) -> int | None:
@@ -258,15 +254,6 @@ USUAL_SHM_BYTES = 9 * 38_535_168
 images of 3x224x224 in float32): with less, loading may die of a bus error."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMemory:
-    """Bytes of the machine's memory, cgroup limits left aside."""
-
-    total_bytes: int | None = None
-    available_bytes: int | None = None
-    swap_used_bytes: int | None = None
-
-
 class SharedMemory(NamedTuple):
     """Bytes of /dev/shm, where batches travel from workers to the main process.
 
@@ -278,28 +265,19 @@ class SharedMemory(NamedTuple):
     free_bytes: int
 
 
-def read_system_memory(root: Path = Path("/")) -> SystemMemory:
-    """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
+def read_meminfo(root: Path = _HERE) -> dict[str, int]:
+    """Bytes of the machine's memory by the names of ``/proc/meminfo``, cgroup limits left aside.
+
+    By psutil where there is no such file.
+    """
     text = read_text(root / "proc/meminfo")
-    if text is None:
-        if root != Path("/"):
-            return SystemMemory()
-        try:
-            memory, swap_of = psutil.virtual_memory(), psutil.swap_memory()
-        except (psutil.Error, OSError, RuntimeError):
-            return SystemMemory()
-        return SystemMemory(
-            total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap_of.used
-        )
-    sizes = parse_meminfo(text)
-    swap = None
-    if "SwapTotal" in sizes and "SwapFree" in sizes:
-        swap = max(0, sizes["SwapTotal"] - sizes["SwapFree"])
-    return SystemMemory(
-        total_bytes=sizes.get("MemTotal"),
-        available_bytes=sizes.get("MemAvailable"),
-        swap_used_bytes=swap,
-    )
+    if text or root != _HERE:
+        return parse_meminfo(text)
+    with contextlib.suppress(psutil.Error, OSError, RuntimeError):
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        found = {"MemTotal": memory.total, "MemAvailable": memory.available}
+        return found | {"SwapTotal": swap.total, "SwapFree": swap.total - swap.used}
+    return {}
 
 
 def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
@@ -316,6 +294,5 @@ def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> Shared
 
 def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
     """Bytes that are available: the machine's, or less where a cgroup allows less."""
-    system = read_system_memory(root).available_bytes
-    room = memory_headroom(cgroups)
-    return min((size for size in (system, room) if size is not None), default=None)
+    sizes = (read_meminfo(root).get("MemAvailable"), memory_headroom(cgroups))
+    return min((size for size in sizes if size is not None), default=None)

@@ -28,6 +28,11 @@ class _Launcher(NamedTuple):
     is_parent: bool = False  # of its ranks
 
 
+def _numbers(prefix: str) -> tuple[str, ...]:
+    """As most call theirs."""
+    return tuple(f"{prefix}_{each}" for each in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE"))
+
+
 _TORCHRUN = "torchrun {meeting} --nproc-per-node={here} -m"
 _MPIRUN = "mpirun -n {world} python -m"
 _LAUNCHERS = (
@@ -35,24 +40,9 @@ _LAUNCHERS = (
         "TORCHELASTIC_RUN_ID", _NAMES, ("TORCHELASTIC_RUN_ID", "MASTER_PORT"), _TORCHRUN, True
     ),
     _Launcher("CROSS_SIZE", ("", "", "", "LOCAL_SIZE"), (), _TORCHRUN, True),  # deepspeed
-    _Launcher(  # Open MPI
-        "OMPI_COMM_WORLD_SIZE",
-        (
-            *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-            *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        ),
-        ("PMIX_NAMESPACE",),
-        _MPIRUN,
-    ),
-    _Launcher(  # MVAPICH
-        "MV2_COMM_WORLD_SIZE",
-        (
-            *("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-            *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-        ),
-        (),
-        _MPIRUN,
-    ),
+    # Open MPI, and MVAPICH
+    _Launcher("OMPI_COMM_WORLD_SIZE", _numbers("OMPI_COMM_WORLD"), ("PMIX_NAMESPACE",), _MPIRUN),
+    _Launcher("MV2_COMM_WORLD_SIZE", _numbers("MV2_COMM_WORLD"), (), _MPIRUN),
     _Launcher(  # MPICH and Intel: srun may set PMI_SIZE, too
         "MPI_LOCALNRANKS",
         ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -61,16 +51,13 @@ _LAUNCHERS = (
     ),
     _Launcher(
         "HOROVOD_SIZE",
-        ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        _numbers("HOROVOD"),
         ("HOROVOD_GLOO_RENDEZVOUS_PORT",),
         "horovodrun -np {world} python -m",
     ),
     _Launcher(
         "SLURM_STEP_NUM_TASKS",
-        (
-            *("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-            *("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-        ),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
         ("SLURM_JOB_ID", "SLURM_STEP_ID"),
         "srun --nodes={nodes} --ntasks={world} {cores} python -m",
     ),
@@ -87,7 +74,7 @@ def launched_as(environ: Mapping[str, str]) -> dict[str, int | None]:
 
 def read_environ(pid: int, root: Path = Path("/")) -> dict[str, str]:
     """What a process found in its environment as it began; empty where that can't be read."""
-    entries = (read_text(f"{root}/proc/{pid}/environ") or "").split("\0")
+    entries = read_text(f"{root}/proc/{pid}/environ").split("\0")
     return {name: value for name, sign, value in (e.partition("=") for e in entries) if sign}
 
 
@@ -101,7 +88,7 @@ def launcher_of(pid: int, root: Path = Path("/")) -> int:
     is_rank = any(value is not None for value in own.values())
     above = _parent(pid, root) or (os.getppid() if pid == os.getpid() else 0)
     while is_rank and above not in seen:
-        command = read_text(f"{root}/proc/{above}/cmdline") or ""
+        command = read_text(f"{root}/proc/{above}/cmdline")
         is_ranks = launched_as(read_environ(above, root)) == own
         if not is_ranks and not any(sign in command for sign in _BETWEEN):
             break
@@ -117,7 +104,7 @@ may be arguments of the launcher itself."""
 
 
 def _parent(pid: int, root: Path) -> int:
-    return parse_parent(read_text(f"{root}/proc/{pid}/status") or "") or 0
+    return parse_parent(read_text(f"{root}/proc/{pid}/status")) or 0
 
 
 def is_parent(environ: Mapping[str, str]) -> bool:

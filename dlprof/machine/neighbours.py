@@ -104,17 +104,17 @@ def watch(
 
 def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> ProcessScan:
     """Read every process and the machine's totals once; 10 µs per process, or 40 of root's."""
-    stat = read_text(root / "proc/stat") or ""
+    stat = read_text(root / "proc/stat")
     cpus = parse_cpu_ticks(stat)
-    mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "")
-    load, proc = read_text(root / "proc/loadavg") or "", str(root / "proc")
+    mask = parse_allowed_cpus(read_text(root / "proc/self/status"))
+    load, proc = read_text(root / "proc/loadavg"), str(root / "proc")
     running = parse_runnable(load)
     processes = {}
     for pid, process in scan_processes(proc):
         with contextlib.suppress(OSError):
             owner = os.stat(f"{proc}/{pid}").st_uid
             # The folder is root's, too, of one that nobody may look into (ssh-agent).
-            owner = owner or parse_owner(read_text(f"{proc}/{pid}/status") or "") or 0
+            owner = owner or parse_owner(read_text(f"{proc}/{pid}/status")) or 0
             processes[pid, process.start_ticks] = owner, process
     return ProcessScan(
         time_ns=clock(),

@@ -60,14 +60,9 @@ _THROTTLES = {
     0x80: "power brake",
 }
 
-_EVENT_REASONS = (
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-_RUNNING_PROCESSES = (
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetComputeRunningProcesses_v2",  # all that drivers before 510.39 have
-)
+_EVENT_REASONS = "nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons"
+# The second is all that drivers before 510.39 have.
+_RUNNING = "nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2"
 
 
 class GpuCard(Gpu):
@@ -131,7 +126,7 @@ class GpuCard(Gpu):
             reasons, "sm_clock_hz", "nvmlDeviceGetClockInfo", self._driver.constant("NVML_CLOCK_SM")
         )
         power = self.ask(reasons, "power_w", "nvmlDeviceGetPowerUsage")
-        bits = self._driver.ask_first(reasons, "throttled_fraction", _EVENT_REASONS, self._handle)
+        bits = self.ask(reasons, "throttled_fraction", _EVENT_REASONS)
         held = [words for bit, words in _THROTTLES.items() if int(bits or 0) & bit]
         return GpuUsage(
             **self.known,
@@ -170,7 +165,7 @@ class GpuCard(Gpu):
         """Who computes on it; milliseconds, under a lock of the driver's."""
         reasons: dict[str, str] = {}
         busy, used = self.activity(reasons)
-        running = self._driver.ask_first(reasons, "processes", _RUNNING_PROCESSES, self._handle)
+        running = self.ask(reasons, "processes", _RUNNING)
         held = None if running is None else [process.usedGpuMemory for process in running]
         if held is None:
             reasons["process_memory_bytes"] = reasons["processes"]

@@ -8,28 +8,26 @@ kernel's ``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CpuInfo:
-    """What ``/proc/cpuinfo`` says: an empty model, 0 CPUs or ``None`` cores where it doesn't.
+class CpuInfo(NamedTuple):
+    """What ``/proc/cpuinfo`` says: an empty model or ``None`` cores where it doesn't.
 
     Cores are different pairs of socket and core. ``guest_mhz`` is a virtual machine's clock rate,
     which is that of its host's CPU without boost; others' is that of the moment, and ``None``.
     """
 
     model: str
-    logical_cpus: int
     physical_cores: int | None
     guest_mhz: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTicks:
+class CpuTicks(NamedTuple):
     """One CPU's line of ``/proc/stat``, in clock ticks since boot.
 
     Guests are busy, who waits for storage is idle, and what a hypervisor took while something here
@@ -46,8 +44,7 @@ class CpuTicks:
         return self.busy + self.idle + self.stolen > 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStat:
+class ProcessStat(NamedTuple):
     """The fields of ``/proc/PID/stat`` that matter here.
 
     ``cpu_ticks`` are user and system time of all threads, ended ones too, ``reaped_ticks`` those of
@@ -66,16 +63,14 @@ class ProcessStat:
     session: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SchedStat:
+class SchedStat(NamedTuple):
     """A thread's time on a core, and its time runnable but waiting for one."""
 
     run_ns: int
     wait_ns: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class IoCounters:
+class IoCounters(NamedTuple):
     """The fields of ``/proc/PID/io`` that matter here; a reaped child's are in its parent's.
 
     Bytes asked for by ``read``, fetched from storage, and given to ``write``, and the calls of
@@ -120,14 +115,12 @@ def parse_cpu_list(text: str) -> frozenset[int] | None:
 
 
 def parse_cpuinfo(text: str) -> CpuInfo:
-    """The CPU's model and counts from ``/proc/cpuinfo``, of any architecture."""
+    """The CPU's model and cores from ``/proc/cpuinfo``, of any architecture."""
     first: dict[str, str] = {}
     cores: set[tuple[str, str]] = set()
-    logical = 0
     for block in text.split("\n\n"):
         fields = _fields(block)
         first = {**fields, **first}
-        logical += "processor" in fields
         if "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
     guest_mhz = None
@@ -136,7 +129,6 @@ def parse_cpuinfo(text: str) -> CpuInfo:
             guest_mhz = float(first.get("cpu MHz", ""))
     return CpuInfo(
         model=_cpu_model(first),
-        logical_cpus=logical,
         physical_cores=len(cores) or None,
         guest_mhz=guest_mhz,
     )
@@ -222,19 +214,9 @@ def parse_schedstat(text: str) -> SchedStat | None:
 def parse_io(text: str) -> IoCounters | None:
     """What a process has read and written, from ``/proc/PID/io``."""
     fields = _fields(text)
-    chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
-    if chars is None or fetched is None:
-        return None
-    names = ("wchar", "syscr", "syscw", "write_bytes")
-    written, reads, writes, stored = (parse_int(fields.get(name, "")) or 0 for name in names)
-    return IoCounters(
-        read_chars=chars,
-        read_bytes=fetched,
-        written_chars=written,
-        reads=reads,
-        writes=writes,
-        write_bytes=stored,
-    )
+    names = ("rchar", "read_bytes", "wchar", "syscr", "syscw", "write_bytes")
+    found = [parse_int(fields.get(name, "")) for name in names]
+    return None if None in found[:2] else IoCounters(*(figure or 0 for figure in found))
 
 
 def parse_pss(text: str) -> int | None:
@@ -254,11 +236,8 @@ def parse_pressure(text: str) -> int | None:
     >>> parse_pressure("some avg10=3.38 avg60=1.15 avg300=0.35 total=3926113\n")
     3926113
     """
-    for line in text.splitlines():
-        kind, *pairs = line.split() or [""]
-        if kind == "some":
-            return parse_int(dict(pair.partition("=")[::2] for pair in pairs).get("total", ""))
-    return None
+    found = re.search(r"^some .*\btotal=(\d{1,20})$", text, re.ASCII | re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def parse_allowed_cpus(text: str) -> frozenset[int] | None:
@@ -295,22 +274,14 @@ def usable_cpus(mask: Collection[int] | None, online: Collection[int]) -> frozen
 
 def parse_counters(text: str) -> dict[str, int]:
     """Lines of a name and a number, as in ``/proc/vmstat`` and the ``*.stat`` of cgroups."""
-    counters: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, number = line.partition(" ")
-        value = parse_int(number)
-        if name and value is not None:
-            counters[name] = value
-    return counters
+    lines = re.findall(r"^(\S+) (-?\d{1,20})$", text, re.ASCII | re.MULTILINE)
+    return {name: int(number) for name, number in lines}
 
 
 def parse_load(text: str) -> float | None:
     """The load average of the last minute, from ``/proc/loadavg``."""
-    first = (text.split() or [""])[0]
-    whole, dot, part = first.partition(".")
-    if not dot or parse_int(whole) is None or not (part.isascii() and part.isdecimal()):
-        return None
-    return float(first)
+    found = re.match(r"\s*\d{1,20}\.\d+(?!\S)", text, re.ASCII)
+    return float(found[0]) if found else None
 
 
 def parse_runnable(text: str) -> int | None:
@@ -339,24 +310,29 @@ def _parse_ints(words: list[str]) -> list[int] | None:
     return [value for value in values if value is not None] if None not in values else None
 
 
-def read_text(path: str | Path) -> str | None:
-    """The whole text of a file, or ``None`` where it can't be read.
+def read_text(path: str | Path) -> str:
+    """The whole text of a file; empty where it can't be read.
 
     A file of ``/proc`` may vanish, or be forbidden, at any time; callers say what that means.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except (OSError, ValueError):
-        return None
+        return ""
     try:
         chunks = []
         while chunk := os.read(descriptor, 32768):
             chunks.append(chunk)
     except OSError:
-        return None
+        return ""
     finally:
         os.close(descriptor)
     return b"".join(chunks).decode("utf-8", "replace")
+
+
+def read_stat(folder: str) -> ProcessStat | None:
+    """The figures of a process or thread by its folder in ``/proc``; ``None`` where it is gone."""
+    return parse_process_stat(read_text(f"{folder}/stat"))
 
 
 def list_names(path: str | Path) -> list[str]:
@@ -367,12 +343,18 @@ def list_names(path: str | Path) -> list[str]:
         return []
 
 
+def numbered(folder: Path, prefix: str) -> dict[int, Path]:
+    """What a directory has by that name and a number, in their order."""
+    names = (name.removeprefix(prefix) for name in list_names(folder) if name.startswith(prefix))
+    return {n: folder / f"{prefix}{n}" for n in sorted(int(n) for n in names if n.isdecimal())}
+
+
 def read_int(path: str | Path) -> int | None:
     """A file's text as an integer; ``None`` where it is missing or says something else."""
-    return parse_int(read_text(path) or "")
+    return parse_int(read_text(path))
 
 
 def read_pressures(root: Path) -> dict[str, int | None]:
     """Microseconds in which some task was held up for want of each resource (PSI)."""
     places = {name: root / "proc/pressure" / name for name in ("cpu", "io", "memory")}
-    return {name: parse_pressure(read_text(place) or "") for name, place in places.items()}
+    return {name: parse_pressure(read_text(place)) for name, place in places.items()}

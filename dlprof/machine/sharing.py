@@ -108,10 +108,10 @@ class GroupShares:
         levels = reversed(read_cgroups(pid, self._root).cpu)
         if found := tuple(filter(None, map(_entity, levels))):
             return found
-        enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled") or ""
+        enabled = read_text(self._root / "proc/sys/kernel/sched_autogroup_enabled")
         if enabled.strip() != "1":
             return ()
-        text = read_text(self._root / "proc" / str(pid) / "autogroup") or ""
+        text = read_text(self._root / "proc" / str(pid) / "autogroup")
         nice = re.search(r"nice (-?\d{1,2})$", text.strip())
         return (Entity(session, 1.25 ** -int(nice[1]) if nice else 1.0),)
 

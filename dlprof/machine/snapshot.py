@@ -32,8 +32,7 @@ from dlprof.records import GpuUsage, Usage
 class Snapshot:
     """Totals at one moment; only differences between two of them mean something.
 
-    ``None`` is a figure that the system doesn't report; ``unavailable`` has the reason, by the
-    names of ``records.Usage``.
+    ``None`` is a figure that the system doesn't report.
     """
 
     time_ns: int
@@ -56,7 +55,7 @@ class Snapshot:
     runnable: int = 0
     looks: int = 0
     stolen_ns: int | None = None
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_linux: bool = True  # whether the system has a ``/proc`` as Linux has it
 
 
 class Sampler:
@@ -114,7 +113,7 @@ class Sampler:
         throttled = None if self._throttle_hidden else throttled_ns(self._cgroups)
         observer = self._cpu_clock()
         self._cost_ns = observer - cost
-        snapshot = Snapshot(
+        return Snapshot(
             time_ns=moment,
             tree=tree,
             idle_ns=idle_ns,
@@ -128,12 +127,12 @@ class Sampler:
             runnable=self._runnable,
             looks=self._looks,
             stolen_ns=stolen_ns,
+            is_linux=self._linux,
         )
-        return dataclasses.replace(snapshot, unavailable=self._reasons(snapshot))
 
     def look(self) -> None:
         """Count who runs or waits for a core just now, this process left out; next to no cost."""
-        runnable = parse_runnable(read_text(self._root / "proc/loadavg") or "")
+        runnable = parse_runnable(read_text(self._root / "proc/loadavg"))
         if runnable is not None:
             self._runnable += max(0, runnable - 1)
             self._looks += 1
@@ -156,9 +155,9 @@ class Sampler:
         if not self._linux:
             idle, count = cpu_times() or (None, None)
             return idle, None, count
-        ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
+        ticks = parse_cpu_ticks(read_text(self._root / "proc/stat"))
         for pid in self._first:  # a launcher may bind each rank; one that ended keeps its mask
-            mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status") or "")
+            mask = parse_allowed_cpus(read_text(f"{self._root}/proc/{pid}/status"))
             self._masks[pid] = mask or self._masks.get(pid, frozenset())
         cpus = usable_cpus(frozenset[int]().union(*self._masks.values()), ticks.keys())
         if not any(ticks[cpu].are_counted for cpu in cpus):
@@ -171,29 +170,18 @@ class Sampler:
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         return self._idle * tick_ns, self._stolen * tick_ns, len(cpus)
 
-    def _reasons(self, snapshot: Snapshot) -> dict[str, str]:
-        """Why figures are missing, by the names that ``records.Usage`` has for them."""
-        missing = _linux_reasons(snapshot)
-        if not self._linux:
-            why = "only Linux reports it (there is no /proc here)"
-            missing = dict.fromkeys(("stolen_cpu_cores", *missing), why)
-        if snapshot.idle_ns is None:
-            uncounted = "the system doesn't count idle time"
-            missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
-            missing.setdefault("stolen_cpu_cores", uncounted)
-        if not snapshot.tree.processes:
-            missing["own_cpu_cores"] = f"process {self._first[0]} had ended"
-        return missing
 
-
-def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
-    tree = snapshot.tree
+def _reasons(snapshot: Snapshot) -> dict[str, str]:
+    """Why figures are missing, by the names that ``records.Usage`` has for them."""
+    tree, idle = snapshot.tree, (snapshot.idle_ns, "the system doesn't count idle time")
     no_delay = "this kernel doesn't count it (/proc/PID/task/*/schedstat)"
     no_io = "the system doesn't report what these processes read (/proc/PID/io)"
     no_quota = "no CPU controller is visible in the process's cgroups"
     no_pss = "memory was not looked at, or /proc/PID/smaps_rollup can't be read"
     no_shm = "memory was not looked at, or there is no /dev/shm"
-    reasons = {
+    reasons: dict[str, tuple[object, str]] = {
+        "own_cpu_cores": (tree.processes or None, "the process had ended"),
+        **dict.fromkeys(("available_cpu_cores", "other_cpu_cores", "stolen_cpu_cores"), idle),
         "other_runnable": (tree.wait_ns, no_delay),
         "main_runnable": (tree.first_ns, no_delay),
         "run_queue_wait_fraction": (tree.wait_ns, no_delay),
@@ -204,7 +192,12 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
         "read_bytes_per_s": (tree.read_bytes, no_io),
         "cache_hit_fraction": (tree.read_bytes, no_io),
     }
-    return {name: reason for name, (figure, reason) in reasons.items() if figure is None}
+    missing = {name: reason for name, (figure, reason) in reasons.items() if figure is None}
+    if not snapshot.is_linux:
+        anywhere = {"own_cpu_cores", "available_cpu_cores", "other_cpu_cores"}
+        elsewhere = {"stolen_cpu_cores", *missing} - anywhere
+        missing |= dict.fromkeys(elsewhere, "only Linux reports it (there is no /proc here)")
+    return missing
 
 
 def usage_between(
@@ -259,7 +252,7 @@ def usage_between(
         observer_cpu_cores=_rate(first.observer_cpu_ns, last.observer_cpu_ns, window_ns),
         gpu=tuple(gpu),
     )
-    known = {**_EMPTY, **first.unavailable, **last.unavailable}
+    known = {**_EMPTY, **_reasons(first)}
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
     return usage, {name: known.get(name, "the system stopped reporting it") for name in missing}
 

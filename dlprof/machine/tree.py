@@ -24,10 +24,10 @@ from dlprof.machine.procfs import (
     SchedStat,
     list_names,
     parse_io,
-    parse_process_stat,
     parse_pss,
     parse_schedstat,
     parse_statm,
+    read_stat,
     read_text,
 )
 
@@ -83,11 +83,11 @@ class Member:
         threads: dict[str, SchedStat] = {}
         self.children = []
         for name in list_names(f"{folder}/task"):
-            thread = parse_schedstat(read_text(f"{folder}/task/{name}/schedstat") or "")
+            thread = parse_schedstat(read_text(f"{folder}/task/{name}/schedstat"))
             if thread is not None:
                 threads[name] = thread
             if lists_children:
-                children = read_text(f"{folder}/task/{name}/children") or ""
+                children = read_text(f"{folder}/task/{name}/children")
                 self.children += [int(child) for child in children.split() if child.isdecimal()]
         for name, last in self.threads.items():
             now = threads.get(name)
@@ -95,7 +95,7 @@ class Member:
                 self.ended_run_ns += last.run_ns
                 self.ended_wait_ns += last.wait_ns
         self.threads = threads
-        self.io = parse_io(read_text(f"{folder}/io") or "") or self.io
+        self.io = parse_io(read_text(f"{folder}/io")) or self.io
         # Threads report nanoseconds; the process reports ticks, but of threads never seen too.
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self.cpu_ns = max(self.cpu_ns, self.run_ns, stat.cpu_ticks * tick_ns)
@@ -104,7 +104,7 @@ class Member:
 
 def member_of(folder: str) -> Member | None:
     """What one process, by its folder in ``/proc``, has used so far; ``None`` where it is gone."""
-    stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+    stat = read_stat(folder)
     if stat is None:
         return None
     member = Member(start_ticks=stat.start_ticks)
@@ -173,7 +173,7 @@ class ProcessTree:
 
         Pages that children share with their parent since a fork count in each of them.
         """
-        sizes = [parse_statm(read_text(f"{self._proc}/{pid}/statm") or "") for pid in self._members]
+        sizes = [parse_statm(read_text(f"{self._proc}/{pid}/statm")) for pid in self._members]
         known = [resident - shared for resident, shared in filter(None, sizes)]
         return os.sysconf("SC_PAGE_SIZE") * sum(known) if known else None
 
@@ -191,7 +191,7 @@ class ProcessTree:
             if pid in members:
                 continue
             folder, member = f"{self._proc}/{pid}", self._members.get(pid)
-            now = parse_process_stat(read_text(f"{folder}/stat") or "")
+            now = read_stat(folder)
             if now is None:
                 continue
             if member is None or member.start_ticks != now.start_ticks:
@@ -226,7 +226,7 @@ def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
     """Every process that can be seen."""
     for name in list_names(proc):
         if name.isdecimal():
-            stat = parse_process_stat(read_text(f"{proc}/{name}/stat") or "")
+            stat = read_stat(f"{proc}/{name}")
             if stat is not None:
                 yield int(name), stat
 

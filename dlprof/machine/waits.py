@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from dlprof.machine.procfs import list_names, parse_process_stat, read_text
+from dlprof.machine.procfs import list_names, parse_process_stat, read_stat, read_text
 from dlprof.records.stages import FORKED, UNSEEN, child_of
 
 Wait = Literal[
@@ -80,17 +80,15 @@ _CHANNELS: Mapping[Wait, tuple[str, ...]] = {
 """Beginnings of the kernel's functions that threads wait in."""
 
 
-def parse_wait(
-    syscall: str | None, channel: str | None, machine: str, gil: Sequence[range] = ()
-) -> Wait:
-    """What a thread does, from the texts of its ``syscall`` and ``wchan``; ``None`` if not read.
+def parse_wait(syscall: str, channel: str, machine: str, gil: Sequence[range] = ()) -> Wait:
+    """What a thread does, from the texts of its ``syscall`` and ``wchan``; empty if not read.
 
     The first is ``running``, or a number and its arguments; the other the kernel's function, ``0``
     for none. The machine is the architecture, as ``os.uname`` names it; the GIL is in ``gil``.
     """
     call, arguments = _call(syscall, machine)
     if call in _BY_CHANNEL:
-        inside = (channel or "").strip()
+        inside = channel.strip()
         begun = (wait for wait, names in _CHANNELS.items() if inside.startswith(names))
         known: Wait = "running" if inside in {"", "0"} else next(begun, "other")
         # A call that waits shows no function for the moment in which it wakes up. And what is
@@ -108,7 +106,7 @@ def parse_wait(
         # expected there; of a lock it is a small number, or one with the highest bit set.
         joins = len(arguments) > 2 and 2 < arguments[2] < 1 << 22
         return "threads" if arguments[1] & 128 or joins else "lock"
-    return _SAID.get(call, "other")
+    return call if call in WAITS else "other"
 
 
 def python_data(maps: str) -> tuple[range, ...]:
@@ -139,22 +137,12 @@ def python_data(maps: str) -> tuple[range, ...]:
 
 
 _BY_CHANNEL = frozenset({"", "read", "write", "connect"})
-_SAID: Mapping[str, Wait] = {
-    "running": "running",
-    "sleep": "sleep",
-    "child": "child",
-    "lock": "lock",
-}
+"""Calls of which only ``wchan`` says what a thread waits for."""
 
 
-def needs_channel(syscall: str | None, machine: str) -> bool:
-    """Whether only ``wchan`` says what a thread waits for."""
-    return _call(syscall, machine)[0] in _BY_CHANNEL
-
-
-def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
+def _call(syscall: str, machine: str) -> tuple[str, list[int]]:
     """Which call, and its arguments; an empty name for one that isn't known."""
-    words = (syscall or "").split()
+    words = syscall.split()
     if not words or words[0] == "running":
         return "".join(words[:1]), []
     return _CALLS.get(machine, {}).get(_number(words[0]), ""), [_number(w) for w in words[1:]]
@@ -174,7 +162,7 @@ _ENDED = "-1 0x0 0x0"
 
 def gil_of(folder: str) -> tuple[range, ...]:
     """Where the interpreter of a process, by its folder, keeps its GIL; empty where unknown."""
-    return python_data(read_text(f"{folder}/maps") or "")
+    return python_data(read_text(f"{folder}/maps"))
 
 
 class ProcFile:
@@ -185,14 +173,11 @@ class ProcFile:
         with contextlib.suppress(OSError):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self) -> str | None:
-        """Its text now; ``None`` where it can't be read, as of a process that has ended."""
-        if self._descriptor < 0:
-            return None
-        try:
+    def read(self) -> str:
+        """Its text now; empty where it can't be read, as of a process that has ended."""
+        with contextlib.suppress(OSError):
             return os.pread(self._descriptor, 4096, 0).decode("ascii", "replace")
-        except OSError:
-            return None
+        return ""
 
     def close(self) -> None:
         """Let go of it."""
@@ -216,15 +201,15 @@ def computing(proc: str, listed: str, *, leave_out: str = "", depth: int = 3) ->
     have started. A shell waits for what it runs, as its parent does.
     """
     folders = (f"{proc}/{pid}" for pid in listed.split())
-    stats = ((each, parse_process_stat(read_text(f"{each}/stat") or "")) for each in folders)
+    stats = ((each, read_stat(each)) for each in folders)
     kept = ((each, stat) for each, stat in stats if stat is not None and stat.name != leave_out)
     for folder, stat in itertools.islice(kept, 16):
         tasks = list_names(f"{folder}/task")[:64] if stat.threads > 1 else []
-        states = (parse_process_stat(read_text(f"{folder}/task/{n}/stat") or "") for n in tasks)
+        states = (read_stat(f"{folder}/task/{n}") for n in tasks)
         if stat.state == "R" or any(each is not None and each.state == "R" for each in states):
             return stat.name
         leader = folder.rpartition("/")[2]
-        below = read_text(f"{folder}/task/{leader}/children") if depth > 1 else None
+        below = read_text(f"{folder}/task/{leader}/children") if depth > 1 else ""
         name = computing(proc, below, leave_out=leave_out, depth=depth - 1) if below else None
         if name is not None:
             return name
@@ -249,27 +234,27 @@ class Thread:
         self._proc = folder.rsplit("/", 3)[0]  # of PROC/PID/task/TID
         self.children = Counter[str]()  # how many looks found it waiting for one of this name
         # Whether the kernel keeps from us which calls it waits in.
-        self.unreadable = self._syscall.read() is None
+        self.unreadable = not self._syscall.read()
         self._is_clear = bool(gil) and not self.unreadable
         self.waits: Counter[Wait] = Counter()  # how many looks found it so
 
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
-        call, state = None if self.unreadable else self._syscall.read(), ""
-        if call is None or call.startswith(_ENDED):
-            stat = parse_process_stat(self._stat.read() or "")
+        call, state = "" if self.unreadable else self._syscall.read(), ""
+        if not call or call.startswith(_ENDED):
+            stat = parse_process_stat(self._stat.read())
             if stat is None or stat.state in ("Z", "X"):
                 return None
             state = stat.state
         wait: Wait = "running"
         if state != "R":
-            channel = self._channel.read() if needs_channel(call, self._machine) else None
-            wait = parse_wait(call, channel, self._machine, self._gil)
-            if call is None and wait == "running":  # it sleeps, and the kernel hides in what
-                wait = "disk" if state == "D" else "other"
             name = _call(call, self._machine)[0]
+            channel = self._channel.read() if name in _BY_CHANNEL else ""
+            wait = parse_wait(call, channel, self._machine, self._gil)
+            if not call and wait == "running":  # it sleeps, and the kernel hides in what
+                wait = "disk" if state == "D" else "other"
             # A worker waits for indices so, whatever its children do then.
-            wait = self._for_child(wait, name or ("poll" if "poll" in (channel or "") else ""))
+            wait = self._for_child(wait, name or ("poll" if "poll" in channel else ""))
         self.waits[wait] += 1
         return wait
 
@@ -279,12 +264,12 @@ class Thread:
         What a child waits for that doesn't compute isn't known.
         """
         known = wait in ("running", "gil") or (wait == "queue" and call == "poll")
-        listed = None if known else self._started.read()
+        listed = "" if known else self._started.read()
         if not listed:
             return wait
         name = computing(self._proc, listed, leave_out=self._leave_out)
         if name is not None:
-            own = parse_process_stat(self._stat.read() or "")
+            own = parse_process_stat(self._stat.read())
             self.children[FORKED if own is not None and name == own.name else name] += 1
             return "child"
         return "other" if wait == "child" or (wait == "queue" and call == "read") else wait
@@ -328,7 +313,7 @@ class Glances:
         """
         for pid in set(pids) - self._known:
             folder = f"{self._proc}/{pid}"
-            stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+            stat = read_stat(folder)
             if stat is None or (name and stat.name != name):
                 continue
             self._known.add(pid)

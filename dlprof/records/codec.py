@@ -9,9 +9,11 @@ numbers are such that figures made of a few of them are still finite.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import shlex
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +27,15 @@ from dlprof.records import (
     Constraints,
     CoreSpeeds,
     Estimate,
+    Fix,
     Machine,
     PredictedCell,
+    Recommendation,
     Target,
     Timeline,
 )
+from dlprof.records.advice import ToMeasure
+from dlprof.records.target import is_call
 
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]
@@ -45,10 +51,6 @@ class MismatchError(ValueError):
         super().__init__(f"{'.'.join(path)} {fault}".lstrip())
         self.fault = fault
         self.path = path
-
-    def inside(self, name: str) -> MismatchError:
-        """The same, seen from the record or list around it."""
-        return MismatchError(self.fault, (name, *self.path))
 
 
 def to_json(value: Any) -> Any:
@@ -137,7 +139,7 @@ def _record_decoder(record_type: type) -> _Decoder:
                 try:
                     values[name] = decode_field(data[name])
                 except MismatchError as error:
-                    raise error.inside(name) from None
+                    raise MismatchError(error.fault, (name, *error.path)) from None
             elif name in required:
                 raise MismatchError("is missing", (name,))
         record = record_type(**values)
@@ -184,12 +186,14 @@ def _only(
     return decode
 
 
-def _decode_any(data: Any) -> Any:
+def _decode_any(data: Any, depth: int = 0) -> Any:
     """What may be anything that JSON has, its numbers within bounds all the same."""
+    if depth > 100:  # which whoever walks it takes without running out of stack
+        raise MismatchError("is nested too deeply")
     if isinstance(data, int | float) and (fault := number_fault(data)):
         raise MismatchError(fault)
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        _decode_any(item)
+        _decode_any(item, depth + 1)
     return data
 
 
@@ -223,16 +227,15 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         value = figure.value if isinstance(figure, Estimate) else figure
         if value is not None and value <= 0:
             return name, "is not above 0"
-    if isinstance(record, BatchCosts | Timeline):
-        return _uneven_column(record)
-    if isinstance(record, Config):
-        return _faulty_setting(record)
-    if isinstance(record, Target) and record.sharing_strategy is not None:
-        return _faulty_setting(Config(sharing_strategy=record.sharing_strategy))
-    if isinstance(record, Calibration):  # figures that no batch has
-        for field in dataclasses.fields(record):
-            if any(number < 0 for number in _numbers(to_json(getattr(record, field.name)))):
-                return field.name, "has a figure below 0"
+    find = _FINDERS.get(type(record))
+    return None if find is None else find(record)
+
+
+def _figure_below_0(costs: Calibration) -> tuple[str, str] | None:
+    """Figures that no batch has."""
+    for field in dataclasses.fields(costs):
+        if any(number < 0 for number in _numbers(to_json(getattr(costs, field.name)))):
+            return field.name, "has a figure below 0"
     return None
 
 
@@ -261,16 +264,42 @@ def number_fault(number: float) -> str | None:
     return "is too large" if abs(number) > 1 else "is too close to 0"
 
 
-def _faulty_setting(record: Config) -> tuple[str, str] | None:
+def _faulty_setting(record: Config | Target) -> tuple[str, str] | None:
     most = 2**31 - 1
     for name, least in _LEAST.items():
-        number = getattr(record, name)
+        number = getattr(record, name, None)
         if number is not None and not least <= number <= most:
             return name, f"is not from {least} to {most}"
     for name, choices in _CHOICES.items():
         if getattr(record, name) not in {None, *choices}:
             return name, f"is none of {', '.join(choices)}"
     return None
+
+
+def _faulty_code(record: Fix | Recommendation) -> tuple[str, str] | None:
+    """What is pasted as settings and is none; arguments that aren't known are a later version's.
+
+    What else a fix has to paste (``code``) is to be read before, as its explanation is.
+    """
+    if isinstance(record, Fix) and record.call and not is_call(record.call):
+        return "call", "is no call"
+    kwargs, names = record.dataloader_kwargs, {"multiprocessing_context": "start_method"}
+    if not all(name.isidentifier() for name in kwargs):
+        return "dataloader_kwargs", "has a key that is no argument"
+    try:
+        from_json(Config, {names.get(name, name): value for name, value in kwargs.items()})
+    except MismatchError as error:
+        return ".".join(("dataloader_kwargs", *error.path)), error.fault
+    return None
+
+
+def _faulty_command(record: ToMeasure) -> tuple[str, str] | None:
+    """By what is pasted a shell is to run dlprof, and nothing else."""
+    words: list[str] = []
+    with contextlib.suppress(ValueError):  # quotes that don't end
+        words = shlex.split(record.command)
+    alone = words[:1] == ["dlprof"] and shlex.join(words) == record.command
+    return None if alone else ("command", "is no command of dlprof")
 
 
 def _uneven_column(table: BatchCosts | Timeline) -> tuple[str, str] | None:
@@ -281,8 +310,16 @@ def _uneven_column(table: BatchCosts | Timeline) -> tuple[str, str] | None:
         if isinstance(column := getattr(table, field.name), tuple)
     }
     longest = max(columns.values())
-    uneven = (name for name, length in columns.items() if length not in {0, longest})
-    name = next(uneven, None)
-    return (
-        None if name is None else (name, f"has {columns[name]} entries where others have {longest}")
-    )
+    for name, length in columns.items():
+        if length not in {0, longest}:
+            return name, f"has {length} entries where others have {longest}"
+    return None
+
+
+_FINDERS: Mapping[type, Callable[[Any], tuple[str, str] | None]] = {
+    **dict.fromkeys((BatchCosts, Timeline), _uneven_column),
+    **dict.fromkeys((Config, Target), _faulty_setting),
+    **dict.fromkeys((Fix, Recommendation), _faulty_code),
+    Calibration: _figure_below_0,
+    ToMeasure: _faulty_command,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -21,6 +22,11 @@ from dlprof.records.trial import Trial
 from dlprof.records.watched import SCRIPT_SPEC, WatchedLoader, WatchedScript
 
 SCHEMA_VERSION = 1
+
+_LAUNCHER = re.compile(
+    r"((torchrun|mpirun|horovodrun|srun)( -[\w=.:%\[\]-]*| \d+)*( python -m)?)?", re.ASCII
+)
+"""A launcher of ranks with its options: nothing else may be pasted before ``dlprof``."""
 
 EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
 
@@ -134,8 +140,10 @@ class Run(Shown):
         if "multiprocessing_context" in changes:
             changes["start_method"] = changes.pop("multiprocessing_context")
         own = self.diagnosis.config
+        if not changes or not changes.keys() <= {field.name for field in dataclasses.fields(own)}:
+            return None  # a later version may set more
         made = dataclasses.replace(own, **changes).canonical()
-        return made if changes and made.batch_size in {None, known.batch_size} else None
+        return made if made.batch_size in {None, known.batch_size} else None
 
     @property
     def traced(self) -> Explanation | None:
@@ -172,14 +180,16 @@ class Run(Shown):
     def resume_command(self) -> str:
         """The command line that continues a sweep, by the launcher that began it.
 
-        It names again what code is run: a run file from elsewhere can't choose that by itself. Of a
-        live object it is a call in Python.
+        It names again what code is run: a run file from elsewhere can't choose that by itself, nor
+        a launcher that is none. Of a live object it is a call in Python.
         """
         settings = self.header.settings
         target = str(settings.get("target") or self.header.target.spec)
-        if target.startswith("<"):
+        if re.fullmatch(r"<[\w.<>]+>", target):
             return f"dlprof.sweep({target}, output={self.path!r}, resume=True)"
-        words = [*self.header.launcher, "dlprof", "sweep", target]
+        launcher = self.header.launcher
+        words = [*launcher] if _LAUNCHER.fullmatch(" ".join(launcher)) else []
+        words += ["dlprof", "sweep", target]
         if isinstance(arguments := settings.get("arguments"), Mapping):
             for key, value in arguments.items():
                 words += ["--arg", f"{key}={value}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
@@ -238,33 +238,27 @@ class Explanation:
         blocked_s -= queued_s
         gil_s = min(waits.get("gil", 0.0) * each_s, max(0.0, blocked_s - others_s))
         part = gil_s / blocked_s if blocked_s > 0 else 0.0
-        stages = (
-            dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
-            if stage.name in ("fetch", "collate")
-            else stage
-            for stage in found.stages
+        stages = _making(
+            found, lambda stage: dataclasses.replace(stage, gil_s=part * (stage.io_s or 0.0))
         )
-        return dataclasses.replace(found, stages=tuple(stages))
+        return dataclasses.replace(found, stages=stages)
 
     def _queued(self, part: float) -> Explanation:
         """The same where that part of the blocked time is run-queue delay."""
-        stages = (
-            dataclasses.replace(
-                stage,
-                io_s=(1 - part) * (stage.io_s or 0.0),
-                run_queue_s=(stage.run_queue_s or 0.0) + part * (stage.io_s or 0.0),
+
+        def moved(stage: Stage) -> Stage:
+            io_s, queue_s = stage.io_s or 0.0, stage.run_queue_s or 0.0
+            return dataclasses.replace(
+                stage, io_s=(1 - part) * io_s, run_queue_s=queue_s + part * io_s
             )
-            if stage.name in ("fetch", "collate")
-            else stage
-            for stage in self.stages
-        )
+
         rows = zip(self.costs.io_s, self.costs.run_queue_s, strict=True)
         costs = dataclasses.replace(
             self.costs,
             io_s=tuple((1 - part) * io_s for io_s in self.costs.io_s),
             run_queue_s=tuple(queue_s + part * io_s for io_s, queue_s in rows),
         )
-        return dataclasses.replace(self, stages=tuple(stages), costs=costs)
+        return dataclasses.replace(self, stages=_making(self, moved), costs=costs)
 
     @property
     def fed_workers(self) -> int:
@@ -278,3 +272,9 @@ class Explanation:
     def stage(self, name: StageName) -> Stage | None:
         """One stage; ``None`` if this configuration does not have it."""
         return next((stage for stage in self.stages if stage.name == name), None)
+
+
+def _making(found: Explanation, changed: Callable[[Stage], Stage]) -> tuple[Stage, ...]:
+    """Its stages with others for those that make batches."""
+    making = ("fetch", "collate")
+    return tuple(changed(each) if each.name in making else each for each in found.stages)

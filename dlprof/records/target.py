@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dlprof.records.config import BY_COPY, Config
+from dlprof.records.config import BY_COPY, START_METHODS, Config
 from dlprof.records.record import empty, record
 from dlprof.records.trial import Failure
 
@@ -74,9 +74,10 @@ class LoaderCall:
         >>> LoaderCall(text="os.system('…')").checked() == LoaderCall()
         True
         """
-        others = (code.replace("{value}", "0") for code in self.elsewhere.values())
-        sound = _is_call(self.assigned(dict.fromkeys(self.names, 0)), comment=self.text)
-        return self if sound and all(map(_is_call, others)) else LoaderCall()
+        others = [code.replace("{value}", "0") for code in self.elsewhere.values()]
+        sound = is_call(self.assigned(dict.fromkeys(self.names, 0)))
+        commented = any(code.startswith("#") for code in others)
+        return self if sound and not commented and all(map(is_call, others)) else LoaderCall()
 
     def assigned(self, settings: Mapping[str, Any], extra: Sequence[str] = ()) -> str:
         """The same with the variable that takes its value."""
@@ -98,22 +99,25 @@ class LoaderCall:
         return call.assigned({}, [f"{call.names.get(name, name)}={value}"])
 
 
-def _is_call(code: str, *, comment: str = "") -> bool:
-    """Whether code is a call, by itself or returned by a method; or is the comment."""
+def is_call(code: str) -> bool:
+    """Whether code is a call, by itself or returned by a method; or a comment.
+
+    Of texts it may pass on start methods alone.
+    """
     try:
         parsed = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     nodes = list(ast.walk(parsed))
     values = (node.value for node in nodes if isinstance(node, ast.Constant))
-    is_call = (
+    calls = (
         len(parsed.body) == 1
         and any(isinstance(node, ast.Call) for node in nodes)
         and all(isinstance(node, _OF_CALLS) for node in nodes)
-        and not any(isinstance(value, str | bytes) for value in values)
+        and not any(isinstance(v, str | bytes) and v not in START_METHODS for v in values)
     )
     # What is measured as it is has a comment in place of a call.
-    return is_call or (not parsed.body and comment.startswith("#"))
+    return calls or (not parsed.body and code.startswith("#"))
 
 
 def _is_ordered(config: Config, sampler: str | None) -> bool:

@@ -53,7 +53,8 @@ class TrainingFigures(Waiting):
     looks: int  # how often it was sampled, of the last ones
     overhead_cpu_cores: float  # cores that watching it took
     main_waits: Mapping[str, float]  # of its main process, as of a worker
-    workers: tuple[WorkerFigures, ...]  # those of the loader that gave most batches, alive now
+    # Those, alive now, of the loader that main waited for at most looks, or that gave most batches.
+    workers: tuple[WorkerFigures, ...]
     unavailable: Mapping[str, str]  # why something is missing, by field
 
 

@@ -280,9 +280,9 @@ def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):
         task = proc / "task" / name
-        if (read_text(task / "comm") or "").strip() != PIN_THREAD:
+        if read_text(task / "comm").strip() != PIN_THREAD:
             continue
-        times = parse_schedstat(read_text(task / "schedstat") or "")
+        times = parse_schedstat(read_text(task / "schedstat"))
         if times is None:
             return None
         found[int(name)] = times

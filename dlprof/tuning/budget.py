@@ -97,7 +97,7 @@ class Budget:
 
     def weigh(self, pids: Sequence[int]) -> None:
         """Look how large running workers are: those of later epochs are taken to be, too."""
-        texts = (read_text(self._root / f"proc/{pid}/smaps_rollup") or "" for pid in pids[:2])
+        texts = (read_text(self._root / f"proc/{pid}/smaps_rollup") for pid in pids[:2])
         self.worker_bytes = max((parse_pss(each) or 0 for each in texts), default=0) or (
             self.worker_bytes
         )

@@ -1379,7 +1379,7 @@ def _attempt(again: Callable[[], Any], results: Any, seconds: float) -> None:
                 raise
             ended_s = used.read_s(ends=True), undelayed_s()
             took_s.append((ended_s[0] - began_s[0], ended_s[1] - began_s[1]))
-        own = parse_pss(read_text(Path("/proc/self/smaps_rollup")) or "")
+        own = parse_pss(read_text(Path("/proc/self/smaps_rollup")))
         weights = count_bytes(batch), own or 0
     except BaseException as error:  # whatever a dataset of the user's raises
         said = one_line(error)[:200]

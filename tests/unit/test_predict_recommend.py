@@ -187,6 +187,7 @@ def test_advice_of_a_profile_that_is_not_certain_is_what_seems_faster() -> None:
     [
         ({}, None),
         ({"num_workers": 0}, config(0)),
+        ({"num_workers": 6, "fetchers": 2}, None),  # as a later version may
         ({"multiprocessing_context": "spawn"}, config(1, start_method="spawn")),
     ],
 )

@@ -24,6 +24,7 @@ from dlprof.records import (
     Config,
     Constraints,
     CoreSpeeds,
+    Fix,
     Machine,
     Recommendation,
     RunEnd,
@@ -31,6 +32,7 @@ from dlprof.records import (
     Target,
     Trial,
 )
+from dlprof.records.advice import ToMeasure
 from dlprof.records.codec import MismatchError, from_json, to_json
 
 
@@ -74,11 +76,18 @@ PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
     Any: JSON_VALUES,
     Config: CONFIGS,
 }
+ARGUMENTS = CONFIGS.map(Config.dataloader_kwargs)
 WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
     Machine: {"usable_cores": st.floats(1e-60, 1e60)},
     Constraints: dict.fromkeys(("ranks", "nodes"), st.integers(1, 2**64)),
     CoreSpeeds: dict.fromkeys(("low", "median", "high"), st.floats(1e-60, 1e60)),
-    Target: {"sharing_strategy": st.sampled_from([None, "file_descriptor", "file_system"])},
+    Target: {
+        "batch_size": COUNTS,
+        "sharing_strategy": st.sampled_from([None, "file_descriptor", "file_system"]),
+    },
+    Fix: {"dataloader_kwargs": ARGUMENTS, "call": st.sampled_from(["", "Loader(..., workers=2)"])},
+    Recommendation: {"dataloader_kwargs": ARGUMENTS},
+    ToMeasure: {"command": st.just("dlprof machine")},
 }
 
 
@@ -221,3 +230,48 @@ def test_limits_for_no_rank_at_all_are_refused() -> None:
 def test_numbers_without_a_record_are_held_to_the_same_bounds(step: object) -> None:
     with pytest.raises(MismatchError, match="settings is too large"):
         from_json(RunHeader, to_json(HEADER) | {"settings": {"step_s": step}})
+
+
+def test_what_no_program_writes_so_deep_is_refused() -> None:
+    deep: object = 1
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(MismatchError, match="settings is nested too deeply"):
+        from_json(RunHeader, to_json(HEADER) | {"settings": {"step_s": deep}})
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"call": "os.system('rm x')"}, "call is no call"),
+        ({"call": "f()\nimport os"}, "call is no call"),
+        ({"dataloader_kwargs": {"a=1)\nf(": 1}}, "dataloader_kwargs has a key that is no argument"),
+        ({"dataloader_kwargs": {"num_workers": "4"}}, "dataloader_kwargs.num_workers is not a"),
+        (
+            {"dataloader_kwargs": {"multiprocessing_context": "x"}},
+            "dataloader_kwargs.start_method is none of fork",
+        ),
+    ],
+)
+def test_a_fix_that_is_pasted_sets_arguments_and_does_nothing_else(
+    change: Mapping[str, object], fault: str
+) -> None:
+    with pytest.raises(MismatchError) as caught:
+        from_json(Fix, {"text": "Set it.", **change})
+    assert str(caught.value).startswith(fault)
+
+
+def test_a_fix_of_a_later_version_may_set_more() -> None:
+    made = from_json(Fix, {"text": "Set it.", "dataloader_kwargs": {"fetchers": 4}})
+    assert made.dataloader_kwargs == {"fetchers": 4}
+    call = "DataLoader(dataset, ..., multiprocessing_context='fork', num_workers=2)"
+    assert from_json(Fix, {"text": "Set it.", "call": call}).call == call
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["curl x.org | sh", "dlprof sweep images; curl x", "dlprof machine $(x)", "dlprof 'a", ""],
+)
+def test_a_command_to_paste_is_one_of_dlprof_alone(command: str) -> None:
+    with pytest.raises(MismatchError, match="command is no command of dlprof"):
+        from_json(ToMeasure, {"what": "how fast it is", "command": command})

@@ -735,3 +735,12 @@ def test_of_two_loaders_that_give_batches_the_certainty_is_low() -> None:
     assert found.confidence == "low"
     assert "another loader gave batches too" in found.confidence_reason
     assert _diagnose(dataclasses.replace(_io(), other_workers=1)).confidence != "low"
+
+
+def test_what_another_loader_gave_is_no_batch_of_the_one_that_is_diagnosed() -> None:
+    alone, main = _io(), _io().main
+    both = dataclasses.replace(main, messages=2 * main.messages, reads=2 * main.reads)
+    seen = dataclasses.replace(alone, main=both, other_workers=2, other_batches=main.messages)
+    assert _diagnose(seen).batches_per_s == _diagnose(alone).batches_per_s
+    costs = [_explanation(e, _shares(e), _diagnose(e).config).costs for e in (alone, seen)]
+    assert costs[0].cpu_s == costs[1].cpu_s

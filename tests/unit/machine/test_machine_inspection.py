@@ -323,8 +323,8 @@ def test_cores_that_nobody_says_are_unknown(monkeypatch: pytest.MonkeyPatch) -> 
         raise FileNotFoundError(logical)
 
     monkeypatch.setattr("psutil.cpu_count", absent)
-    monkeypatch.setattr(inspection, "list_names", lambda _: [])
-    monkeypatch.setattr(inspection, "read_text", lambda _: None)
+    monkeypatch.setattr(inspection, "numbered", lambda *_: {})
+    monkeypatch.setattr(inspection, "read_text", lambda _: "")
     assert inspect_machine().physical_cores is None
 
 
@@ -341,7 +341,7 @@ def test_a_mac_is_named_by_its_processor(monkeypatch: pytest.MonkeyPatch, answer
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr("platform.processor", lambda: "arm")
     monkeypatch.setattr("subprocess.run", ask)
-    unnamed = procfs.CpuInfo(model="", logical_cpus=0, physical_cores=None)
+    unnamed = procfs.CpuInfo(model="", physical_cores=None)
     monkeypatch.setattr(inspection, "parse_cpuinfo", lambda _text: unnamed)
     machine = inspect_machine(gpus=GpuReader(FakeNvml()))
     assert machine.cpu_model == ("Apple M2 Pro" if answers else "arm")

@@ -170,12 +170,11 @@ def test_reasons_come_with_every_missing_figure_and_no_other() -> None:
         idle_ns=None,
         throttled_ns=None,
         pressures_us=_pressures(None, 0, 0),
-        unavailable={"throttled_fraction": "left to the snapshot"},
     )
     usage, missing = usage_between(_START, last)
     empty = {f.name for f in dataclasses.fields(Usage) if getattr(usage, f.name) is None}
     assert set(missing) == empty
-    assert missing["throttled_fraction"] == "left to the snapshot"
+    assert missing["throttled_fraction"] == "the system stopped reporting it"
     assert usage.own_cpu_cores == 0
     assert usage.available_cpu_cores is None
 

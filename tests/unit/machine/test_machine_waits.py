@@ -13,7 +13,6 @@ from dlprof.machine.waits import (
     Glances,
     Thread,
     Wait,
-    needs_channel,
     parse_wait,
     python_data,
 )
@@ -26,20 +25,20 @@ POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762
 @pytest.mark.parametrize(
     ("syscall", "channel", "wait"),
     [
-        ("running\n", None, "running"),
-        (POLL.format(ms="0x1388"), None, "queue"),
-        (POLL.format(ms="0x1387"), None, "queue"),
-        (POLL.format(ms="0xea60"), None, "network"),  # a socket's time-out of 60 s
-        (POLL.format(ms="0xffffffff"), None, "network"),
-        ("7 0x7f174180ac10 0x4 0x1388 0x0 0x0 0x0 0x7f17 0x7f17\n", None, "network"),
-        ("230 0x1 0x1 0x7ffc8394dff0 0x0 0x0 0x0 0x7ffc8394dfb0 0x7f1762aed545\n", None, "sleep"),
-        ("202 0x7f1734000ba0 0x189 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", None, "threads"),
-        ("202 0x7f1734000ba0 0x109 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", None, "lock"),
+        ("running\n", "", "running"),
+        (POLL.format(ms="0x1388"), "", "queue"),
+        (POLL.format(ms="0x1387"), "", "queue"),
+        (POLL.format(ms="0xea60"), "", "network"),  # a socket's time-out of 60 s
+        (POLL.format(ms="0xffffffff"), "", "network"),
+        ("7 0x7f174180ac10 0x4 0x1388 0x0 0x0 0x0 0x7f17 0x7f17\n", "", "network"),
+        ("230 0x1 0x1 0x7ffc8394dff0 0x0 0x0 0x0 0x7ffc8394dfb0 0x7f1762aed545\n", "", "sleep"),
+        ("202 0x7f1734000ba0 0x189 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", "", "threads"),
+        ("202 0x7f1734000ba0 0x109 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", "", "lock"),
         # Of pthread_join, and of a robust lock that processes share.
-        ("202 0x7f1734bf1990 0x109 0x3e41 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", None, "threads"),
-        ("202 0x7f1734000ba0 0x80 0x80003e41 0x0 0x0 0x0 0x7f17 0x7f17\n", None, "threads"),
-        ("202 0x7f1734000ba0 0x0 0x80003e41 0x0 0x0 0x0 0x7f17 0x7f17\n", None, "lock"),
-        ("73 0x5 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", None, "lock"),
+        ("202 0x7f1734bf1990 0x109 0x3e41 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", "", "threads"),
+        ("202 0x7f1734000ba0 0x80 0x80003e41 0x0 0x0 0x0 0x7f17 0x7f17\n", "", "threads"),
+        ("202 0x7f1734000ba0 0x0 0x80003e41 0x0 0x0 0x0 0x7f17 0x7f17\n", "", "lock"),
+        ("73 0x5 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", "", "lock"),
         (
             "47 0x10 0x7ffc 0x40000000 0x0 0x0 0x0 0x7ffc 0x7f17\n",
             "unix_stream_read_generic",
@@ -52,11 +51,11 @@ POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762
         ("1 0x1 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "rpc_wait_bit_killable", "disk"),
         ("0 0xe 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "folio_wait_bit_common", "disk"),
         ("0 0xe 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "0", "other"),  # it wakes up just now
-        ("61 0x1f 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", None, "child"),
+        ("61 0x1f 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", "", "child"),
         ("16 0x1f 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", "nv_ioctl", "other"),
     ],
 )
-def test_a_call_says_what_a_thread_waits_for(syscall: str, channel: str | None, wait: str) -> None:
+def test_a_call_says_what_a_thread_waits_for(syscall: str, channel: str, wait: str) -> None:
     assert parse_wait(syscall, channel, "x86_64") == wait
 
 
@@ -74,7 +73,7 @@ def test_a_call_says_what_a_thread_waits_for(syscall: str, channel: str | None, 
     ],
 )
 def test_without_the_call_the_kernels_function_says_it(channel: str, wait: str) -> None:
-    assert parse_wait(None, channel, "x86_64") == wait
+    assert parse_wait("", channel, "x86_64") == wait
     assert parse_wait("7 0x1 0x1 0x1388", channel, "s390x") == wait  # numbers that aren't known
 
 
@@ -98,13 +97,13 @@ def test_the_gil_is_distinguished_from_locks_of_the_program_by_where_it_is() -> 
         ("0x7f64aeb61000", "threads"),
     ):
         call = f"202 {address} 0x89 0x0 0x7ffcc0023580 0x0 0xffffffff 0x7ffc 0x7f64"
-        assert parse_wait(call, None, "x86_64", gil) == wait
-        assert parse_wait(call, None, "x86_64") == "threads"
+        assert parse_wait(call, "", "x86_64", gil) == wait
+        assert parse_wait(call, "", "x86_64") == "threads"
     assert python_data("no maps\n7f64-") == ()
 
 
 def test_arm_waits_for_its_queues_by_ppoll() -> None:
-    assert parse_wait("73 0x7f17 0x1 0x7ffc 0x0 0x8 0x0 0x0 0x0", None, "aarch64") == "queue"
+    assert parse_wait("73 0x7f17 0x1 0x7ffc 0x0 0x8 0x0 0x0 0x0", "", "aarch64") == "queue"
 
 
 @pytest.mark.parametrize(("state", "wait"), [("S", "other"), ("D", "disk"), ("R", "running")])
@@ -242,19 +241,11 @@ def test_shares_are_the_same_however_often_they_are_asked_for(tmp_path: Path) ->
     glances.close()
 
 
-def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
-    assert not needs_channel("running\n", "x86_64")
-    assert not needs_channel("230 0x1", "x86_64")
-    assert needs_channel("0 0x1", "x86_64")
-    assert needs_channel(None, "x86_64")
-
-
 @pytest.mark.slow
 @given(
-    st.one_of(st.none(), st.text(), st.from_regex(r"\d{1,3}( 0x[0-9a-f]{1,16}){0,8}\n?")),
-    st.one_of(st.none(), st.text()),
+    st.one_of(st.text(), st.from_regex(r"\d{1,3}( 0x[0-9a-f]{1,16}){0,8}\n?")),
+    st.text(),
     st.sampled_from(["x86_64", "aarch64", "riscv64"]),
 )
-def test_any_text_is_some_wait(syscall: str | None, channel: str | None, machine: str) -> None:
+def test_any_text_is_some_wait(syscall: str, channel: str, machine: str) -> None:
     assert parse_wait(syscall, channel, machine) in WAITS
-    assert needs_channel(syscall, machine) in (True, False)
