@@ -90,6 +90,7 @@ def test_a_trace_needs_a_timeline(run_file: str, capsys: pytest.CaptureFixture[s
         (["-o", "report.xyz"], "names no format"),
         (["--format", "pdf"], "is no format"),
         (["--format", "csv", "--json"], "exclude each other"),
+        (["-o", f"{300 * 'a'}.html"], "is too long"),
         (["-o", "run.dlprof.jsonl", "--format", "json", "--force"], "the run file itself"),
         (["-o", "nowhere/report.html"], "no folder"),
     ],
