@@ -75,13 +75,13 @@ def find_file(spec: TargetSpec, directory: Path) -> Path:
     Raises:
         TargetError: There is none.
     """
-    path = Path(os.path.realpath(directory / spec.source))  # these never raise, however long it is
+    path = Path(os.path.realpath(directory / spec.source))  # neither raises, however long it is
     if not os.path.exists(path):
         raise TargetError(
             f"There is no file {spec.source!r}.",
             hint="Give a path that exists, relative to the working directory.",
         )
-    if not os.path.isfile(path):
+    if not path.is_file():
         raise TargetError(f"{spec.source!r} is not a file.", hint="Name a .py file.")
     return path
 
