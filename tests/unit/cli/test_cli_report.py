@@ -172,6 +172,13 @@ def test_pages_that_are_there_are_kept_unless_forced(run_file: str, slower_file:
     assert Path("slower.html").read_text(encoding="utf-8") != "mine"
 
 
+def test_an_index_that_a_damaged_run_ends_leaves_no_page(run_file: str) -> None:
+    Path("damaged.dlprof.jsonl").write_text("no run\n", encoding="utf-8")
+    before = {*Path().iterdir()}
+    assert run(["report", run_file, "damaged.dlprof.jsonl", "-o", "index.html"], {}) == 2
+    assert {*Path().iterdir()} == before
+
+
 def test_no_two_pages_have_one_name() -> None:
     runs = ["a/run.dlprof.jsonl", "b/Run.jsonl", "index.dlprof.jsonl", ".jsonl", "odd name"]
     names = page_names([Path(each) for each in runs], "index.html")
