@@ -79,6 +79,7 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-m"], "requires an argument"),
         (["no-such.py"], "There is no file 'no-such.py'"),
         (["."], "'.' is a directory, not a script"),
+        (["a.dlprof.jsonl"], "'a.dlprof.jsonl' is a run file, not a script"),
         (["train.sh"], "'train.sh' is not a Python script (line 2: "),
         (["picture.py"], "'picture.py' is not a Python script ("),
         (["-m", "no_such_module_here"], "There is no module 'no_such_module_here' to run"),
