@@ -266,7 +266,7 @@ def check_output(path: Path, *, force: bool = False) -> None:
         if not isinstance(error, FileNotFoundError) or not path.parent.exists():
             raise write_fault(path, error) from None
     else:
-        check_plain(path, there.st_mode, hint="Give another path.")
+        check_plain(path, there.st_mode, hint="Give another path with -o.")
         if there.st_size and not force:
             raise FileError(
                 f"{path} already exists",
@@ -276,7 +276,7 @@ def check_output(path: Path, *, force: bool = False) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise FileError(
             f"There is no permission to write into {path.parent.absolute()}",
-            hint="Give another path.",
+            hint="Give another path with -o.",
         )
 
 
