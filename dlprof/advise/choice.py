@@ -1081,10 +1081,9 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
     blamed = [each for each in failed if not tried or each[0].outcome != "skipped"]
     unbegun = not tried and run.end is not None and run.end.reason == "budget"
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
-    go_on, how = "Go on with it", f": {run.resume_command}"
+    said, hint = "The run holds no trials", f"Go on with it: {run.resume_command}"
     if run.header.plan is None:  # a profile has no plan, and can't be continued
-        go_on, how = "Give it more time with --budget", "."
-    said, hint = "The run holds no trials", f"{go_on}{how}"
+        hint = "Give it more time with --budget."
     if unbegun:
         said, hint = "The budget ended before the first trial", "Give more: --budget 1m."
     if run.is_script:
@@ -1097,9 +1096,9 @@ def _nothing_measured(situation: Situation) -> NothingMeasuredError:
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
     elif not blamed and any(trial.purpose == "explain" for trial in run.trials):
-        also = ", or give this run file to dlprof predict" if situation.is_calibrated else ""
         said = "The run holds only traced trials, whose rates are not compared"
-        hint = f"{go_on}{also}{how}"
+        if situation.is_calibrated:  # the command to go on with stays last, to be copied
+            hint = f"Give this run file to dlprof predict, or {hint[0].lower()}{hint[1:]}"
     elif run.trials and not unbegun:
         said, one = "The run's only trial gave no rate", "it"
         if (count := len(tried or run.trials)) > 1:

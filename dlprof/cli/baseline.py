@@ -87,11 +87,11 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     from dlprof.engine.checking.history import read_baseline
     from dlprof.report.check import baseline_document, baseline_report
 
+    history = read_baseline(file)
     if not file.exists():
         raise FileError(
             f"There is no baseline {file}", hint="Record a run with dlprof baseline update."
         )
-    history = read_baseline(file)
     asked.show(
         lambda: baseline_document(str(file), history), lambda: baseline_report(str(file), history)
     )

@@ -10,6 +10,7 @@ from click import shell_completion
 
 from dlprof.cli.app import COMPLETES, program
 from dlprof.errors import ExitCode, UsageError
+from dlprof.files import write_fault
 
 
 def answer(instruction: str) -> ExitCode:
@@ -35,11 +36,16 @@ def install() -> str:
         "fish": (".config/fish/completions/dlprof.fish", ""),
     }[shell]
     place = home / below
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(script(), encoding="utf-8")
-    before = reads.read_text(encoding="utf-8") if reads.is_file() else ""
-    if line not in before:
-        reads.write_text(f"{before.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
+    added = os.fsencode(f"{line}\n")
+    try:
+        before = reads.read_bytes() if reads.is_file() else b""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(script(), encoding="utf-8")
+        if added.strip() not in before:  # which is people's own, in whatever encoding
+            with reads.open("ab") as file:
+                file.write(added if before.endswith(b"\n") or not before else b"\n" + added)
+    except OSError as error:
+        raise write_fault(Path(error.filename or place), error) from None
     return (
         f"{shell} completion installed in {place}\n"
         "Completion will take effect once you restart the terminal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,11 +74,14 @@ def _index(
     for page in pages:
         refuse_existing(page, *runs, force=force, prefix="--")
     rows = []
-    for place, run in enumerate(runs):
-        measured = read_run(run)
-        rows.append(index_row(measured))
-        if pages:  # written as they are read: many runs need not be in memory at once
-            options.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
+    with contextlib.ExitStack() as undone:  # of an index that a damaged run ends no page stays
+        for place, run in enumerate(runs):
+            measured = read_run(run)
+            rows.append(index_row(measured))
+            if pages:  # written as they are read: many runs need not be in memory at once
+                options.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
+                undone.callback(pages[place].unlink, missing_ok=True)
+        undone.pop_all()
     index = index_report(rows, names)
     if output is not None:
         also = f", and a page for each of {len(pages)} runs beside it" if pages else ""

@@ -100,6 +100,7 @@ def run(  # noqa: PLR0913 - one for each option
             "There is no script to run", hint="Give one: dlprof run train.py, or -m and a module."
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
+    from dlprof.files import is_there
     from dlprof.integrations.ranks import read_rank
     from dlprof.integrations.running import ScriptRun, new_header
     from dlprof.integrations.script import load_module, load_script, set_path
@@ -129,6 +130,12 @@ def run(  # noqa: PLR0913 - one for each option
     path = _ranked(output or Path(run_file_name(name, moment)), rank)
     if output is not None:
         check_output(path, force=force)
+    if document is not None and (os.path.isdir(document) or not is_there(document)):
+        check_output(document)  # before hours of training, not after them
+    if document == path:
+        raise UsageError(
+            f"-o and --json name the same file, {output}", hint="Give each a file of its own."
+        )
     set_path(folder)
 
     def show(run: Run) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -16,6 +17,7 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.records.watched import ScriptEnding
+from dlprof.store import SUFFIX
 from dlprof.targets.faults import OWN, without_own_lines
 from dlprof.units import quoted
 
@@ -44,6 +46,11 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
     """Read and compile a script file."""
     path = Path(script)
     hint = "Give a Python file, or -m and a module."
+    if script.lower().endswith(SUFFIX):  # JSON that Python may take for a script
+        raise UsageError(
+            f"{quoted(script)} is a run file, not a script",
+            hint=f"See it with dlprof report {shlex.quote(script)}",
+        )
     if os.path.isdir(script):  # asks where a folder on the way is closed, too
         raise UsageError(f"{quoted(script)} is a directory, not a script", hint=hint)
     try:

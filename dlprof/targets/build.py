@@ -47,6 +47,7 @@ from dlprof.targets.parts import (
     with_inner,
 )
 from dlprof.targets.weighing import repeats_shards, split_by
+from dlprof.units import counted
 
 _WANTED = (
     "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
@@ -433,7 +434,7 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
     if batches == 0:
         raise TargetError(
             f"An epoch of {text!r} has no batch: {type_name(dataset)} has "
-            f"{'no' if length is None else length} samples.",
+            f"{'no samples' if length is None else counted(length, 'sample')}.",
             hint="Check the path that it reads from; with drop_last=True a dataset must hold at "
             "least one full batch.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,8 +75,8 @@ def find_file(spec: TargetSpec, directory: Path) -> Path:
     Raises:
         TargetError: There is none.
     """
-    path = (directory / spec.source).resolve()
-    if not path.exists():
+    path = Path(os.path.realpath(directory / spec.source))  # neither raises, however long it is
+    if not os.path.exists(path):
         raise TargetError(
             f"There is no file {spec.source!r}.",
             hint="Give a path that exists, relative to the working directory.",

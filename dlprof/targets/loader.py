@@ -33,7 +33,7 @@ from dlprof.targets.build import BuiltTarget
 from dlprof.targets.faults import one_line, own_attributes, target_fault, type_name
 from dlprof.targets.parts import OWN_LOADER_HINT, LoaderParts, dataloader_of, take_apart
 from dlprof.targets.workers import WorkerSetup, start_method_of
-from dlprof.units import format_duration
+from dlprof.units import counted, format_duration
 
 _WHERE_MADE = "Set them where the loader is made: recommendation.dataloader_kwargs has them."
 
@@ -76,13 +76,13 @@ def make_loader(
     else:
         raise AssertionError("a built target has parts or a factory")
     size, length = getattr(loader, "batch_size", None), built.target.length
-    is_less = isinstance(size, int) and length is not None and length < size
     # The length of an iterable dataset may be anybody's guess. Else an epoch without one full
     # batch has no rate to compare: what it takes is time to first batch.
-    if is_less and built.target.kind != "iterable" and not any_size:
+    is_strict = built.target.kind != "iterable" and not any_size
+    if is_strict and isinstance(size, int) and length is not None and length < size:
         raise TargetError(
             f"The dataset is smaller than one batch: an epoch of {built.target.spec!r} has "
-            f"{length} samples, batch_size is {size}.",
+            f"{counted(length, 'sample')}, batch_size is {size}.",
             hint=f"Set --batch-size to {length} or less, or give a larger dataset.",
         )
     _set_up_workers(loader, config, in_worker)

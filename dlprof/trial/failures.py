@@ -45,6 +45,10 @@ ALIKE = (
     "Make the samples of a batch alike in keys, shapes and lengths. Or give a collate_fn that "
     "pads them or keeps them in a list."
 )
+NOT_NONE = (
+    "A sample, or a part of one, is None. Leave it out of the dataset, or give a collate_fn that "
+    "drops it."
+)
 COLLATABLE = "Return tensors, arrays, numbers, text or containers of them, or give a collate_fn."
 MORE_PROCESSES = (
     "The system starts no more processes here: use fewer workers, or raise the limit "
@@ -194,8 +198,9 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         if found is not None and found.endswith(_GONE) and exit_codes:
             break
         if found is not None:
+            hint = NOT_NONE if sign.hint == ALIKE and "NoneType" in found else sign.hint
             return Failure(
-                kind=sign.kind, message=_named(found, sign.text), hint=sign.hint, stderr_tail=tail
+                kind=sign.kind, message=_named(found, sign.text), hint=hint, stderr_tail=tail
             )
     if lost_worker(error):
         broke = f"The connection to a worker process broke: {type(error).__name__}: {error}"
@@ -215,7 +220,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
             kind="inconsistent_batches",
             message="torch's default_collate can't put the samples of a batch together: "
             f"{name}: {_summary(name, texts[0])}",
-            hint=ALIKE,
+            hint=NOT_NONE if "NoneType" in texts[0] else ALIKE,
             stderr_tail=tail,
         )
     said_by = (name for name, said in IN_WORKER.items() if any(said in text for text in texts))

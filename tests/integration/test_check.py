@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from check_fakes import run_git
 from schemas import conforms
 
 from dlprof import trial
@@ -60,12 +61,6 @@ def data(
     workers: int = 0,
 ) -> str:
     return DATA.format(wait_s=wait_s, before=before, inside=inside, length=length, workers=workers)
-
-
-def run_git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
-    command = ["git", "-C", str(folder), *who, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

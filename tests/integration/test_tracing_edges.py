@@ -6,7 +6,6 @@ import gc
 import itertools
 import threading
 import traceback
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,16 +19,12 @@ from dlprof.tracing.explain import explain, timeline
 from dlprof.tracing.tracer import Tracer
 from dlprof.trial.measure import Loop
 
-pytestmark = pytest.mark.skipif(
-    "fork" not in torch.multiprocessing.get_all_start_methods(), reason="no fork here"
-)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        "fork" not in torch.multiprocessing.get_all_start_methods(), reason="no fork here"
+    ),
+]
 
 
 class TwoArgumentsError(Exception):

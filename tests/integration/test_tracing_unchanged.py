@@ -6,8 +6,6 @@ import gc
 import random
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ from dlprof.records.stages import AGE_STAGES
 from dlprof.tracing.explain import explain
 from dlprof.tracing.trace import Trace
 from dlprof.tracing.tracer import Tracer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 FORK = pytest.mark.skipif(
     "fork" not in torch.multiprocessing.get_all_start_methods(), reason="no fork here"
@@ -54,13 +54,6 @@ SLOW_MODES: dict[str, dict[str, Any]] = {
 def epochs_of(mode: dict[str, Any]) -> int:
     """Two where they share an iterator, or cost nothing to start."""
     return 1 if mode.get("num_workers") and not mode.get("persistent_workers") else 2
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def plain(value: Any) -> Any:

@@ -1,11 +1,13 @@
-"""Sides of a check that load nothing; what tests of stored history and of the self-test share."""
+"""Sides of a check that load nothing, and git; what tests of checks share."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import random
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from builders import machine
 
@@ -19,6 +21,13 @@ from dlprof.settings import SweepSettings
 from dlprof.trial.launch import Built
 
 BATCHES, SAMPLES, BATCH_S = 8, 4, 0.03
+
+
+def run_git(folder: Path, *words: str) -> str:
+    """What a command of git prints, in the repository of a folder."""
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    command = ["git", "-C", str(folder), *who, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class Listener:

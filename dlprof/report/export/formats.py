@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,9 +63,10 @@ def format_for(
 
 def refuse_existing(output: Path | None, *runs: Path, force: bool, prefix: str = "") -> None:
     """Refuse before reading what would be refused after it, and never replace a run itself."""
-    if output is None or not output.exists():
+    # These never raise, however long a name is: who reads or writes the file says so.
+    if output is None or not os.path.exists(output):
         return
-    if any(run.exists() and output.samefile(run) for run in runs):
+    if any(os.path.exists(run) and output.samefile(run) for run in runs):
         raise UsageError(
             f"{prefix}output names the run file itself, {output}",
             hint="Give another path for the report.",

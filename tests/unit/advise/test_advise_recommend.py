@@ -452,7 +452,8 @@ def test_explained_trials_only() -> None:
     assert "dlprof predict" not in found.value.hint
     with pytest.raises(NothingMeasuredError, match="holds only traced trials") as found:
         recommend(dataclasses.replace(explained, calibration=calibration(cpu=0.01)))
-    assert "or give this run file to dlprof predict" in found.value.hint
+    predicts = "Give this run file to dlprof predict, or give it more time with --budget."
+    assert found.value.hint == predicts
 
 
 def test_a_limit_on_workers_is_kept_and_reported() -> None:

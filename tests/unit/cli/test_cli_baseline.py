@@ -185,6 +185,7 @@ def test_other_documents_are_refused(
     "words",
     [
         ("baseline", "show", FILE),
+        ("baseline", "show", 300 * "a"),
         ("baseline", "update", FILE, TARGET, "--from", "run.json"),
         ("check", TARGET, "--baseline", FILE, "--against", "main"),
         ("check", TARGET, "--baseline", FILE, "--self-test"),

@@ -68,3 +68,18 @@ def test_without_a_shell_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         completion.install()
     monkeypatch.setenv("SHELL", "/usr/bin/zsh")
     assert "#compdef dlprof" in completion.script()
+
+
+def test_what_the_shell_reads_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(completion, "_shell", lambda: "bash")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    own = b"# f\xfcr mich\n\n\nexport A=1"  # no UTF-8, and no line end
+    (tmp_path / ".bashrc").write_bytes(own)
+    assert run(["--install-completion"], {}) == 0
+    assert (tmp_path / ".bashrc").read_bytes().startswith(own + b"\nsource ")
+
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / ".bashrc")
+    assert run(["--install-completion"], {}) == 2
+    assert ".bashrc is not a folder" in capsys.readouterr().err

@@ -90,6 +90,7 @@ def test_a_trace_needs_a_timeline(run_file: str, capsys: pytest.CaptureFixture[s
         (["-o", "report.xyz"], "names no format"),
         (["--format", "pdf"], "is no format"),
         (["--format", "csv", "--json"], "exclude each other"),
+        (["-o", f"{300 * 'a'}.html"], "is too long"),
         (["-o", "run.dlprof.jsonl", "--format", "json", "--force"], "the run file itself"),
         (["-o", "nowhere/report.html"], "no folder"),
     ],
@@ -169,6 +170,13 @@ def test_pages_that_are_there_are_kept_unless_forced(run_file: str, slower_file:
     assert not Path("run.html").exists()
     assert run(["report", run_file, slower_file, "-o", "index.html", "--force"], {}) == 0
     assert Path("slower.html").read_text(encoding="utf-8") != "mine"
+
+
+def test_an_index_that_a_damaged_run_ends_leaves_no_page(run_file: str) -> None:
+    Path("damaged.dlprof.jsonl").write_text("no run\n", encoding="utf-8")
+    before = {*Path().iterdir()}
+    assert run(["report", run_file, "damaged.dlprof.jsonl", "-o", "index.html"], {}) == 2
+    assert {*Path().iterdir()} == before
 
 
 def test_no_two_pages_have_one_name() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
+from check_fakes import run_git
 
 from dlprof.engine.checking.compared import CheckSettings, both_sides, working_tree
 from dlprof.engine.checking.git import (
@@ -25,12 +26,6 @@ from dlprof.engine.checking.git import (
 from dlprof.engine.checking.history import lone_side
 from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
-
-
-def run_git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
-    command = ["git", "-C", str(folder), *who, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def commit(folder: Path, text: str) -> str:

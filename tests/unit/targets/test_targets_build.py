@@ -782,6 +782,11 @@ def test_a_dataset_smaller_than_one_batch() -> None:
     error = fault(lambda: make_loader(built, Config()))
     assert "has 10 samples, batch_size is 32" in error.message
     assert "10 or less" in error.hint
+    error = fault(lambda: make_loader(build_from_object(Numbers(1)), Config()))
+    assert "has 1 sample, batch_size is 32" in error.message
+    error = fault(lambda: build_from_object(DataLoader(Numbers(1), 2, drop_last=True)))
+    assert "has no batch: " in error.message
+    assert error.message.endswith("Numbers has 1 sample.")
     assert len(next(iter(make_loader(built, Config(batch_size=10))))) == 10
 
 

@@ -96,7 +96,9 @@ def test_the_same_file_twice_is_the_same_object(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
     (tmp_path / "dir.py").mkdir()
-    assert "There is no file 'gone.py'" in fault(tmp_path, "gone.py:x").message
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    for name in ("gone.py", "loop.py", f"{300 * 'a'}.py"):
+        assert f"There is no file {name!r}" in fault(tmp_path, f"{name}:x").message
     assert "not a file" in fault(tmp_path, "dir.py:x").message
 
 

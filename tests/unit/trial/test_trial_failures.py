@@ -16,6 +16,7 @@ from torch._utils import ExceptionWrapper
 from dlprof.errors import TargetError
 from dlprof.trial import child
 from dlprof.trial.failures import (
+    NOT_NONE,
     ResourceLimitError,
     blame_log,
     classify,
@@ -243,6 +244,23 @@ def test_samples_that_are_not_alike(error: type[Exception], file: str, kind: str
     if kind == "inconsistent_batches":
         assert "collate_fn" in failure.hint
         assert "keys" in failure.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("expected Tensor as element 3 in argument 0, but got NoneType"),
+        AttributeError(
+            _Verbatim(
+                f"{_WORKERS.format(name='AttributeError', file=_COLLATE)}\n"
+                "AttributeError: 'NoneType' object has no attribute 'numel'"
+            )
+        ),
+    ],
+)
+def test_a_sample_that_is_none_is_what_the_remedy_is_about(error: Exception) -> None:
+    failure = classify(error)
+    assert (failure.kind, failure.hint) == ("inconsistent_batches", NOT_NONE)
 
 
 def test_a_type_that_torch_can_not_collate_has_a_remedy_of_its_own() -> None:

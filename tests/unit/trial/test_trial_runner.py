@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from fake_processes import Clock
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config, Target, Trial
@@ -27,16 +28,6 @@ from dlprof.trial.supervisor import LauncherDiedError, ProbeKilledError, ProbeTi
 LIMITS = TrialLimits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
 TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
 REQUEST = TrialRequest(config=Config(num_workers=1).canonical())
-
-
-class Clock:
-    """Stands still unless somebody spends time."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @dataclasses.dataclass
