@@ -34,7 +34,14 @@ from dlprof.integrations.wait_statistics import (
     Take,
     WaitStatistics,
 )
-from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class, loader_of
+from dlprof.internals import (
+    LOADING_MODULES,
+    OF_ITERABLES,
+    came_by_signal,
+    holders,
+    iterator_class,
+    loader_of,
+)
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import ITERATED, call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
@@ -524,6 +531,8 @@ class LoaderRecorder:
         try:
             yield
         except Exception as error:  # a training must not end by being watched
+            if came_by_signal(error):  # the script's own way to end one, or a worker's death
+                raise
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
