@@ -124,6 +124,7 @@ class LoaderRecorder:
         self.pace = Pace()
         self.began_ns = clock()
         self.faults: list[str] = []
+        self.tunings: dict[Any, str] = {}  # of loaders that tune themselves, with their names
         self._clock = clock
         self._folder = folder
         self._due = due
@@ -408,6 +409,8 @@ class LoaderRecorder:
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
             with self.guarded("a loader could not be distinguished from others"):
                 seen = self._seen_as(loader)
+                if (tuning := tuning_of(loader)) is not None:
+                    self.tunings[tuning] = seen.known.name
         setattr(iterator, _TAKE, None)
         if seen is None:
             make()

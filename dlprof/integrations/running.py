@@ -16,7 +16,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -126,7 +126,6 @@ class ScriptRun:
         ]
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
-        self._tuned: Mapping[Any, str] = {}
         self._process = os.getpid()
         self.ending = Ending(kind="running", exit_code=0)
         self._pause_ns = _FIRST_PAUSE_NS
@@ -178,7 +177,7 @@ class ScriptRun:
     def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module, threads=threading.Thread)
         if self.tune:
-            self._tuned = tune_all(module.DataLoader, self._recorder.name_of)
+            tune_all(module.DataLoader, self._recorder.name_of)
         self._usage = usage_from_now()
 
     def _keep(self) -> None:
@@ -323,7 +322,7 @@ class ScriptRun:
             rank=None if rank is None else rank.rank,
             world_size=None if rank is None else rank.world_size,
             loaders=len(self._recorder.records()),
-            tried=tuple(each for tuning in list(self._tuned) for each in tuning.tried()),
+            tried=tuple(each for tuning in list(self._recorder.tunings) for each in tuning.tried()),
             notes=self._notes(),
         )
 
@@ -339,7 +338,7 @@ class ScriptRun:
             notes.append(why)
         # A loader that is made again in each epoch says the same each time.
         several = len(self._recorder.records()) > 1
-        tuned = list(self._tuned.items())  # other threads may come with more
+        tuned = list(self._recorder.tunings.items())  # other threads may come with more
         said = collections.Counter(
             # Where there are several, each is named behind who says it.
             each.summary().replace(": ", f": {name}: ", 1) if name and several else each.summary()
@@ -407,15 +406,13 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
     return dataclasses.replace(usage, other_runnable=others)
 
 
-def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
+def tune_all(kind: Any, name_of: Callable[[Any], str]) -> None:
     """Have every loader of a class tune itself from its first iterator on.
 
-    What is returned fills as they are met: what was tried on each, with its name. Of loaders that
-    are alike, and can't be tuned, only the first is asked why: some scripts make one for each step.
-    So may a dataset for each sample, in a worker, where none is.
+    Of loaders that are alike by ``name_of``, and can't be tuned, only the first is asked why: some
+    scripts make one for each step. So may a dataset for each sample, in a worker, where none is.
     """
     make: Any = iterator_maker(kind)
-    met: dict[Any, str] = {}
     refused = set[tuple[Any, ...]]()
 
     def get_iterator(loader: Any) -> Any:
@@ -423,21 +420,17 @@ def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
 
         if hasattr(loader, "tuning") or get_worker_info() is not None:
             return make(loader)
-        name = name_of(loader)
-        alike = name, type(loader), getattr(loader, "num_workers", 0)
+        alike = name_of(loader), type(loader), getattr(loader, "num_workers", 0)
         if alike in refused:
             return make(loader)
         tuning = tuning_of(tune(loader))
-        if tuning is not None:
-            met[tuning] = name
-            if not tuning.off:
-                tuned: Any = iterator_maker(type(loader))
-                return tuned(loader)
+        if tuning is not None and not tuning.off:
+            tuned: Any = iterator_maker(type(loader))
+            return tuned(loader)
         refused.add(alike)
         return make(loader)
 
     set_iterator_maker(kind, get_iterator)
-    return met
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
