@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 from tuned_loaders import (
@@ -1013,6 +1014,46 @@ def test_short_epochs_get_workers_between_them(
     assert made.num_workers == workers
     batches = iter(made)
     assert internals.started_workers(batches) > workers
+
+
+class Again(Sampler[list[int]]):
+    """Begins again whenever an epoch is over, as that of timm's and of Ultralytics' loaders."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            yield from ([0, 1], [2, 3], [4, 5])
+
+
+def test_an_iterator_that_never_ends_is_not_waited_for() -> None:
+    batches = iter(
+        dlprof.tune(DataLoader(Numbers(6, draws=False), batch_sampler=Again(), num_workers=1))
+    )
+    tuner: Any = vars(batches)["_dlprof_tap"]._tuner
+    assert tuner.whole_epochs
+    # As many as it may take where one of them takes longer than all others, as a pause would.
+    for number, batch in enumerate(itertools.islice(batches, 100_000)):
+        assert batch[:, 0].tolist() == [2 * (number % 3), 2 * (number % 3) + 1]
+        if not tuner.waits_for_epochs:
+            break
+    assert number >= 6
+    assert not tuner.whole_epochs
+    assert not tuner.waits_for_epochs
+    assert not tuner.tuning.off
+
+
+def test_a_batch_of_none_ends_no_epoch() -> None:
+    """A ``collate_fn`` may give it where all samples of a batch are to be left out."""
+    made: Any = dlprof.tune(
+        loader(Numbers(80, draws=False), collate_fn=lambda _: None, shuffle=False)
+    )
+    tap: Any = vars(batches := iter(made))["_dlprof_tap"]
+    assert tap._tuner.whole_epochs
+    assert list(itertools.islice(batches, 10)) == [None] * 10
+    assert made.tuning._control.batches == 0  # it looks at whole epochs
+    assert [*batches] == [None] * 10
 
 
 def test_batches_and_workers_of_short_epochs_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
