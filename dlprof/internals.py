@@ -790,10 +790,13 @@ def reports_death(error: Exception) -> bool:
 def came_by_signal(error: Exception) -> bool:
     """Whether a signal's handler raised this: it may do so at any line of anybody's.
 
-    So torch reports a worker's death, and a scheduler's warning may end a training.
+    So torch reports a worker's death, and a scheduler's warning may end a training. A handler may
+    also be a ``functools.partial``, or an object that is called.
     """
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(each, "__code__", None) for each in handlers}
+    found = map(signal.getsignal, signal.valid_signals())
+    handlers: list[Any] = [getattr(each, "func", each) for each in found if callable(each)]
+    called = [*handlers, *(each.__call__ for each in handlers)]
+    codes = {getattr(each, "__code__", None) for each in called}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

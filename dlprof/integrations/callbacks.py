@@ -120,8 +120,7 @@ class _Lightning:
     def __init__(self, every: int | None, *, tune: bool) -> None:
         super().__init__()
         self._every, self._tune = every, tune
-        self._waits = _DataWait()
-        self._undo: Callable[[], None] | None = None
+        self._waits, self._undo = _DataWait(), contextlib.ExitStack()
 
     def __reduce__(self) -> Any:
         # Its class has no name to be found by.
@@ -133,8 +132,9 @@ class _Lightning:
         The strategy is asked for each loader, after the trainer's samplers are in and before the
         first iterator is made.
         """
-        if stage != "fit" or self._undo is not None:
+        if stage != "fit":
             return
+        self._undo.close()
         self._waits = _DataWait(tune=self._tune)
         self._place = 0
         strategy = trainer.strategy
@@ -148,12 +148,9 @@ class _Lightning:
             self._place += 1
             return self._waits.watch(processed, every, self._place - 1)
 
-        def undo() -> None:
-            vars(strategy).pop("process_dataloader", None)
-            self._waits.undo()
-
         strategy.process_dataloader = process_dataloader
-        self._undo = undo
+        self._undo.callback(self._waits.undo)
+        self._undo.callback(vars(strategy).pop, "process_dataloader", None)
 
     def on_train_batch_end(self, trainer: Any, *_rest: Any) -> None:
         self._log(trainer)
@@ -172,15 +169,10 @@ class _Lightning:
     def teardown(self, _trainer: Any, _module: Any, stage: str) -> None:
         """Leave strategy and loaders as they were."""
         if stage == "fit":
-            self._end()
+            self._undo.close()
 
     def on_exception(self, _trainer: Any, _module: Any, _error: BaseException) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        self._undo.close()
 
     def _log(self, trainer: Any) -> None:
         values = self._waits.take()

@@ -34,7 +34,14 @@ from dlprof.integrations.wait_statistics import (
     Take,
     WaitStatistics,
 )
-from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class, loader_of
+from dlprof.internals import (
+    LOADING_MODULES,
+    OF_ITERABLES,
+    came_by_signal,
+    holders,
+    iterator_class,
+    loader_of,
+)
 from dlprof.records import Explanation, LoaderCall, Timeline, WatchedLoader
 from dlprof.targets.adapters import ITERATED, call_at, call_of, ranks_served
 from dlprof.targets.counting import SampleCounter, WorkerSamples
@@ -117,6 +124,7 @@ class LoaderRecorder:
         self.pace = Pace()
         self.began_ns = clock()
         self.faults: list[str] = []
+        self.tunings: dict[Any, str] = {}  # of loaders that tune themselves, with their names
         self._clock = clock
         self._folder = folder
         self._due = due
@@ -401,6 +409,8 @@ class LoaderRecorder:
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
             with self.guarded("a loader could not be distinguished from others"):
                 seen = self._seen_as(loader)
+                if (tuning := tuning_of(loader)) is not None:
+                    self.tunings[tuning] = seen.known.name
         setattr(iterator, _TAKE, None)
         if seen is None:
             make()
@@ -524,6 +534,8 @@ class LoaderRecorder:
         try:
             yield
         except Exception as error:  # a training must not end by being watched
+            if came_by_signal(error):  # the script's own way to end one, or a worker's death
+                raise
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)

@@ -16,7 +16,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -126,7 +126,6 @@ class ScriptRun:
         ]
         self._written: dict[str, WatchedLoader] = {}
         self._reported: dict[str, Explanation] = {}
-        self._tuned: Mapping[Any, str] = {}
         self._process = os.getpid()
         self.ending = Ending(kind="running", exit_code=0)
         self._pause_ns = _FIRST_PAUSE_NS
@@ -178,7 +177,7 @@ class ScriptRun:
     def _imported(self, module: ModuleType) -> None:
         self._recorder.attach(module, threads=threading.Thread)
         if self.tune:
-            self._tuned = tune_all(module.DataLoader, self._recorder.name_of)
+            tune_all(module.DataLoader, self._recorder.name_of)
         self._usage = usage_from_now()
 
     def _keep(self) -> None:
@@ -190,8 +189,9 @@ class ScriptRun:
             self._recorder.pace.due_ns = self.clock() + _FIRST_PAUSE_NS
             return
         began_ns = self.clock()
-        fresh = (dataclasses.replace(each, step_times=None) for each in self._recorder.records())
-        self._write(*self._explanations(over=True), *self._changed(fresh), self._script())
+        records = self._recorder.records()
+        fresh = (dataclasses.replace(each, step_times=None) for each in records)
+        self._write(*self._explanations(over=True), *self._changed(fresh), self._script(records))
         now_ns = self.clock()
         self._overhead_ns += now_ns - began_ns
         self._recorder.pace.due_ns = now_ns + self._pause_ns
@@ -208,7 +208,7 @@ class ScriptRun:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._recorder.pace.due_ns = NEVER_NS
         records = self._recorder.records()
-        script = dataclasses.replace(self._script(), usage=self._usage())
+        script = dataclasses.replace(self._script(records), usage=self._usage())
         self._write(*self._explanations(over=False), *self._changed(records))
         run = Run(
             path="" if self._writer is None else str(self._writer.path),
@@ -221,7 +221,7 @@ class ScriptRun:
         if self.rank is not None:
             run = self._together(run, self.rank)
         diagnosis = run.diagnosis
-        script = dataclasses.replace(run.script or script, notes=self._notes())
+        script = dataclasses.replace(run.script or script, notes=self._notes(records))
         run = dataclasses.replace(run, script=script)
         end = RunEnd(
             ended_at=_now(),
@@ -307,10 +307,10 @@ class ScriptRun:
             self._writer.close()
             self._writer = None
 
-    def _script(self) -> WatchedScript:
+    def _script(self, loaders: Sequence[WatchedLoader]) -> WatchedScript:
         wall_s = (self.clock() - self._recorder.began_ns) / NS
         waited_s = self._recorder.waited_s()
-        without_s = own_s(wall_s, self._recorder.records())
+        without_s = own_s(wall_s, loaders)
         rank, ending = self.rank, self.ending
         by_signal = ending.kind in {"running", "interrupted"}
         return WatchedScript(
@@ -322,14 +322,14 @@ class ScriptRun:
             overhead_s=self._overhead_ns / NS,
             rank=None if rank is None else rank.rank,
             world_size=None if rank is None else rank.world_size,
-            loaders=len(self._recorder.records()),
-            tried=tuple(each for tuning in list(self._tuned) for each in tuning.tried()),
-            notes=self._notes(),
+            loaders=len(loaders),
+            tried=tuple(each for tuning in list(self._recorder.tunings) for each in tuning.tried()),
+            notes=self._notes(loaders),
         )
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, loaders: Sequence[WatchedLoader]) -> tuple[str, ...]:
         notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
-        if not self._recorder.records():
+        if not loaders:
             why = "The script did not import torch.utils.data in this process."
             if DATALOADER_MODULE in sys.modules:
                 why = (
@@ -338,8 +338,8 @@ class ScriptRun:
                 )
             notes.append(why)
         # A loader that is made again in each epoch says the same each time.
-        several = len(self._recorder.records()) > 1
-        tuned = list(self._tuned.items())  # other threads may come with more
+        several = len(loaders) > 1
+        tuned = list(self._recorder.tunings.items())  # other threads may come with more
         said = collections.Counter(
             # Where there are several, each is named behind who says it.
             each.summary().replace(": ", f": {name}: ", 1) if name and several else each.summary()
@@ -358,7 +358,8 @@ def _end_as_interrupted() -> None:
     """Have Python end as where nothing catches Ctrl-C: by the signal, which shells look for.
 
     It does so at the very end, when files are closed and child processes have ended, if the last
-    text that ``exec`` was given ended so: imports for the report give it others.
+    text that ``exec`` was given ended so: imports for the report give it others. Of a script, as
+    the command ``dlprof`` is one, only if that ends so as well: ``cli.main`` has it do so.
     """
     with contextlib.suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")  # noqa: S102 - that is the task
@@ -407,15 +408,13 @@ def _with_waiting(usage: Usage, load: float, passed_s: float, last: Snapshot) ->
     return dataclasses.replace(usage, other_runnable=others)
 
 
-def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
+def tune_all(kind: Any, name_of: Callable[[Any], str]) -> None:
     """Have every loader of a class tune itself from its first iterator on.
 
-    What is returned fills as they are met: what was tried on each, with its name. Of loaders that
-    are alike, and can't be tuned, only the first is asked why: some scripts make one for each step.
-    So may a dataset for each sample, in a worker, where none is.
+    Of loaders that are alike by ``name_of``, and can't be tuned, only the first is asked why: some
+    scripts make one for each step. So may a dataset for each sample, in a worker, where none is.
     """
     make: Any = iterator_maker(kind)
-    met: dict[Any, str] = {}
     refused = set[tuple[Any, ...]]()
 
     def get_iterator(loader: Any) -> Any:
@@ -423,21 +422,17 @@ def tune_all(kind: Any, name_of: Callable[[Any], str]) -> Mapping[Any, str]:
 
         if hasattr(loader, "tuning") or get_worker_info() is not None:
             return make(loader)
-        name = name_of(loader)
-        alike = name, type(loader), getattr(loader, "num_workers", 0)
+        alike = name_of(loader), type(loader), getattr(loader, "num_workers", 0)
         if alike in refused:
             return make(loader)
         tuning = tuning_of(tune(loader))
-        if tuning is not None:
-            met[tuning] = name
-            if not tuning.off:
-                tuned: Any = iterator_maker(type(loader))
-                return tuned(loader)
+        if tuning is not None and not tuning.off:
+            tuned: Any = iterator_maker(type(loader))
+            return tuned(loader)
         refused.add(alike)
         return make(loader)
 
     set_iterator_maker(kind, get_iterator)
-    return met
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

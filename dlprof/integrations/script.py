@@ -63,15 +63,12 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
     full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)
     try:
         code = compile(source, full, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
+    except (SyntaxError, ValueError) as error:  # the second, before Python 3.12, of null bytes
+        line = getattr(error, "lineno", None)
+        where = f"line {line}: " if line else ""
         raise UsageError(
-            f"{quoted(script)} is not a Python script ({where}{error.msg})",
+            f"{quoted(script)} is not a Python script ({where}{getattr(error, 'msg', error)})",
             hint="Give a Python file that python itself can run.",
-        ) from None
-    except ValueError as error:  # null bytes
-        raise UsageError(
-            f"{quoted(script)} is not a Python script ({error})", hint="Give a Python file."
         ) from None
     return Program(
         argv=(script, *arguments),

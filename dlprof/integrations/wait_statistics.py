@@ -210,8 +210,7 @@ class WaitStatistics:
             if times is None:
                 self._register(reading)
             else:
-                self._work_out(times, thread)
-                self._end_step(times[-1], asked_ns, thread)
+                self._end_step(times, asked_ns, thread)
             self._add_waiting(got_ns - asked_ns, thread, nested=nested)
             self._count(1, got_ns, thread)
             # Of threads that share it, one may see the end before another has counted its batch.
@@ -234,8 +233,7 @@ class WaitStatistics:
         with self.held():
             times = reading.times.pop(thread, None)
             if times is not None:
-                self._work_out(times, thread)
-                self._end_step(times[-1], asked_ns, thread)
+                self._end_step(times, asked_ns, thread)
             self._add_waiting(took_ns, thread, nested=nested)
             if not issubclass(raised, StopIteration):
                 self._fail(raised)
@@ -270,8 +268,7 @@ class WaitStatistics:
                 return
             asked_ns, got_ns = times[-2:]
             del times[-2:]
-            self._work_out(times, thread)
-            self._end_step(times[0], asked_ns, thread)
+            self._end_step(times, asked_ns, thread)
             self._add_waiting(got_ns - asked_ns, thread, nested=False)
             self._count(1, got_ns, thread)
             if self._log is not None:
@@ -319,8 +316,10 @@ class WaitStatistics:
         if self._log is not None and thread == self._main:
             self._log.add(known)
 
-    def _end_step(self, got_ns: int, asked_ns: int, thread: int) -> None:
-        """Count a step whose next ``next()`` is not among the entries."""
+    def _end_step(self, times: list[int], asked_ns: int, thread: int) -> None:
+        """Count all entries, and a step behind them whose next ``next()`` is none of them."""
+        self._work_out(times, thread)
+        got_ns = times[-1]
         self.steps.add([asked_ns - got_ns])
         if self._log is not None and thread == self._main:
             self._log.add([got_ns, asked_ns])

@@ -15,6 +15,7 @@ from dlprof.errors import UsageError
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.wait_statistics import Clock, Histogram, Take, WaitStatistics
+from dlprof.internals import came_by_signal
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
 from dlprof.tuning import tuning_of
@@ -234,6 +235,8 @@ class _Log:
             try:
                 self._log(values)
             except Exception as error:  # a logger must not end a training
+                if came_by_signal(error):  # as an alarm may that the script has set
+                    raise
                 self._log = None
                 warnings.warn(
                     f"dlprof.watch: the logger raised {type(error).__name__}: {error}; "

@@ -422,7 +422,7 @@ class _Tuner:
         # Other workers have other parts of an iterable dataset: within an epoch they stay.
         self._steers = self._is_map or not (changes_workers or spares_workers)
         # Epochs may be so short that each is looked at as one.
-        epoch = _epoch_batches(loader) if self._steers else math.inf
+        self.epoch_batches = epoch = _epoch_batches(loader) if self._steers else math.inf
         short = epoch < _SHORT_EPOCH * max(4, start.in_flight)
         self.whole_epochs = short and start.workers > 0
         # Batches that show whether the training's random numbers are drawn from between steps.
@@ -829,7 +829,7 @@ class _Tuner:
     def seen(self, tap: _Tap, iterator: Any, batch: Any) -> None:
         """A window is full, or it is time to begin one: what comes next."""
         try:
-            if tap.counting and self.whole_epochs and batch is not None:
+            if tap.counting and self.whole_epochs and not tap.ended:
                 self._weigh(iterator, batch)
             else:
                 self._seen(tap, iterator, batch)
@@ -848,7 +848,7 @@ class _Tuner:
         if self._others(tap):
             tap.pause(NS)
             return
-        if batch is not None and not self._control.resting:
+        if not (tap.ended or self._control.resting):
             self._weigh(iterator, batch)
         self._offer_pins(iterator)
         if tap.counting:
@@ -856,11 +856,11 @@ class _Tuner:
             tap.pause(0)  # counted once, and as what it was, also where Ctrl-C comes from here on
             self._look(window)
         self._is_known(self._ask.setting, iterator)  # if not now, when the epoch ends
-        # Some settings come with the next epoch, where ``batch`` is None, and others before.
+        # Some settings come with the next epoch, and others before.
         while self._can_steer(
             iterator,
             tap,
-            wanted := (None if batch is None else self._ask.within) or self._ask.setting,
+            wanted := (None if tap.ended else self._ask.within) or self._ask.setting,
         ):
             if not (self._is_known(wanted, iterator) and self._has_turn(wanted)):
                 tap.pause(NS)
@@ -1105,7 +1105,7 @@ class _Tap:
     def _count_from_here(self) -> None:
         self.counting, self._ready_before = True, self._ready
         if self._tuner.whole_epochs:
-            self._restart(1, 0)  # batch that is weighed, and then all others
+            self._restart(1, 0)  # batch that is weighed, and then the others of an epoch
         else:
             self._restart(self._ask.batches, self._last_ns + int(self._ask.seconds * NS))
 
@@ -1180,11 +1180,14 @@ class _Tap:
         return batch
 
     def _full(self, iterator: Any, batch: Any) -> None:
-        if self.counting and self._tuner.whole_epochs:
+        if self.counting and self._tuner.whole_epochs and self._count == 1:
             self._tuner.seen(self, iterator, batch)
-            self._count, self._left = self._count + sys.maxsize, sys.maxsize
+            self._left = max(1, 2 * int(self._tuner.epoch_batches))
+            self._count += self._left
             self._last_ns = time.perf_counter_ns()
             return
+        if self.counting:  # timm's and YOLO's loaders have one iterator that never ends
+            self._tuner.whole_epochs = False
         self._ready = internals.sent_batches(iterator) or 0
         passed = not self.counting and self._until_ns == 0  # enough were let pass
         paused = (passed or self.counting) and self._has_pause()

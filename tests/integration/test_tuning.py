@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 from tuned_loaders import (
@@ -229,14 +230,12 @@ def test_a_loader_of_a_script_makes_each_of_its_own_iterators_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
-    met = running.tune_all(DataLoader, lambda _: "train.py:3")
-    own = OwnIterators(Numbers(), batch_size=4)
+    running.tune_all(DataLoader, lambda _: "train.py:3")
+    own: Any = OwnIterators(Numbers(), batch_size=4)
     for _ in range(2):
         assert len(numbers(own)) == LENGTH // 4
     assert own.made == 2
-    ((tuning, name),) = met.items()
-    assert "makes iterators of its own" in tuning.off
-    assert name == "train.py:3"
+    assert "makes iterators of its own" in own.tuning.off
 
 
 class Nested(Numbers):
@@ -253,11 +252,10 @@ def test_loaders_that_a_script_makes_for_each_step_are_refused_once(
 ) -> None:
     """And none is tuned in a worker, which has no workers of its own."""
     monkeypatch.setattr(DataLoader, "_get_iterator", DataLoader._get_iterator)
-    met = running.tune_all(DataLoader, lambda loader: f"train.py:{loader.batch_size}")
+    running.tune_all(DataLoader, lambda loader: f"train.py:{loader.batch_size}")
     for _ in range(3):
         assert len(numbers(DataLoader(Numbers(), batch_size=4))) == LENGTH // 4
     numbers(DataLoader(Numbers(), batch_size=8))
-    assert [*met.values()] == ["train.py:4", "train.py:8"]
     assert [each.name for each in caplog.records] == ["dlprof.tune"] * 2
     assert numbers(DataLoader(Nested(3), batch_size=3, num_workers=1)) == [[0.0] * 3]
 
@@ -1018,6 +1016,46 @@ def test_short_epochs_get_workers_between_them(
     assert internals.started_workers(batches) > workers
 
 
+class Again(Sampler[list[int]]):
+    """Begins again whenever an epoch is over, as that of timm's and of Ultralytics' loaders."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            yield from ([0, 1], [2, 3], [4, 5])
+
+
+def test_an_iterator_that_never_ends_is_not_waited_for() -> None:
+    batches = iter(
+        dlprof.tune(DataLoader(Numbers(6, draws=False), batch_sampler=Again(), num_workers=1))
+    )
+    tuner: Any = vars(batches)["_dlprof_tap"]._tuner
+    assert tuner.whole_epochs
+    # As many as it may take where one of them takes longer than all others, as a pause would.
+    for number, batch in enumerate(itertools.islice(batches, 100_000)):
+        assert batch[:, 0].tolist() == [2 * (number % 3), 2 * (number % 3) + 1]
+        if not tuner.waits_for_epochs:
+            break
+    assert number >= 6
+    assert not tuner.whole_epochs
+    assert not tuner.waits_for_epochs
+    assert not tuner.tuning.off
+
+
+def test_a_batch_of_none_ends_no_epoch() -> None:
+    """A ``collate_fn`` may give it where all samples of a batch are to be left out."""
+    made: Any = dlprof.tune(
+        loader(Numbers(80, draws=False), collate_fn=lambda _: None, shuffle=False)
+    )
+    tap: Any = vars(batches := iter(made))["_dlprof_tap"]
+    assert tap._tuner.whole_epochs
+    assert list(itertools.islice(batches, 10)) == [None] * 10
+    assert made.tuning._control.batches == 0  # it looks at whole epochs
+    assert [*batches] == [None] * 10
+
+
 def test_batches_and_workers_of_short_epochs_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between epochs, where more of them are asked for, there are none to be looked at."""
     weighed: list[list[int]] = []
@@ -1068,11 +1106,12 @@ if __name__ == "__main__":
 
 
 TWO = """
-import torch
+import dlprof, torch
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.arange(64))
 train = DataLoader(data, batch_size=8)
 valid = DataLoader(data, batch_size=4)
+TUNES
 for batch in (*train, *valid):
     pass
 """
@@ -1097,10 +1136,16 @@ def test_why_an_iterable_keeps_its_workers_is_said(
 
 
 @pytest.mark.slow
-def test_of_two_tuned_loaders_each_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TWO)
-    words = [sys.executable, "-m", "dlprof", "run", "--tune", "--json", "seen.json", "train.py"]
-    subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=300, check=True)
+@pytest.mark.parametrize(
+    ("options", "tunes"),
+    [(["--tune"], ""), ([], "dlprof.tune(train), dlprof.tune(valid)")],
+    ids=["by the run", "by the script"],
+)
+def test_of_two_tuned_loaders_each_is_named(tmp_path: Path, options: list[str], tunes: str) -> None:
+    (tmp_path / "train.py").write_text(TWO.replace("TUNES", tunes))
+    words = ["-m", "dlprof", "run", *options, "--json", "seen.json", "train.py"]
+    command = [sys.executable, *words]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True)
     document = json.loads((tmp_path / "seen.json").read_text())
     named = [note.partition(": num_workers")[0] for note in document["script"]["notes"]]
     assert named == ["dlprof.tune: train.py:5", "dlprof.tune: train.py:6"]

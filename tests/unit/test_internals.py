@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import multiprocessing
@@ -324,6 +325,26 @@ def test_ctrl_c_is_not_lost_in_the_news_of_a_death() -> None:
     finally:
         signal.signal(signal.SIGCHLD, before)
         signal.signal(signal.SIGINT, ctrl_c)
+
+
+class _Ends:
+    def __call__(self, *_: object) -> None:
+        raise RuntimeError("it is preempted")
+
+    def end(self, *_: object) -> None:
+        self()
+
+
+@pytest.mark.parametrize("handler", [_Ends(), _Ends().end, functools.partial(_Ends.end, _Ends())])
+def test_what_a_handler_of_any_kind_raises_came_by_a_signal(handler: Any) -> None:
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(RuntimeError, match="preempted") as raised:
+            signal.raise_signal(signal.SIGUSR1)
+        assert internals.came_by_signal(raised.value)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not internals.came_by_signal(raised.value)
 
 
 def test_all_signals_that_were_put_off_come_whatever_one_raises() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -462,6 +463,19 @@ def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:
     recorder.attach(types.ModuleType("dataloader"))
     (fault,) = recorder.faults
     assert "could not be watched" in fault
+
+
+def test_what_the_handler_of_a_signal_raises_is_the_scripts(recorder: LoaderRecorder) -> None:
+    def end(*_: object) -> None:
+        raise TimeoutError("an hour is over")
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        with pytest.raises(TimeoutError), recorder.guarded("what was seen could not be kept"):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not recorder.faults
 
 
 def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRecorder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -291,6 +292,18 @@ def test_a_logger_that_fails_warns_once_and_the_loop_goes_on(
     (warning,) = caught
     assert "ConnectionError: no network" in str(warning.message)
     assert warning.filename == __file__
+
+
+def test_an_alarm_that_comes_while_the_logger_writes_is_the_scripts() -> None:
+    def late(*_: object) -> None:
+        raise TimeoutError("an hour is over")
+
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        with pytest.raises(TimeoutError, match="an hour"):
+            list(dlprof.watch([1, 2], log=lambda _: signal.raise_signal(signal.SIGUSR1), every=1))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, "10"])
