@@ -99,7 +99,7 @@ class FakeLauncher(Launcher):
         number: str = "",
     ) -> None:
         self.source = LAUNCHER + number
-        self._trial = TRIAL + number
+        self._trial_source = TRIAL + number
         self._inbox = inbox
         self._script = script
         self._on_kill = on_kill
@@ -116,7 +116,7 @@ class FakeLauncher(Launcher):
         log.flush()
         for event in self._script:
             self._inbox.put(event)
-        return Channel(io.BytesIO(), self.written), self._trial
+        return Channel(io.BytesIO(), self.written), self._trial_source
 
     def kill(self) -> None:
         self.kills += 1
