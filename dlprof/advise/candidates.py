@@ -6,14 +6,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import Situation
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model.bounds import bounds, cell_of
-from dlprof.model.predict import spread_workers
-from dlprof.model.work import Conditions
 from dlprof.records import (
     DATA_FAULTS,
     Calibration,
@@ -25,6 +22,9 @@ from dlprof.records import (
     Target,
     pins_for,
 )
+
+if TYPE_CHECKING:
+    from dlprof.model.work import Conditions
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -173,6 +173,8 @@ def auto_workers(
     calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
 ) -> tuple[int, ...]:
     """Those of ``spread_workers`` to where more workers can't gain, or an epoch has no batches."""
+    from dlprof.model.predict import spread_workers
+
     caps = (at.MOST_WORKERS, most, conditions.epoch_batches)
     last = max(8, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
@@ -190,6 +192,8 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
     """Workers at which, by the closed form, something else than workers becomes the limit."""
+    from dlprof.model.bounds import bounds, cell_of
+
     one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
     found = bounds(cell_of(calibration, one, conditions))
     others = min(rate for name, rate in found.items() if name != "workers")

@@ -24,10 +24,6 @@ from dlprof.advise.candidates import candidate_configs, rule_configs
 from dlprof.advise.situation import Situation
 from dlprof.advise.wording import NO_LIMIT, TEN_EPOCHS, even_shards, failed_or_skipped
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
-from dlprof.model.bounds import bounds, cell_of
-from dlprof.model.maxplus import drawn, steady_rate
-from dlprof.model.predict import EXTRAPOLATED_ERROR, cells_of, predict_all, relative_error
-from dlprof.model.work import work_of
 from dlprof.records import (
     DATA_FAULTS,
     RAISED,
@@ -606,6 +602,8 @@ def predictions(situation: Situation, configs: Collection[Config]) -> dict[Confi
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
+    from dlprof.model.predict import predict_all
+
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
         found = predict_all(situation.calibration, ordered, situation.conditions)
@@ -693,6 +691,8 @@ def expectation(
     What a sweep stored of its predictions stays as it is, so that all views have the same.
     ``None`` where the calibration says nothing of what was measured.
     """
+    from dlprof.model.predict import relative_error
+
     stored, calibration = situation.run.prediction, situation.calibration
     known = () if stored is None else stored.cells
     mine: Mapping[Config, Prediction] = {}
@@ -715,6 +715,8 @@ def _expected(
     beside: Sequence[PredictedCell] = (),
 ) -> ExpectedRates:
     """What was predicted, as sure as by what the run calibrated, whatever else is asked for."""
+    from dlprof.model.predict import cells_of
+
     calibrated = frozenset(each.num_workers for each in _calibrating(situation))
     cells = (*beside, *cells_of(models))
     return ExpectedRates.of(cells, log_sd, calibrated, run=situation.run)
@@ -740,6 +742,8 @@ def carried(situation: Situation, models: Mapping[Config, Prediction]) -> Speeds
     of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
     """
+    from dlprof.model.predict import EXTRAPOLATED_ERROR, relative_error
+
     run, calibration = situation.run, situation.calibration
     log_sd = relative_error(calibration)
     own, asked = Situation.of(run), _expected(situation, log_sd, models)
@@ -820,6 +824,10 @@ def _moved(config: Config, situation: Situation, offs: Sequence[float]) -> list[
     With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
     one that is so much longer, and so much faster.
     """
+    from dlprof.model.bounds import cell_of
+    from dlprof.model.maxplus import drawn, steady_rate
+    from dlprof.model.work import work_of
+
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
     calibration, where = situation.calibration, situation.conditions
@@ -840,6 +848,8 @@ def _by_speed(config: Config, situation: Situation) -> float:
 
     By the closed form, which separates loaders that compute from those that wait.
     """
+    from dlprof.model.bounds import bounds, cell_of
+
     factor = situation.speed.factor
     if factor == 1.0:
         return 0.0

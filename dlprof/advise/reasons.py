@@ -40,7 +40,6 @@ from dlprof.advise.wording import (
     loss_text,
     percent,
 )
-from dlprof.model.bounds import describe
 from dlprof.records import (
     CUT_SHORT_SIGN,
     USELESS,
@@ -303,6 +302,8 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     if choice.pick.measured:
         yield from _main_limits(choice)
     elif found is not None:
+        from dlprof.model.bounds import describe
+
         there = choice.situation
         claim = f"With {choice.pick.name} {describe(found.bound, there.main_work)}"
         if found.bound == "cores" and there.fair_cores is not None:
@@ -324,6 +325,8 @@ def _main_limits(choice: Choice) -> Iterator[Reason]:
         rate = choice.speeds.steady(choice.pick.key).value
         held = found.bound == "main" and rate >= at.USED_UP * found.steady.value
     if held:
+        from dlprof.model.bounds import describe
+
         claim = f"With {choice.pick.name} {describe('main', situation.main_work)}"
         evidence = {"bound": "main", "main_work": situation.main_work}
         yield Reason(claim=claim, evidence=evidence)

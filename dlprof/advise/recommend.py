@@ -33,7 +33,6 @@ from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wording import failed_or_skipped
 from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import DlprofError, UsageError
-from dlprof.model.bounds import cell_of, describe
 from dlprof.records import (
     Alternative,
     Config,
@@ -56,7 +55,7 @@ from dlprof.records.record import record
 from dlprof.stats.belief import NEAR
 from dlprof.units import format_duration
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # most answers need no predictions
     from dlprof.advise.forecast import Accelerators
 
 
@@ -94,7 +93,7 @@ def recommend(
     cases, least_loss = _cases(choice) if by_load or not measured else ((), None)
     found = run.findings
     if not found and run.trials:
-        from dlprof.advise.findings.diagnosis import shown_in  # few runs need the rules
+        from dlprof.advise.findings.diagnosis import shown_in  # which needs the model
 
         found = tuple(_over_pick(shown_in(run), choice))
     found = () if situation.extrapolated else found
@@ -251,6 +250,8 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
 
     Under a load of dlprof's own as many cores are busy as that keeps threads running.
     """
+    from dlprof.model.bounds import describe
+
     situation = choice.situation
     load = situation.run.header.settings.get("make_load")
     made = load.get("cores") if situation.as_measured and isinstance(load, dict) else None
@@ -304,6 +305,8 @@ def _cases(choice: Choice) -> tuple[tuple[PredictedCase, ...], LeastLoss | None]
 
 def _checks(choice: Choice) -> Iterator[ToMeasure]:
     """What to find out, the most important first."""
+    from dlprof.model.bounds import cell_of
+
     situation, run, pick = choice.situation, choice.situation.run, choice.pick
     given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)
     pairs = given.items() if isinstance(given, dict) else ()

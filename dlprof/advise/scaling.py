@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import measured_step
-from dlprof.model.work import Conditions, work_of
 from dlprof.records import Config, Estimate, NumaBinding, RankFigures, Run, StepTimes, Trial
 from dlprof.records.record import record
 from dlprof.stats.belief import Belief, believe, observe
@@ -496,6 +495,8 @@ _RECEIVING: Final = "receiving: each main process takes in batches all the time"
 
 def _receiving(run: Run, trials: Sequence[Trial]) -> float:
     """Share of its time in which a rank's main process takes in batches, by calibrated costs."""
+    from dlprof.model.work import Conditions, work_of
+
     config, calibration = trials[0].config, run.calibration
     rate = typical(trial.batches_per_s.value for trial in trials if trial.batches_per_s)
     if calibration is None or not config.num_workers or rate is None:

@@ -7,12 +7,10 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.errors import UsageError
-from dlprof.model.bounds import main_work
-from dlprof.model.work import SPEED_ERROR, Conditions
 from dlprof.records import (
     DATA_FAULTS,
     DRAWING,
@@ -31,6 +29,10 @@ from dlprof.records.record import record
 from dlprof.stats.belief import SPEED_EXPONENT, SPEED_EXPONENT_SD
 from dlprof.stats.intervals import typical
 from dlprof.units import format_duration, parse_step, spread_of
+
+if TYPE_CHECKING:
+    from dlprof.model.work import Conditions
+
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
@@ -207,11 +209,15 @@ class Situation:
     @property
     def main_work(self) -> str:
         """The same, by what batches cost where no profile says it."""
+        from dlprof.model.bounds import main_work
+
         return self.profiled_main or main_work(self.calibration)
 
     @property
     def conditions(self) -> Conditions:
         """The same as the model takes it."""
+        from dlprof.model.work import SPEED_ERROR, Conditions
+
         calibration = self.run.calibration
         size = None if calibration is None else calibration.batch_size
         alone = self.constraints.ranks == 1 and not self.target.repeats_shards

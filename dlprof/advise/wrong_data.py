@@ -1,6 +1,6 @@
 """What has to be known before any recommendation: wrong data, idle workers, settings that fail.
 
-Apart from the rules of profiles: every screen of a run says it first.
+Apart from the rules of profiles, which load the model: a recommendation from trials does without.
 """
 
 from __future__ import annotations
