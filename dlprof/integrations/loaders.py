@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from dlprof.records import Config, WatchedLoader
-from dlprof.targets.faults import type_name
+from dlprof.targets.faults import OWN, type_name
 from dlprof.targets.workers import settings_of
 
 
@@ -76,7 +76,6 @@ def _part(loader: Any, name: str) -> Any:
         return None
 
 
-_OWN = str(Path(__file__).parents[1]) + os.sep
 _RUNNER = str(Path(__file__).with_name("script.py"))
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -110,7 +109,7 @@ def callers_of(frame: FrameType | None) -> Callers:
     for _ in range(200):
         if frame is None or frame.f_code.co_filename == _RUNNER:
             break  # further out is what started the script
-        if not frame.f_code.co_filename.startswith((_OWN, "<frozen ")):
+        if not frame.f_code.co_filename.startswith((OWN, "<frozen ")):
             frames.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     own = [each for each in frames if not is_library(each[0])]

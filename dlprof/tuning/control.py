@@ -564,7 +564,9 @@ class Control:
                 self._receive_s = takes_s(with_workers) or self._receive_s
             elif stays.now == NO_WORKERS:
                 self._spares_workers = False
-        self._note(stays.now, why, kept=kept, speedup=_speedup(gain, error))
+        low, high = gain - 2 * error, gain + 2 * error
+        speedup = Estimate(value=gain, low=low, high=high).through(math.exp)
+        self._note(stays.now, why, kept=kept, speedup=speedup)
         return True
 
     def _next(self, stays: _Stays) -> tuple[Setting, str, Setting | None]:
@@ -1007,8 +1009,3 @@ def _whole(windows: Sequence[Window]) -> Window:
         delay_s=statistics.fmean([each.delay_s for each in windows if each.fetch_s] or [0.0]),
         alone_cpu_s=windows[-1].alone_cpu_s,
     )
-
-
-def _speedup(gain: float, error: float) -> Estimate:
-    low, value, high = (math.exp(gain + each * error) for each in (-2, 0, 2))
-    return Estimate(value=value, low=low, high=high)
