@@ -33,6 +33,9 @@ from typing import Any, cast
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
 
+TRYING_MODULES = (LOADING_MODULES[1], "torchdata.stateful_dataloader.stateful_dataloader")
+"""Modules that try whether files can be made, by ten without a use, once a worker is lost."""
+
 WORKER_LOOPS = (
     "_worker_loop",
     # pytorch#161044 splits it, for workers that are threads:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dlprof.internals import TRYING_MODULES
 from dlprof.trial.processes import (
     ManagerWatch,
     Parting,
@@ -41,14 +42,15 @@ def burst(*_arguments: object, **_keywords: object) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has one for a moment")
+@pytest.mark.parametrize("module", TRYING_MODULES)
 def test_what_torch_tries_for_a_lost_worker_has_no_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     """It may be told of another one's death in the midst of that, which would leave a file."""
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", tempfile.NamedTemporaryFile)
     leave_no_names()
     code = "import tempfile\nfile = tempfile.NamedTemporaryFile()"
-    torchs: dict[str, Any] = {"__name__": "torch.utils.data.dataloader"}
+    torchs: dict[str, Any] = {"__name__": module}
     exec(code, torchs)
     assert not list(folder.iterdir())
     users: dict[str, Any] = {"__name__": "users"}
