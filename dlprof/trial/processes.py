@@ -253,7 +253,8 @@ def leave_no_names() -> None:
 
     @functools.wraps(named)
     def made(*args: Any, **options: Any) -> Any:
-        by_torch = sys._getframe(1).f_globals.get("__name__") in TRYING_MODULES
+        caller = sys._getframe().f_back  # none where a thread begins with it
+        by_torch = caller is not None and caller.f_globals.get("__name__") in TRYING_MODULES
         return tempfile.TemporaryFile() if by_torch else named(*args, **options)
 
     module.NamedTemporaryFile = made

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing import process, util
@@ -56,6 +58,19 @@ def test_what_torch_tries_for_a_lost_worker_has_no_name(
     users: dict[str, Any] = {"__name__": "users"}
     exec(code, users)
     assert [*folder.iterdir()] == [Path(users["file"].name)]
+
+
+def test_who_has_no_caller_gets_a_file_with_a_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread's first function has none."""
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", tempfile.NamedTemporaryFile)
+    leave_no_names()
+    _thread.start_new_thread(tempfile.NamedTemporaryFile, (), {"delete": False})
+    ends_s = time.monotonic() + 10.0
+    while not list(folder.iterdir()) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert list(folder.iterdir())
 
 
 def test_sockets_go_where_they_are_sent(folder: Path) -> None:
