@@ -33,6 +33,9 @@ from typing import Any, cast
 LOADING_MODULES = ("torch.utils.data._utils", "torch.utils.data.dataloader")
 """Modules that ask in which worker they run whatever the dataset does."""
 
+TRYING_MODULES = (LOADING_MODULES[1], "torchdata.stateful_dataloader.stateful_dataloader")
+"""Modules that try whether files can be made, by ten without a use, once a worker is lost."""
+
 WORKER_LOOPS = (
     "_worker_loop",
     # pytorch#161044 splits it, for workers that are threads:
@@ -793,8 +796,8 @@ def came_by_signal(error: Exception) -> bool:
     So torch reports a worker's death, and a scheduler's warning may end a training. A handler may
     also be a ``functools.partial``, or an object that is called.
     """
-    found = map(signal.getsignal, signal.valid_signals())
-    handlers: list[Any] = [getattr(each, "func", each) for each in found if callable(each)]
+    found = [*filter(callable, map(signal.getsignal, signal.valid_signals()))]
+    handlers: list[Any] = [*found, *(getattr(each, "func", each) for each in found)]
     called = [*handlers, *(each.__call__ for each in handlers)]
     codes = {getattr(each, "__code__", None) for each in called}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

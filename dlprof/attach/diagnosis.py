@@ -33,7 +33,7 @@ from dlprof.advise.thresholds import (
     SENT_S,
 )
 from dlprof.advise.wording import inside, percent
-from dlprof.attach.watching import Look, Seen
+from dlprof.attach.watching import WAITED, Look, Seen
 from dlprof.machine.waits import Wait, named_waits
 from dlprof.records import (
     EPOCH_SIGN,
@@ -64,8 +64,8 @@ _BLOCKED: Final = (
 )
 _FEW_LOOKS = 50
 
-_WAITS, _IDLE = 0.15, 0.25
-"""Share of looks in which main waits, and of workers that idle, from which they count."""
+_IDLE = 0.25
+"""Share of workers that idle, from which they count."""
 
 _HELD = 0.4
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
@@ -737,7 +737,7 @@ def _is_ordered(seen: Seen, shares: _Shares, explained: Explanation) -> bool:
     return (
         several
         and max(_starved(explained), _pinning(seen)) < 0.5
-        and shares.wait >= _WAITS
+        and shares.wait >= WAITED
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
     )

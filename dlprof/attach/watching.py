@@ -48,6 +48,9 @@ SHARE = 0.0035
 With 0.4 % for looking, all of ``attach`` took 0.53 %.
 """
 
+WAITED = 0.15
+"""Share of looks in which main waits, from which that counts."""
+
 
 class Look(NamedTuple):
     """What was seen at one moment."""
@@ -103,7 +106,7 @@ class Seen:
     window_s: float  # how long it was watched
     looks: Sequence[Look]  # in their order, the last of many
     main: ProcessSeen  # its main process
-    # Those, alive now, of the loader that main waited for at most looks, or that gave most batches.
+    # Those, alive now, of the loader that main often waited for, or else that gave most batches.
     workers: tuple[ProcessSeen, ...] = ()
     other_workers: int = 0  # of other loaders
     other_batches: int = 0  # that these made while it was watched
@@ -168,11 +171,12 @@ class Watcher:
         self._listed: str | None = None
         self._started = 0
         self._pipes = _Pipes(self._proc, training.pid)
-        # Each with the workers that were idle, and alive.
-        self._looks: collections.deque[tuple[Look, tuple[int, ...], tuple[int, ...]]]
+        # Each with the workers that were idle, and alive, and the loaders that were awaited: main
+        # waited, they made a batch, and none of theirs was finished.
+        self._looks: collections.deque[
+            tuple[Look, tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+        ]
         self._looks = collections.deque(maxlen=4000)
-        # By loader, looks at which main waited, it made a batch, and none of its was finished.
-        self._awaited = collections.Counter[str]()
         self._seldom_ns = self._often_ns = self._weighed_ns = 0
         self._shm_used: float | None = None
         self._tensor_bytes: float | None = None
@@ -236,9 +240,9 @@ class Watcher:
             self._pin.close()
             self._pin = None
         finished, sent = self._pipes.unread()
-        if "queue" in (main, pin):
-            making = {self._pipes.loader_of(pid) for pid in alive if pid not in idle}
-            self._awaited.update(each for each in making if finished.get(each) == 0)
+        making = {self._pipes.loader_of(pid) for pid in alive if pid not in idle}
+        waits = "queue" in (main, pin)
+        awaited = tuple(each for each in making if waits and finished.get(each) == 0)
         look = Look(
             main=main,
             pin=pin,
@@ -247,7 +251,7 @@ class Watcher:
             finished_bytes=sum(finished.values()) if finished else None,
             sent_bytes=sent,
         )
-        self._looks.append((look, idle, alive))
+        self._looks.append((look, idle, alive, awaited))
         spent, self._last_cpu_ns = self._cpu_clock() - self._last_cpu_ns, self._cpu_clock()
         self._look_ns = spent if not self._look_ns else (7 * self._look_ns + spent) // 8
         return True
@@ -304,7 +308,8 @@ class Watcher:
             ),
             window_s=window_ns / 1e9,
             looks=tuple(
-                look._replace(idle=own(idle), alive=own(alive)) for look, idle, alive in self._looks
+                look._replace(idle=own(idle), alive=own(alive))
+                for look, idle, alive, _ in self._looks
             ),
             main=main,
             workers=mine,
@@ -435,16 +440,20 @@ class Watcher:
         return sum(sizes) / len(sizes) if sizes else None
 
     def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[ProcessSeen, ...]:
-        """The workers of the loader that is waited for most, or of those that gave most.
+        """The workers of the loader that is waited for most, or of the one that gave most.
 
-        Of two that give a batch for each step it is the slow one.
+        Of two that give a batch for each step it is the slow one. A wait for the first batch of a
+        validation, in a training that else waits for none, says nothing of what to look at.
         """
         groups: dict[str, list[ProcessSeen]] = collections.defaultdict(list)
         for each in members:
             groups[self._pipes.loader_of(each.pid)].append(each)
 
+        awaited = collections.Counter(each for *_, those in self._looks for each in those)
+
         def worth(loader: str) -> tuple[int, int]:
-            return self._awaited[loader], sum(each.messages for each in groups[loader])
+            looks = awaited[loader] if awaited[loader] >= WAITED * len(self._looks) else 0
+            return looks, sum(each.messages for each in groups[loader])
 
         return tuple(groups[max(groups, key=worth)]) if groups else ()
 

@@ -53,7 +53,7 @@ class TrainingFigures(Waiting):
     looks: int  # how often it was sampled, of the last ones
     overhead_cpu_cores: float  # cores that watching it took
     main_waits: Mapping[str, float]  # of its main process, as of a worker
-    # Those, alive now, of the loader that main waited for at most looks, or that gave most batches.
+    # Those, alive now, of the loader that main often waited for, or else that gave most batches.
     workers: tuple[WorkerFigures, ...]
     unavailable: Mapping[str, str]  # why something is missing, by field
 

@@ -110,7 +110,8 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
     itself. To ask for the seed alone says nothing of that.
 
     Returns:
-        Whether one did, of workers that are started from now on.
+        Whether one did, of workers that are started from now on. Also true where it can't be known,
+        as of a class that starts them by a ``worker_init_fn`` that it has kept elsewhere.
     """
     import torch.multiprocessing as mp
 
@@ -118,36 +119,38 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
     if _can_be_shared(loader.dataset):
         return lambda: True
     context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
-    noticing = Noticing(loader.worker_init_fn, context.RawValue("b", 0))
-    loader.worker_init_fn = noticing
-    return lambda: noticing.asked.value == 1
+    noticed = context.RawArray("b", 2)
+    loader.worker_init_fn = Noticing(loader.worker_init_fn, noticed)
+    return lambda: noticed[:] != [1, 0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Noticing:
     """A picklable ``worker_init_fn`` by which a worker notices that it is asked for its share.
 
-    It runs the loader's own, too; ``asked`` is shared with the workers.
+    It runs the loader's own, too; ``noticed`` is shared with the workers: whether one has run it,
+    and whether one was asked.
     """
 
     user_init: Callable[[int], Any] | None
-    asked: Any
+    noticed: Any
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before the dataset is."""
         from torch.utils.data import get_worker_info
 
+        self.noticed[0] = 1
         found = get_worker_info()
         plain = type(found)
 
         def read(info: object, name: str) -> Any:
             if name in _SHARE_FIELDS:
-                self.asked.value = 1
+                self.noticed[1] = 1
                 object.__setattr__(info, "__class__", plain)  # costs nothing from here on
             return object.__getattribute__(info, name)
 
         if found is None:  # a worker of the loader's own making may ask in any other way
-            self.asked.value = 1
+            self.noticed[1] = 1
         else:
             members = {"__slots__": (), "__getattribute__": read}
             object.__setattr__(found, "__class__", type(plain.__name__, (plain,), members))

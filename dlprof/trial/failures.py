@@ -198,7 +198,8 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         if found is not None and found.endswith(_GONE) and exit_codes:
             break
         if found is not None:
-            hint = NOT_NONE if sign.hint == ALIKE and "NoneType" in found else sign.hint
+            is_none = sign.hint in (ALIKE, COLLATABLE) and "NoneType" in found
+            hint = NOT_NONE if is_none else sign.hint
             return Failure(
                 kind=sign.kind, message=_named(found, sign.text), hint=hint, stderr_tail=tail
             )

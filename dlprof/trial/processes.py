@@ -244,14 +244,17 @@ def leave_no_names() -> None:
     """Have torch try whether it could make files, once it has lost a worker, without names.
 
     It makes ten then, and raises that worker's death whenever it hears of it: in the midst of
-    making or of removing one, which would stay, and no exception need report it.
+    making or of removing one, which would stay, and no exception need report it. So does torchdata.
     """
+    from dlprof.internals import TRYING_MODULES  # no started worker's business
+
     module: Any = tempfile
     named = module.NamedTemporaryFile
 
     @functools.wraps(named)
     def made(*args: Any, **options: Any) -> Any:
-        by_torch = sys._getframe(1).f_globals.get("__name__") == "torch.utils.data.dataloader"
+        caller = sys._getframe().f_back  # none where a thread begins with it
+        by_torch = caller is not None and caller.f_globals.get("__name__") in TRYING_MODULES
         return tempfile.TemporaryFile() if by_torch else named(*args, **options)
 
     module.NamedTemporaryFile = made

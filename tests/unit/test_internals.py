@@ -335,7 +335,14 @@ class _Ends:
         self()
 
 
-@pytest.mark.parametrize("handler", [_Ends(), _Ends().end, functools.partial(_Ends.end, _Ends())])
+class _Decorated(_Ends):
+    func = print  # what decorators leave, as partial does
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [_Ends(), _Ends().end, functools.partial(_Ends.end, _Ends()), _Decorated()],
+)
 def test_what_a_handler_of_any_kind_raises_came_by_a_signal(handler: Any) -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -603,6 +604,26 @@ def test_of_two_loaders_the_one_that_is_waited_for_is_diagnosed(root: Path) -> N
         watcher.close()
     assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[1]], 1)
     assert seen.looks[0].finished_bytes == 300
+
+
+@pytest.mark.parametrize(("waits", "shown"), [(1, WORKERS[0]), (10, WORKERS[1])])
+def test_a_loader_that_is_seldom_waited_for_is_not_chosen_for_that(
+    root: Path, monkeypatch: pytest.MonkeyPatch, waits: int, shown: int
+) -> None:
+    """As for a validation's first batch, in a training that keeps its device busy."""
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    try:
+        assert watcher.look()
+        look, idle, alive, _ = watcher._looks.pop()
+        watcher._looks += [(look, idle, alive, ("slow",) * (n < waits)) for n in range(20)]
+        members = [each.seen() for each in watcher._workers.values()]
+    finally:
+        watcher.close()
+    loaders = dict(zip(WORKERS, ("fast", "slow"), strict=True))
+    monkeypatch.setattr(watcher._pipes, "loader_of", loaders.__getitem__)
+    given = {WORKERS[0]: 900, WORKERS[1]: 30}
+    members = [dataclasses.replace(each, messages=given[each.pid]) for each in members]
+    assert [each.pid for each in watcher._by_loader(members)] == [shown]
 
 
 def _run(root: Path, pid: int, *, place: int, ticks: int) -> None:

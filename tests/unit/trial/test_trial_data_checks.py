@@ -295,6 +295,24 @@ def test_whether_a_worker_asks_which_one_it_is(
     assert asked() is shown
 
 
+class KeepsIterator(DataLoader[float]):
+    """A loader that has started its workers before anybody can notice, as timm's does."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._kept = super().__iter__()
+
+    def __iter__(self) -> Any:
+        return self._kept
+
+
+def test_of_workers_that_nobody_could_watch_nothing_is_said() -> None:
+    loader = KeepsIterator(Numbers(asks=True), batch_size=4, num_workers=2)
+    asked = watch_worker_info(loader)
+    assert len(list(loader)) == 16
+    assert asked()
+
+
 @pytest.mark.parametrize("shards", [True, False])
 def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(*, shards: bool) -> None:
     """Where it does, it asks before any ``worker_init_fn`` is called, which notices others."""

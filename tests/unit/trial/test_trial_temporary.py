@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing import process, util
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dlprof.internals import TRYING_MODULES
 from dlprof.trial.processes import (
     ManagerWatch,
     Parting,
@@ -41,19 +44,33 @@ def burst(*_arguments: object, **_keywords: object) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has one for a moment")
+@pytest.mark.parametrize("module", TRYING_MODULES)
 def test_what_torch_tries_for_a_lost_worker_has_no_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     """It may be told of another one's death in the midst of that, which would leave a file."""
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", tempfile.NamedTemporaryFile)
     leave_no_names()
     code = "import tempfile\nfile = tempfile.NamedTemporaryFile()"
-    torchs: dict[str, Any] = {"__name__": "torch.utils.data.dataloader"}
+    torchs: dict[str, Any] = {"__name__": module}
     exec(code, torchs)
     assert not list(folder.iterdir())
     users: dict[str, Any] = {"__name__": "users"}
     exec(code, users)
     assert [*folder.iterdir()] == [Path(users["file"].name)]
+
+
+def test_who_has_no_caller_gets_a_file_with_a_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread's first function has none."""
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", tempfile.NamedTemporaryFile)
+    leave_no_names()
+    _thread.start_new_thread(tempfile.NamedTemporaryFile, (), {"delete": False})
+    ends_s = time.monotonic() + 10.0
+    while not list(folder.iterdir()) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert list(folder.iterdir())
 
 
 def test_sockets_go_where_they_are_sent(folder: Path) -> None:
