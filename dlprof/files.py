@@ -84,17 +84,17 @@ def read_text(
         missing: The text of a file that isn't there, where that is no fault.
     """
     try:
-        check_plain(path, path.stat().st_mode, hint=hint)
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        found = path.stat()
+        check_plain(path, found.st_mode, hint=hint)
+        if found.st_size > most:
+            raise FileError(f"{path} is too long for {what}: over {most:,} bytes", hint=hint)
+        content = path.read_bytes()
     except FileNotFoundError:
         if missing is None:
             raise FileError(f"There is no file {path}", hint=hint) from None
         return missing
     except OSError as error:
         raise read_fault(path, error) from None
-    if len(content) > most:
-        raise FileError(f"{path} is too long for {what}: over {most:,} bytes", hint=hint)
     try:
         return content.decode("utf-8-sig")  # editors may have put a byte order mark in front
     except UnicodeDecodeError:

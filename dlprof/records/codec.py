@@ -264,10 +264,10 @@ def number_fault(number: float) -> str | None:
     return "is too large" if abs(number) > 1 else "is too close to 0"
 
 
-def _faulty_setting(record: Config | Target) -> tuple[str, str] | None:
+def _faulty_setting(record: Config) -> tuple[str, str] | None:
     most = 2**31 - 1
     for name, least in _LEAST.items():
-        number = getattr(record, name, None)
+        number = getattr(record, name)
         if number is not None and not least <= number <= most:
             return name, f"is not from {least} to {most}"
     for name, choices in _CHOICES.items():
@@ -318,8 +318,10 @@ def _uneven_column(table: BatchCosts | Timeline) -> tuple[str, str] | None:
 
 _FINDERS: Mapping[type, Callable[[Any], tuple[str, str] | None]] = {
     **dict.fromkeys((BatchCosts, Timeline), _uneven_column),
-    **dict.fromkeys((Config, Target), _faulty_setting),
+    Config: _faulty_setting,
     **dict.fromkeys((Fix, Recommendation), _faulty_code),
     Calibration: _figure_below_0,
+    # Its batch size may be any: loaders that aren't torch's have 0, or all that there is.
+    Target: lambda target: _faulty_setting(Config(sharing_strategy=target.sharing_strategy)),
     ToMeasure: _faulty_command,
 }

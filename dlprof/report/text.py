@@ -7,8 +7,9 @@ what is left reaches Rich only as ``rich.text.Text``, in which brackets are no m
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 # ECMA-48: CSI sequences; OSC, DCS, SOS, PM and APC strings up to their terminator (BEL or ST);
 # two-byte escapes. C1 controls (U+0080 to U+009F) start the same sequences in one character.
@@ -55,12 +56,17 @@ def shortened(text: str, most: int, size: Callable[[str], int] = len) -> str:
     if size(text) <= most:
         return text
     number, _, rest = text.partition(" ")
-    if rest and number.isdecimal():
-        return f"{number} {shortened(rest, most - len(number) - 1, size)}"
-    entries = text.split(", ")
-    lists = (", ".join(["...", *entries[first:]]) for first in range(1, len(entries)))
-    ends = (f"...{text[first:]}" for first in range(1, len(text)))
-    return next((cut for cut in (*lists, *ends) if size(cut) <= most), "...")
+    lead = f"{number} " if rest and number.isdecimal() else ""
+    text = text[len(lead) :]
+
+    def ending(cut: str, starts: Sequence[int]) -> str:
+        """The longest end that fits, found in a few steps however long a file's names are."""
+        cut = f"{lead}{cut}"
+        fits = bisect.bisect_left(starts, True, key=lambda at: size(cut + text[at:]) <= most)
+        return cut + text[starts[fits] :] if fits < len(starts) else ""
+
+    entries = [found.end() for found in re.finditer(", ", text)]
+    return ending("..., ", entries) or ending("...", range(1, len(text))) or f"{lead}..."
 
 
 def clean_within(text: str) -> str:

@@ -8,6 +8,7 @@ import functools
 import multiprocessing
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,17 @@ def test_a_text_is_read_as_editors_write_it_and_what_is_none_is_said(tmp_path: P
         read(path, "a list")
     with pytest.raises(FileError, match="is a folder"):
         read(tmp_path, "a list")
+
+
+def test_a_short_text_takes_no_more_memory_than_it_needs(tmp_path: Path) -> None:
+    """Else a limit of memory (ulimit -v) refused it, as there was no room for the longest."""
+    (tmp_path / "a").write_text("a")
+    tracemalloc.start()
+    try:
+        assert read_text(tmp_path / "a", "a list", hint="Give a list.") == "a"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_limit_of_the_shell_is_not_cured_by_free_space() -> None:

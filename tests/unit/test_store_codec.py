@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -81,10 +82,7 @@ WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
     Machine: {"usable_cores": st.floats(1e-60, 1e60)},
     Constraints: dict.fromkeys(("ranks", "nodes"), st.integers(1, 2**64)),
     CoreSpeeds: dict.fromkeys(("low", "median", "high"), st.floats(1e-60, 1e60)),
-    Target: {
-        "batch_size": COUNTS,
-        "sharing_strategy": st.sampled_from([None, "file_descriptor", "file_system"]),
-    },
+    Target: {"sharing_strategy": st.sampled_from([None, "file_descriptor", "file_system"])},
     Fix: {"dataloader_kwargs": ARGUMENTS, "call": st.sampled_from(["", "Loader(..., workers=2)"])},
     Recommendation: {"dataloader_kwargs": ARGUMENTS},
     ToMeasure: {"command": st.just("dlprof machine")},
@@ -230,6 +228,14 @@ def test_limits_for_no_rank_at_all_are_refused() -> None:
 def test_numbers_without_a_record_are_held_to_the_same_bounds(step: object) -> None:
     with pytest.raises(MismatchError, match="settings is too large"):
         from_json(RunHeader, to_json(HEADER) | {"settings": {"step_s": step}})
+
+
+@pytest.mark.parametrize("size", [0, sys.maxsize])
+def test_a_loader_may_have_any_batch_size_of_its_own(size: int) -> None:
+    """Those of other packages have 0, and of ``sys.maxsize`` torch makes one batch of all."""
+    header = to_json(HEADER)
+    header["target"]["batch_size"] = size
+    assert from_json(RunHeader, header).target.batch_size == size
 
 
 def test_what_no_program_writes_so_deep_is_refused() -> None:

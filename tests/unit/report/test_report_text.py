@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.report.text import clean, clean_lines
+from dlprof.report.text import clean, clean_lines, shortened
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,24 @@ def test_nothing_that_acts_on_a_terminal_is_left(text: str) -> None:
     assert not {c for c in cleaned if unicodedata.category(c) in {"Cc", "Cs"}} - {"\n", "\t"}
     assert clean_lines(cleaned) == cleaned
     cleaned.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a" * 50_000, "...aaaaa"),
+        ("a, " * 50_000 + "b", "..., b"),
+        ("1 " * 50_000, "1 ... 1 "),
+    ],
+    ids=["letters", "entries", "numbers"],
+)
+def test_a_text_of_any_length_is_cut_in_a_few_steps(text: str, shown: str) -> None:
+    """A run file from elsewhere may have any names."""
+    steps = []
+
+    def size(text: str) -> int:
+        steps.append(text)
+        return len(text)
+
+    assert shortened(text, 8, size) == shown
+    assert len(steps) < 50
