@@ -80,7 +80,8 @@ def _index(
             rows.append(index_row(measured))
             if pages:  # written as they are read: many runs need not be in memory at once
                 options.write_file(pages[place], formats.render_as(measured, "html"), quiet=True)
-                undone.callback(pages[place].unlink, missing_ok=True)
+                if not force:  # one that it replaced would be lost
+                    undone.callback(pages[place].unlink, missing_ok=True)
         undone.pop_all()
     index = index_report(rows, names)
     if output is not None:

@@ -130,8 +130,11 @@ def run(  # noqa: PLR0913 - one for each option
     path = _ranked(output or Path(run_file_name(name, moment)), rank)
     if output is not None:
         check_output(path, force=force)
-    if document is not None and (os.path.isdir(document) or not is_there(document)):
-        check_output(document)  # before hours of training, not after them
+    if document is not None:  # before hours of training, not after them
+        if os.path.isdir(document):
+            raise FileError(f"{json_file} is a folder", hint="Give another path with --json.")
+        if not is_there(document):
+            check_output(document)
     if document == path:
         raise UsageError(
             f"-o and --json name the same file, {output}", hint="Give each a file of its own."

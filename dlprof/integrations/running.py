@@ -37,7 +37,7 @@ from dlprof.integrations.ranks import (
 from dlprof.integrations.recorder import DATALOADER_MODULE, LoaderRecorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
 from dlprof.integrations.wait_statistics import NEVER_NS, Clock
-from dlprof.internals import iterator_maker, set_iterator_maker
+from dlprof.internals import came_by_signal, iterator_maker, set_iterator_maker
 from dlprof.machine import Sampler, Snapshot, inspect_machine, usage_between
 from dlprof.machine.inspection import cpus_of_job
 from dlprof.machine.sharing import GroupShares
@@ -303,9 +303,17 @@ class ScriptRun:
             for record in records:
                 self._writer.append(record)
         except DlprofError as error:
+            cause = error.__context__
+            # A TimeoutError is an OSError, also that of an alarm that the script has set.
+            if isinstance(cause, Exception) and came_by_signal(cause) and not self._over:
+                self._written.clear()
+                raise cause from None
             self._recorder.faults.append(f"the run file is not complete: {error.message}")
             self._writer.close()
             self._writer = None
+        except BaseException:  # of a signal's handler: what it cut off is written at the end
+            self._written.clear()
+            raise
 
     def _script(self, loaders: Sequence[WatchedLoader]) -> WatchedScript:
         wall_s = (self.clock() - self._recorder.began_ns) / NS

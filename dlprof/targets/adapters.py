@@ -188,8 +188,10 @@ def _self_of(frame: FrameType) -> Any:
     """
     held = frame.f_locals
     own = held.get("self")
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        held.clear()  # a copy, but of a module
+    is_copy = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    # One that is held by nothing but the frame, this one and the call: not what locals() gave.
+    if is_copy and sys.getrefcount(held) == 3:
+        held.clear()
     return own
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import builders
@@ -30,6 +33,7 @@ from dlprof.records import (
 )
 from dlprof.records.stages import FREED
 from dlprof.report.findings import answer
+from dlprof.store import RunWriter
 
 CONFIG = Config(num_workers=1, prefetch_factor=2, batch_size=8)
 BATCHES = 150
@@ -311,6 +315,28 @@ def test_the_option_is_named_that_keeps_batches_from_being_followed(
     found = watching._diagnosis([LOADER], script)
     assert found is not None
     assert found.notes[0].endswith(f"its batches were not traced (leave out {option}).")
+
+
+def test_an_alarm_that_comes_while_the_run_file_is_written_is_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TimeoutError is an OSError, as a full disk is, and must neither end the file nor stay."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("an hour is over")
+
+    header = new_header("train.py")
+    watching = ScriptRun(header=header, rank=None, show=lambda _: None, clock=lambda: 0)
+    watching._writer = writer = RunWriter.create(tmp_path / "a.dlprof.jsonl", header)
+    monkeypatch.setattr(os, "fsync", lambda _: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        with writer, pytest.raises(TimeoutError, match="an hour"):
+            watching._write(*watching._changed([LOADER]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert watching._writer is writer
+    assert watching._changed([LOADER]) == [LOADER]
 
 
 def test_what_has_no_timed_wait_is_not_explained() -> None:

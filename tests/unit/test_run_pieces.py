@@ -91,7 +91,7 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-o", "old.jsonl", "good.py"], "already exists"),
         (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
         (["--json", "no/such/folder/f.json", "good.py"], "There is no folder"),
-        (["--json", ".", "good.py"], "is a folder"),
+        (["--json", ".", "good.py"], "Give another path with --json"),
         (["--json", "a.json", "-o", "a.json", "good.py"], "name the same file, a.json"),
         (["--nonsense", "good.py"], "No such option"),
     ],

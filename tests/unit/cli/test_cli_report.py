@@ -175,8 +175,14 @@ def test_pages_that_are_there_are_kept_unless_forced(run_file: str, slower_file:
 def test_an_index_that_a_damaged_run_ends_leaves_no_page(run_file: str) -> None:
     Path("damaged.dlprof.jsonl").write_text("no run\n", encoding="utf-8")
     before = {*Path().iterdir()}
-    assert run(["report", run_file, "damaged.dlprof.jsonl", "-o", "index.html"], {}) == 2
+    words = ["report", run_file, "damaged.dlprof.jsonl", "-o", "index.html"]
+    assert run(words, {}) == 2
     assert {*Path().iterdir()} == before
+
+    page = Path(run_file).name.partition(".")[0] + ".html"
+    Path(page).write_text("of before", encoding="utf-8")
+    assert run([*words, "--force"], {}) == 2
+    assert Path(page).exists()
 
 
 def test_no_two_pages_have_one_name() -> None:

@@ -552,3 +552,13 @@ def test_a_frame_that_runs_on_keeps_none_of_the_batches_that_it_had() -> None:
             return seen()
 
     assert Training().run() is None
+
+
+def test_what_a_method_has_of_its_locals_stays() -> None:
+    class Module:
+        def train_dataloader(self, size: int = 2) -> dict[str, Any]:
+            given = locals()
+            call_at(sys._getframe(), lambda _: False)
+            return given
+
+    assert Module().train_dataloader()["size"] == 2
