@@ -351,6 +351,7 @@ def _resolved(
     target: object, options: SweepOptions, folder: Path | None = None
 ) -> tuple[SweepSettings, Mapping[str, str], bytes | None]:
     """The settings, where each came from, and a live object as bytes."""
+    from dlprof.settings import by_key
     from dlprof.settings.resolve import resolve_settings
 
     named, pickled = _named(target)
@@ -358,6 +359,8 @@ def _resolved(
     settings, origins = resolve_settings(
         flags, environ=os.environ, config_file=None, cwd=folder or Path.cwd()
     )
+    if pickled is not None and origins["arg"] != by_key()["arg"].flag:
+        settings = dataclasses.replace(settings, arguments={})  # a file's are its own target's
     return settings, origins, pickled
 
 

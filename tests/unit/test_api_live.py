@@ -61,3 +61,14 @@ def test_what_a_module_defines_goes_by_name(target: object) -> None:
     pickled = api._named(target)[1]
     assert pickled is not None
     assert pickle.loads(pickled) is target
+
+
+def test_arguments_that_a_file_gives_are_not_for_a_live_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They belong to the target beside them, and most live objects take none."""
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text("[tool.dlprof]\narg = {root = 'data'}\n")
+    assert api._resolved("data.py:make", {})[0].arguments == {"root": "data"}
+    assert api._resolved(Texts(), {})[0].arguments == {}
+    assert api._resolved(Texts(), {"arg": {"n": 4}})[0].arguments == {"n": "4"}
