@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fuzz_program import HOSTILE, cuts, flips, program
+from rich.cells import cell_len
 from test_fuzz_runs import CONTENT, RECORDS, TEXT_PATHS, encoded, replaced
 
 FORMATS = ("text", "html", "markdown", "csv", "json")
@@ -54,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for written_as in FORMATS:
         program(["report", "other.dlprof.jsonl", "--format", written_as, "-o", "o", "--force"])
     program(["compare", "other.dlprof.jsonl", "other.dlprof.jsonl"])
+    cell_len("\u3042")  # rich loads its table of widths once it needs it
     _AUDITOR.ran.clear()
     _AUDITOR.written.clear()
     _AUDITOR.listens = True

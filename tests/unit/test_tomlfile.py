@@ -60,7 +60,7 @@ def test_what_toml_or_this_writer_cannot_hold_is_refused(value: object) -> None:
 
 
 def test_an_unreadable_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     path = tmp_path / "a.toml"
