@@ -562,14 +562,18 @@ def test_a_thread_that_logs_to_a_file_sends_no_indices(root: Path) -> None:
         watcher.close()
 
 
-def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> None:
-    """As a validation's that persist: a third of all workers seemed to have nothing to do."""
+def _give_each_worker_a_loader(root: Path) -> None:
     first = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
     both = first | {11: "pipe:[5]", 12: "pipe:[5]", 13: "pipe:[6]", 14: "pipe:[6]"}
     for pid, files in ((MAIN, both), (WORKERS[0], first), (WORKERS[1], both)):
         (root / f"proc/{pid}/fd").mkdir()
         for number, leads in files.items():
             (root / f"proc/{pid}/fd/{number}").symlink_to(leads)
+
+
+def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> None:
+    """As a validation's that persist: a third of all workers seemed to have nothing to do."""
+    _give_each_worker_a_loader(root)
     waits = (root / f"proc/{MAIN}/task/{MAIN}/syscall").read_text()
     (root / f"proc/{WORKERS[1]}/task/{WORKERS[1]}/syscall").write_text(waits)
     watcher = _watched(root)
@@ -585,12 +589,7 @@ def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> N
 
 def test_of_two_loaders_the_one_that_is_waited_for_is_diagnosed(root: Path) -> None:
     """Where a step takes a batch of each, both give as many."""
-    first = {7: "pipe:[3]", 8: "pipe:[3]", 9: "pipe:[4]", 10: "pipe:[4]"}
-    both = first | {11: "pipe:[5]", 12: "pipe:[5]", 13: "pipe:[6]", 14: "pipe:[6]"}
-    for pid, files in ((MAIN, both), (WORKERS[0], first), (WORKERS[1], both)):
-        (root / f"proc/{pid}/fd").mkdir()
-        for number, leads in files.items():
-            (root / f"proc/{pid}/fd/{number}").symlink_to(leads)
+    _give_each_worker_a_loader(root)
     for number in (3, 5):
         os.mkfifo(root / f"proc/{MAIN}/fd/pipe:[{number}]")
     watcher = Watcher(training_of(MAIN, root), root=root)
