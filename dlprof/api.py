@@ -211,7 +211,7 @@ def profile(
         progress: Whether to show progress on standard error.
         options: See :class:`SweepOptions`, without ``repeats`` and ``search``; each swept setting
             at one value. What is not given is as the target's own DataLoader has it, or PyTorch's
-            default.
+            default; ``budget`` is 30 s then.
 
     Returns:
         The run; ``run.diagnosis.findings`` holds the causes, the one to bet on first.
@@ -256,7 +256,7 @@ def check(
         directory: The working directory of the code; that of this process by default.
         progress: Whether to show progress on standard error.
         options: See :class:`SweepOptions`: each swept setting at one value, ``arg``,
-            ``shuffle``, ``budget``, ``seed`` and ``timeout``.
+            ``shuffle``, ``budget`` (60 s by default), ``seed`` and ``timeout``.
 
     Returns:
         The verdict in ``state``, and all that it follows from.

@@ -132,7 +132,7 @@ def refuse_newer(what: object, version: int, known: int) -> None:
         raise FileError(
             f"{what} was written by a newer dlprof "
             f"(version {version}; this one reads up to {known})",
-            hint="Upgrade dlprof: pip install --upgrade dlprof",
+            hint="Upgrade dlprof, from where you installed it.",
         )
 
 

@@ -1,9 +1,9 @@
 """Hold what people read to the words of ``docs/words.md``: ``python tools/words.py [PATH ...]``.
 
 Of Python it reads the literals with a blank in them, and the docstrings that people read: those of
-the public API, of the records (``docs/run-file.md`` has them), and of the commands, whose help they
-are. Of other files it reads everything but names. It prints a line for each word that has a better
-one, and exits with 1 where there is any.
+the public API, of the records (``docs/reference/run-file.md`` has them), and of the commands, whose
+help they are. Of other files it reads everything but names. It prints a line for each word that has
+a better one, and exits with 1 where there is any.
 """
 
 from __future__ import annotations
