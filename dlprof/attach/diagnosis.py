@@ -625,14 +625,17 @@ def _direct(
     elif locked:
         return
     elif _is_ordered(seen, shares, explained):
-        lost = shares.wait * shares.idle_meanwhile
+        lost, held = shares.wait * shares.idle_meanwhile, dict[str, float]()
+        if shares.depth is not None:
+            held["held_batches"] = shares.held
+        some = f"{shares.held:.1f} finished batches" if held else "finished batches"
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
             f"While the training waits, {percent(shares.idle_meanwhile)} of the workers have "
-            f"nothing to do and {shares.held:.1f} finished batches wait for an earlier one.",
+            f"nothing to do and {some} wait for an earlier one.",
             lost,
-            {"idle_while_waiting_fraction": shares.idle_meanwhile, "held_batches": shares.held},
+            {"idle_while_waiting_fraction": shares.idle_meanwhile} | held,
             Fix(
                 text="Set in_order=False: batches then come as soon as they are ready, and their "
                 "order differs between runs.",

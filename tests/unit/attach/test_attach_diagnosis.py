@@ -737,6 +737,16 @@ def test_of_two_loaders_that_give_batches_the_certainty_is_low() -> None:
     assert _diagnose(dataclasses.replace(_io(), other_workers=1)).confidence != "low"
 
 
+def test_batches_that_wait_for_an_earlier_one_are_counted_only_where_they_are_seen() -> None:
+    """Not beside another loader, nor where a batch is a large message."""
+    for seen, known in ((_order(), True), (dataclasses.replace(_order(), other_workers=2), False)):
+        found = _diagnose(seen).finding
+        assert found is not None
+        assert found.code == "order.blocking"
+        assert ("held_batches" in found.evidence) is known
+        assert (" nothing to do and finished batches wait " in found.explanation) is not known
+
+
 def test_what_another_loader_gave_is_no_batch_of_the_one_that_is_diagnosed() -> None:
     alone, main = _io(), _io().main
     both = dataclasses.replace(main, messages=2 * main.messages, reads=2 * main.reads)
