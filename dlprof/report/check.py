@@ -26,7 +26,7 @@ from dlprof.gate.wording import (
     seconds_text,
     stage_line,
 )
-from dlprof.records import Estimate
+from dlprof.records import Config, Estimate
 from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
@@ -468,7 +468,7 @@ def _by_key(history: Sequence[BaselineEntry]) -> dict[BaselineKey, list[Baseline
 
 
 def _name(key: BaselineKey) -> str:
-    return f"{short(key.target)}, {short(key.config)}"
+    return f"{short(key.target)}, {short(Config.text_of(key.config))}"
 
 
 def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[doc.Row]:
