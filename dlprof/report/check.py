@@ -282,7 +282,8 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
         often = f"in {plan.epochs} epochs" if plan and plan.epochs > 1 else "again and again"
         sure += f" in the {part} that blocks load, {often}" if part else ""
         if plan and plan.keeping and plan.epochs == 1:
-            sure += f"; the {plan.keeping[0]}'s first loads of samples are not compared (-v)"
+            loads = f"the {plan.keeping[0]}'s first loads of samples"
+            sure += f"; {loads} are not compared (see details)"
     elif check.state == "inconclusive":
         for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")
