@@ -682,16 +682,15 @@ def _failures(trials: Sequence[Trial]) -> Iterator[str]:
         configs = len({each.config for each, _ in group})
         more = f" and {configs - 1} more" if configs > 1 else ""
         how = "skipped: " if skipped else ""
-        # Where the user's own code raised it, by the end of its traceback.
-        raised = failure.kind == "worker_exception"
-        calls = _CALL.findall(failure.stderr_tail) if raised else []
-        last = f" The last call in it: {calls[-1]}." if calls else ""
-        said = f"{_with_hint(failure)}{last} [{trial.id}]"
-        yield f"{trial.config.text}{more}: {how}{said}"
+        yield f"{trial.config.text}{more}: {how}{_with_hint(failure)} [{trial.id}]"
 
 
 def _with_hint(failure: Failure) -> str:
-    return with_hint(failure.message, failure.hint)
+    """What went wrong, what to do, and where code of the user's raised it: no screen has more."""
+    raised = failure.kind == "worker_exception"
+    calls = _CALL.findall(failure.stderr_tail) if raised else []
+    last = f" The last call in it: {calls[-1]}." if calls else ""
+    return f"{with_hint(failure.message, failure.hint)}{last}"
 
 
 def _unreached(run: Run) -> Iterator[str]:
