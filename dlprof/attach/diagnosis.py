@@ -625,9 +625,8 @@ def _direct(
     elif locked:
         return
     elif _is_ordered(seen, shares, explained):
-        lost, held = shares.wait * shares.idle_meanwhile, dict[str, float]()
-        if shares.depth is not None:
-            held["held_batches"] = shares.held
+        lost = shares.wait * shares.idle_meanwhile
+        held = {} if shares.depth is None else {"held_batches": shares.held}
         some = f"{shares.held:.1f} finished batches" if held else "finished batches"
         yield _finding(
             "order.blocking",
