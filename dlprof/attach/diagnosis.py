@@ -56,7 +56,7 @@ from dlprof.records import (
 )
 from dlprof.records.record import record
 from dlprof.records.stages import StageName
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 _ID = "attached"
 _BLOCKED: Final = (
@@ -852,7 +852,7 @@ def _certainty(
     if seen.ended:
         return "low", f"{looks}, until it ended"
     if seen.workers and seen.batches < 5:
-        return "low", f"{looks}, {seen.batches} batches seen: watch longer (--seconds 60)"
+        return "low", f"{looks}, {counted(seen.batches, 'batch')} seen: watch longer (--seconds 60)"
     unsure = "workers were started, so a few batches may not be counted"
     if thread := _by_thread(seen) and not seen.pins:
         unsure = "another thread takes the batches, and main may wait for others as well"

@@ -730,6 +730,11 @@ def test_batches_of_workers_that_end_meanwhile_give_a_rate_where_any_was_counted
     assert _diagnose(_io()).batches_per_s
 
 
+def test_a_training_of_which_one_batch_was_seen_is_to_be_watched_longer() -> None:
+    one = dataclasses.replace(_io(), main=dataclasses.replace(_io().main, messages=1))
+    assert ", 1 batch seen: watch longer (--seconds 60)" in _diagnose(one).confidence_reason
+
+
 def test_of_two_loaders_that_give_batches_the_certainty_is_low() -> None:
     found = _diagnose(dataclasses.replace(_io(), other_workers=1, other_batches=9))
     assert found.confidence == "low"
