@@ -52,6 +52,7 @@ _WORDS = {
     "available_cores": "available cores",
     "os": "OS",
     "config": "settings",
+    "data": "the dataset's class, length or batch size, fingerprint",
 }
 
 

@@ -111,6 +111,8 @@ def test_settings_that_differ_are_named_as_torch_names_them() -> None:
     for config in (every, kept, Config(), Config(pin_memory=True, batch_size=4)):
         assert Config.text_of(config.key) == config.text
     assert Config.text_of("w2-of-another-time") == "w2-of-another-time"
+    said = key_difference(entries([1.0], dataclasses.replace(KEY, data="0")), KEY)
+    assert said == f"the dataset's class, length or batch size, fingerprint 0 instead of {KEY.data}"
 
 
 def test_another_target_is_named_last() -> None:
