@@ -15,8 +15,8 @@ BY_COPY = ("spawn", "forkserver")  # by which each worker gets a copy of the dat
 START_METHODS = ("fork", *BY_COPY)  # how multiprocessing starts workers
 
 _KEYED = re.compile(
-    r"w(\d+)(?:-p(\d+))?(-pin)?(-persistent)?(?:-b(\d+))?(-unordered)?"
-    r"(?:-(fork|spawn|forkserver))?(?:-(file_descriptor|file_system))?(?:-t(\d+))?"
+    r"w([0-9]{1,9})(?:-p([0-9]{1,9}))?(-pin)?(-persistent)?(?:-b([0-9]{1,9}))?(-unordered)?"
+    r"(?:-(fork|spawn|forkserver))?(?:-(file_descriptor|file_system))?(?:-t([0-9]{1,9}))?"
 )
 
 
