@@ -213,7 +213,7 @@ KINDS: Mapping[PartCode, CauseKind] = {
         "CPU quota",
         ("quota_stretch",),
         ("quota_cores", "usable_cores", "throttled_fraction"),
-        lambda a, b: f"{_quota(a)} in A, and {_quota(b)} in B.",
+        lambda a, b: f"A has {_quota(a)}; B has {_quota(b)}.",
         ("cpu.quota", "Raise the CPU quota of the job's cgroup or container."),
     ),
     "neighbours": CauseKind(

@@ -56,7 +56,7 @@ from dlprof.records import (
 )
 from dlprof.records.record import record
 from dlprof.records.stages import StageName
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 _ID = "attached"
 _BLOCKED: Final = (
@@ -626,13 +626,15 @@ def _direct(
         return
     elif _is_ordered(seen, shares, explained):
         lost = shares.wait * shares.idle_meanwhile
+        held = {} if shares.depth is None else {"held_batches": shares.held}
+        some = f"{shares.held:.1f} finished batches" if held else "finished batches"
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
             f"While the training waits, {percent(shares.idle_meanwhile)} of the workers have "
-            f"nothing to do and {shares.held:.1f} finished batches wait for an earlier one.",
+            f"nothing to do and {some} wait for an earlier one.",
             lost,
-            {"idle_while_waiting_fraction": shares.idle_meanwhile, "held_batches": shares.held},
+            {"idle_while_waiting_fraction": shares.idle_meanwhile} | held,
             Fix(
                 text="Set in_order=False: batches then come as soon as they are ready, and their "
                 "order differs between runs.",
@@ -850,7 +852,7 @@ def _certainty(
     if seen.ended:
         return "low", f"{looks}, until it ended"
     if seen.workers and seen.batches < 5:
-        return "low", f"{looks}, {seen.batches} batches seen: watch longer (--seconds 60)"
+        return "low", f"{looks}, {counted(seen.batches, 'batch')} seen: watch longer (--seconds 60)"
     unsure = "workers were started, so a few batches may not be counted"
     if thread := _by_thread(seen) and not seen.pins:
         unsure = "another thread takes the batches, and main may wait for others as well"

@@ -114,7 +114,7 @@ def write_result(text: str) -> None:
         silence_stdout()
         raise FileError(
             f"The result can't be written to stdout: {error.strerror}",
-            hint="The run file is kept; dlprof recommend shows it again.",
+            hint="Write it elsewhere. A run file that was written is kept: dlprof report shows it.",
         ) from None
 
 
@@ -161,7 +161,7 @@ def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> s
     console = Console(
         # By whose encoding Rich and dlprof choose blocks or ASCII.
         file=io.TextIOWrapper(io.BytesIO(), encoding=_encoding(stream)),
-        width=there.width,
+        width=there.width or 80,  # as where COLUMNS is 0, at which Rich shows nothing
         color_system="auto" if there.color_system else None,
         force_terminal=there.is_terminal,
         no_color=there.no_color,

@@ -47,7 +47,13 @@ def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[Basel
     )
 
 
-_WORDS = {"cpu_model": "CPU model", "available_cores": "available cores", "os": "OS"}
+_WORDS = {
+    "cpu_model": "CPU model",
+    "available_cores": "available cores",
+    "os": "OS",
+    "config": "settings",
+    "data": "the dataset's class, length or batch size, fingerprint",
+}
 
 
 def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
@@ -61,8 +67,11 @@ def key_difference(history: Iterable[BaselineEntry], key: BaselineKey) -> str:
         for entry in history
     ]
     closest = min(differences, key=lambda names: ("target" in names, len(names)), default={})
+    texts = {"config": Config.text_of}
+    said = ((name, texts.get(name, str), was) for name, was in closest.items())
     return ", ".join(
-        f"{_WORDS.get(name, name)} {was} instead of {now[name]}" for name, was in closest.items()
+        f"{_WORDS.get(name, name)} {text(was)} instead of {text(now[name])}"
+        for name, text, was in said
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ from dlprof.records.record import record
 BY_COPY = ("spawn", "forkserver")  # by which each worker gets a copy of the dataset, pickled
 
 START_METHODS = ("fork", *BY_COPY)  # how multiprocessing starts workers
+
+_KEYED = re.compile(
+    r"w([0-9]{1,9})(?:-p([0-9]{1,9}))?(-pin)?(-persistent)?(?:-b([0-9]{1,9}))?(-unordered)?"
+    r"(?:-(fork|spawn|forkserver))?(?:-(file_descriptor|file_system))?(?:-t([0-9]{1,9}))?"
+)
 
 
 def pins_for(accelerator: str | None) -> bool:
@@ -155,6 +161,29 @@ class Config:
             "" if self.worker_threads is None else f"t{self.worker_threads}",
         )
         return "-".join(filter(None, parts))
+
+    @classmethod
+    def text_of(cls, key: str) -> str:
+        """``text`` of the configuration that a key identifies; the key itself of one that doesn't.
+
+        >>> Config.text_of("w4-p4-pin"), Config.text_of("other")
+        ('num_workers=4, prefetch_factor=4, pin_memory=True', 'other')
+        """
+        if (found := _KEYED.fullmatch(key)) is None:
+            return key
+        counts = (None if each is None else int(each) for each in found.group(1, 2, 5, 9))
+        workers, depth, size, threads = counts
+        return cls(
+            num_workers=workers or 0,
+            prefetch_factor=depth,
+            pin_memory=found[3] is not None,
+            persistent_workers=found[4] is not None,
+            batch_size=size,
+            in_order=found[6] is None,
+            start_method=found[7],
+            sharing_strategy=found[8],
+            worker_threads=threads,
+        ).text
 
     @property
     def cost_key(self) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from dlprof.records.codec import to_json
 from dlprof.records.record import record
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards, more_findings
-from dlprof.report.labels import cores_text, percent_text, used_text
+from dlprof.report.labels import certainty, cores_text, percent_text, used_text
 from dlprof.report.text import shortened
 from dlprof.units import MISSING, counted, format_duration, format_rate
 
@@ -149,7 +149,7 @@ def _answer(found: Attached) -> Iterator[doc.Row]:
         if found.finished_batches is not None:
             busy += f", {found.finished_batches:.1f} finished batches in the queue"
         yield "Workers", busy
-    yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
+    yield certainty(found.confidence, found.confidence_reason)
 
 
 def _usage(found: Attached) -> Iterator[doc.Row]:

@@ -26,7 +26,7 @@ from dlprof.gate.wording import (
     seconds_text,
     stage_line,
 )
-from dlprof.records import Estimate
+from dlprof.records import Config, Estimate
 from dlprof.records.codec import MismatchError, from_json, to_json
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
@@ -282,7 +282,8 @@ def _certainty(check: CheckReport) -> Iterator[doc.Row]:
         often = f"in {plan.epochs} epochs" if plan and plan.epochs > 1 else "again and again"
         sure += f" in the {part} that blocks load, {often}" if part else ""
         if plan and plan.keeping and plan.epochs == 1:
-            sure += f"; the {plan.keeping[0]}'s first loads of samples are not compared (-v)"
+            loads = f"the {plan.keeping[0]}'s first loads of samples"
+            sure += f"; {loads} are not compared (see details)"
     elif check.state == "inconclusive":
         for view in _slower_undecided(check)[:1]:
             least = percent(view.low or 0.0).removeprefix("+")
@@ -412,8 +413,10 @@ def self_test_report(test: SelfTest) -> doc.Document:
         of = "".join(f": the limit of {percent(each, signed=False)} and noise" for each in limits)
         after = f"{last.quads} ABBA blocks (base, change, change, base; {took})"
         rows.append(("Detects", f"slowdowns of {_slowdown(last)} or more{of}; after {after}"))
-    if test.trusted:
-        rows.append(("To do", "use dlprof check here as it is"))
+    to_do = "use dlprof check here as it is"
+    if not test.trusted:
+        to_do = "self-test again with a larger --budget, or on a quieter machine"
+    rows.append(("To do", to_do))
     return doc.Document(
         title="Self-test of dlprof check",
         answer=doc.known(doc.facts(rows), doc.chart(bars, "ABBA blocks", "detectable")),
@@ -466,7 +469,7 @@ def _by_key(history: Sequence[BaselineEntry]) -> dict[BaselineKey, list[Baseline
 
 
 def _name(key: BaselineKey) -> str:
-    return f"{short(key.target)}, {short(key.config)}"
+    return f"{short(key.target)}, {short(Config.text_of(key.config))}"
 
 
 def _kind(key: BaselineKey, runs: Sequence[BaselineEntry]) -> Iterator[doc.Row]:

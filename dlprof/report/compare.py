@@ -80,7 +80,7 @@ def _certainty(comparison: Comparison) -> doc.Row:
     more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
     low = comparison.ratio.low is None or comparison.ratio.is_wide
     trials = " and ".join(f"{counted(n, 'trial')} of {name}" for name, n in counts.items())
-    why = said[0] + more if said else trials
+    why = said[0].rstrip(".") + more if said else trials
     return certainty("low" if low else "medium" if said else "high", why)
 
 

@@ -258,7 +258,9 @@ _TERMS = {
     "hold up": "reorder wait",  # words: a key of the records
     "rebuild": "deserialize",
     "serialise": "serialize",
+    "run queue wait": "run-queue delay",
     "run queue": "run-queue delay",
+    "starved": "run-queue delay",
     "waiting": "blocked",
     "epoch turnover": "epoch restart",  # words: as above
     "startup": "time to first batch",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -23,7 +24,7 @@ from rich.text import Text
 from dlprof.advise.recommend import ConfigSummary, summarize
 from dlprof.records import Calibration, Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, purpose_text, rate_text
-from dlprof.report.text import clean
+from dlprof.report.text import clean, shortened
 from dlprof.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -180,8 +181,9 @@ class QuietListener:
         return f"{self.goal or 'Getting ready'}, {elapsed}{most}"
 
     def _rows(self, header: RunHeader, room: int) -> Iterator[tuple[str, str]]:
-        done = f"{counted(len(self.trials), 'trial')} done"
-        yield "run", f"{clean(header.target.spec)}: {self.goal}, {done}"
+        done = f"{self.goal}, {counted(len(self.trials), 'trial')} done"
+        left = max(12, room - len(done) - 2)  # a long path gives way to how far it is
+        yield "run", f"{shortened(clean(header.target.spec), left, cell_len)}: {done}"
         if self.best[0] != len(self.trials):
             run = Run(
                 path="",

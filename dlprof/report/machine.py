@@ -254,7 +254,8 @@ def _use(card: GpuNeighbours) -> Iterator[str]:
         yield processes_text(card.processes)
     if card.memory_used_bytes is not None:
         yield f"{format_bytes(card.memory_used_bytes)} in use"
-    yield f"kernels active {percent_text(card.kernel_active_fraction)}"
+    active = card.kernel_active_fraction
+    yield "activity not known" if active is None else f"kernels active {percent_text(active)}"
 
 
 _TONES: Mapping[str, doc.Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}

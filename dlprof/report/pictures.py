@@ -71,11 +71,13 @@ def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
         return
     shown = evenly(measured, 400)
     points = (_point(each, each.config.num_workers, advice) for each in shown)
+    lines = tuple(_lines(run))
+    drawn = "predictions as lines, measurements as points" if lines else "measurements"
     yield doc.Plot(
-        title="samples/s by num_workers: predictions as lines, measurements as points",
+        title=f"samples/s by num_workers: {drawn}",
         x="num_workers",
         y="samples/s",
-        series=(*_lines(run), doc.Series("measured, 95% CI", tuple(points))),
+        series=(*lines, doc.Series("measured, 95% CI", tuple(points))),
     )
     cells = {} if run.prediction is None else {c.config: c for c in run.prediction.cells}
     both = [(cells[each.config], each) for each in shown if each.config in cells]

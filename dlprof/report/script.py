@@ -129,7 +129,7 @@ def _answer(run: Run) -> Iterator[doc.Row]:
     few = tuned if len(tuned) < 3 else tuned[:1]  # -v has all
     yield from (("Tuning", said) for said in few)
     if len(tuned) > len(few):
-        yield "Tuning", f"{len(tuned) - 1} more results: -v"
+        yield "Tuning", f"{len(tuned) - 1} more results, in the full report"
 
 
 def _certainty(first: Finding | None = None) -> doc.Row:

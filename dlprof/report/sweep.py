@@ -230,25 +230,25 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
     """That memory grows, which workers that persist keep; that its page faults take the time."""
     keeps = ", and persistent_workers=True keeps it from epoch to epoch"
     for each in advice.findings:
+        # What a profile found is over its own settings, and said there.
+        gain = each.predicted_gain if run.diagnosis is None else None
         if each.code == "memory.growth":
             what = each.title.partition(": ")[2] or "what the workers hold"
             grown = format_bytes(each.evidence.get("growth_bytes_per_batch"))
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
-        elif each.code == "cpu.threads":
-            gain = f"{gain_text(each.predicted_gain)} with" if each.predicted_gain else "give it"
+        elif each.code == "cpu.threads" and gain is not None:
             slowed = doc.Styled(
                 "num_workers=0 is slowed by threads that compete for the cores", "warn"
             )
-            rest = f": {gain} torch.set_num_threads(1), or OMP_NUM_THREADS=1 in the environment"
-            yield "Threads", (slowed, f"{rest}, only predicted.")
-        elif each.code == "memory.faults" and each.predicted_gain and run.diagnosis is None:
-            # What a profile found is over its own settings, and said there.
+            by = f": {gain_text(gain)} with torch.set_num_threads(1), or OMP_NUM_THREADS=1 in the "
+            yield "Threads", (slowed, f"{by}environment, only predicted.")
+        elif each.code == "memory.faults" and gain is not None:
             share = percent_text(each.evidence.get("page_fault_fraction"))
-            gain = f"{gain_text(each.predicted_gain)}, only predicted"
-            why = f"page faults take {share} of its CPU time"
-            yield "Faster?", f"num_workers=0 with {KEEPING} in the environment: {gain} ({why})"
+            why = f"only predicted (page faults take {share} of its CPU time)"
+            there = f"num_workers=0 with {KEEPING} in the environment"
+            yield "Faster?", f"{there}: {gain_text(gain)}, {why}"
 
 
 def perhaps_faster(
@@ -259,7 +259,8 @@ def perhaps_faster(
     ``ratio`` is ``None`` where it is too uncertain to say.
     """
     needs = f", if {gain_if}" if gain_if else ""
-    predicted = f"only predicted{needs} (dlprof sweep measures it)"
+    measures = f"dlprof sweep --num-workers {config.num_workers} measures it"
+    predicted = f"only predicted{needs} ({measures})"
     by = "" if ratio is None else f"{ratio_text(ratio)}, "
     return "Faster?", f"{config.text}: {by}{rate_text(rate, unit)}, {predicted}"
 
@@ -359,7 +360,7 @@ def _more(run: Run) -> str:
 def _wait(advice: Recommendation, wait: float) -> str:
     restarts, limits = advice.expected.turnover_fraction, advice.constraints
     # Where restarts are shown apart, so is the wait within epochs: its figure says it all.
-    fed = "" if wait_parts(wait, restarts)[1] else "fed"
+    fed = "" if wait_parts(wait, restarts)[1] else "the loader keeps up"
     if wait > PERHAPS_FED_WAIT_FRACTION:
         used = any("available_cpu_cores" in reason.evidence for reason in advice.reasons)
         cause = "CPU cores are the bottleneck" if used else ""
@@ -645,11 +646,12 @@ def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
 def _rules(advice: Recommendation) -> Iterator[doc.Words]:
     best = advice.expected.samples_per_s.value
     for rule in advice.rules_of_thumb:
-        gave = rule.unavailable or "not measured"
+        said = rule.unavailable or f"{rule.config.text}: not measured"
         if (rate := rule.expected_samples_per_s) is not None:
             speed = _speed(advice, rule.config, rate / best) if best > 0 else ""
-            gave = f"{format_rate(rate)} samples/s{speed}{', predicted' if rule.predicted else ''}"
-        yield f"{rule.name}: {rule.config.text}: {gave}"
+            how = ", predicted" if rule.predicted else ""
+            said = f"{rule.config.text}: {format_rate(rate)} samples/s{speed}{how}"
+        yield f"{rule.name}: {said}"
 
 
 def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
@@ -680,16 +682,15 @@ def _failures(trials: Sequence[Trial]) -> Iterator[str]:
         configs = len({each.config for each, _ in group})
         more = f" and {configs - 1} more" if configs > 1 else ""
         how = "skipped: " if skipped else ""
-        # Where the user's own code raised it, by the end of its traceback.
-        raised = failure.kind == "worker_exception"
-        calls = _CALL.findall(failure.stderr_tail) if raised else []
-        last = f" The last call in it: {calls[-1]}." if calls else ""
-        said = f"{_with_hint(failure)}{last} [{trial.id}]"
-        yield f"{trial.config.text}{more}: {how}{said}"
+        yield f"{trial.config.text}{more}: {how}{_with_hint(failure)} [{trial.id}]"
 
 
 def _with_hint(failure: Failure) -> str:
-    return with_hint(failure.message, failure.hint)
+    """What went wrong, what to do, and where code of the user's raised it: no screen has more."""
+    raised = failure.kind == "worker_exception"
+    calls = _CALL.findall(failure.stderr_tail) if raised else []
+    last = f" The last call in it: {calls[-1]}." if calls else ""
+    return f"{with_hint(failure.message, failure.hint)}{last}"
 
 
 def _unreached(run: Run) -> Iterator[str]:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -138,18 +138,30 @@ class _Writer:
 
     def _table(self, table: doc.Table, indent: str) -> Iterator[Line]:
         """The columns that fit; in details the others below, beside those that name the rows."""
-        left = [column for column in table.columns if column.is_shown]
-        known: list[doc.Column] = []
+        shown = [column for column in table.columns if column.is_shown]
+        names = [column for column in shown if column.keep is None]
+        hidden = yield from self._parts(table, list(shown), [], indent)
+        # What fits beside all of these nowhere does without the last, a figure that is above.
+        if hidden and names[1:]:
+            lesser = [column for column in shown if column in (*names[:-1], *hidden)]
+            yield from self._parts(table, lesser, names, indent)
+
+    def _parts(
+        self, table: doc.Table, left: list[doc.Column], known: list[doc.Column], indent: str
+    ) -> Generator[Line, None, list[doc.Column]]:
+        """What is ``left``, one part below the other but for what is ``known``; what is hidden."""
+        hidden: list[doc.Column] = []
         while True:
             columns = self._fitting(left, self._width - len(indent))
             rest = [column for column in left if column.keep is not None]
             if self._whole and rest and all(column.keep is None for column in columns):
                 # One that fits beside those that name the rows nowhere is to hide no other.
-                left.remove(max(rest, key=lambda column: column.keep or 0))
+                hidden.append(max(rest, key=lambda column: column.keep or 0))
+                left.remove(hidden[-1])
                 continue
             new = [column for column in columns if column not in known]
             if not new:
-                return
+                return hidden
             if known:
                 yield Line()
             yield from self._rows(columns, table.tones, indent)
@@ -159,7 +171,7 @@ class _Writer:
             known += new
             left = [column for column in left if column.keep is None or column not in known]
             if not self._whole:
-                return
+                return hidden
 
     def _rows(
         self, columns: Sequence[doc.Column], tones: Sequence[doc.Tone], indent: str

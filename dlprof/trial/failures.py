@@ -68,15 +68,20 @@ DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; o
 NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."
 OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
 TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."
-ENDED = "The dataset, or a library that it uses, ended its own process."
+ENDED = (
+    "The dataset, or a library that it uses, ended its own process: look for sys.exit and os._exit."
+)
 CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
     "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers, "
     "or a smaller batch.",
-    "SIGBUS": "Either /dev/shm is full, or a file that is mapped (memmap) was cut off.",
-    "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
+    "SIGBUS": "Either /dev/shm is full: use fewer workers, or give it more room (docker run "
+    "--shm-size). Or a file that is mapped (memmap) was cut off: write it again.",
+    "SIGTERM": "Another program ended it, such as a batch system whose time is over: give it more "
+    "time, or measure less.",
     "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",
-    "SIGALRM": "The dataset, or a library that it uses, set an alarm and does not catch it.",
+    "SIGALRM": "The dataset, or a library that it uses, set an alarm and does not catch it: handle "
+    "SIGALRM there.",
 }
 """By the name of the signal that ended a worker, or the process that loads."""
 

@@ -46,6 +46,7 @@ def test_a_single_cause_is_the_whole_difference(
     total = math.log(found.ratio.value)
     assert total < math.log(0.7)
     assert found.parts[0].code == cause
+    assert found.parts[0].explanation[0].isupper()  # behind a sentence
     assert found.parts[0].log_ratio.value == pytest.approx(total, rel=0.02)
     assert found.findings[0].predicted_gain is not None
     assert found.findings[0].predicted_gain.value == pytest.approx(1 / found.ratio.value, rel=0.05)

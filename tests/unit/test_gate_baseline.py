@@ -93,6 +93,28 @@ def test_another_machine_is_no_baseline_and_it_is_said_what_differs() -> None:
     assert comparable(history, near) == entries(STEADY, near)
 
 
+def test_settings_that_differ_are_named_as_torch_names_them() -> None:
+    kept = Config(num_workers=4, prefetch_factor=2, persistent_workers=True)
+    difference = key_difference(entries([1.0], dataclasses.replace(KEY, config=kept.key)), KEY)
+    assert difference == f"settings {kept.text} instead of num_workers=2"
+    every = Config(
+        num_workers=8,
+        prefetch_factor=4,
+        pin_memory=True,
+        persistent_workers=True,
+        batch_size=16,
+        in_order=False,
+        start_method="forkserver",
+        sharing_strategy="file_system",
+        worker_threads=2,
+    )
+    for config in (every, kept, Config(), Config(pin_memory=True, batch_size=4)):
+        assert Config.text_of(config.key) == config.text
+    assert Config.text_of("w2-of-another-time") == "w2-of-another-time"
+    said = key_difference(entries([1.0], dataclasses.replace(KEY, data="0")), KEY)
+    assert said == f"the dataset's class, length or batch size, fingerprint 0 instead of {KEY.data}"
+
+
 def test_another_target_is_named_last() -> None:
     target = dataclasses.replace(KEY, target="other.py:make")
     python = dataclasses.replace(KEY, python="3.12", os="Linux 6.6")

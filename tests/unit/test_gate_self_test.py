@@ -50,6 +50,7 @@ def test_a_machine_that_shows_both_is_trusted() -> None:
     assert brief["trusted"] is True
     text = shown(test)
     assert "Verdict  TRUSTED: checks on this machine" in text
+    assert "To do    use dlprof check here as it is" in text
     assert "The same code passed against itself after 12 s" in text
     assert "Code made slower by 10% failed after" in " ".join(text.split())
 
@@ -58,6 +59,7 @@ def test_equal_code_that_fails_is_the_first_thing_to_say() -> None:
     test = examined(check(0.2), check(0.2))
     assert not test.trusted
     assert "don't trust a failure on this machine" in test.explanation
+    assert "To do    self-test again with a larger --budget, or on a quieter machine" in shown(test)
     assert "Detects" not in shown(test)
     assert "nothing: the same code fails it" in shown(test)
 

@@ -174,7 +174,8 @@ def test_what_may_be_faster_than_what_was_measured_is_named() -> None:
     text = screen(run, 80)
     assert "  Faster?      num_workers=" in text
     said = " ".join(text.split())
-    assert ", only predicted, if its workers share no limit (dlprof sweep measures it) " in said
+    asks = r"Faster\? num_workers=(\d+).*, only predicted, if its workers share no limit "
+    assert re.search(asks + r"\(dlprof sweep --num-workers \1 measures it\) ", said)
     two = calibrated(
         calibration(cpu=0.001, io=0.05), [trial(config(1), 150.0), trial(config(2), 300.0)]
     )

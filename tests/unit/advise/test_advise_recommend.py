@@ -18,6 +18,7 @@ from dlprof.records import (
     Config,
     Constraints,
     Cost,
+    Diagnosis,
     Estimate,
     Failure,
     Recommendation,
@@ -736,6 +737,12 @@ def test_a_sweep_names_the_threads_that_make_loading_without_workers_slow() -> N
     screen = drawn(recommendation_report(_threaded_alone(), found), 200)
     assert "Threads" in screen
     assert "torch.set_num_threads(1), or OMP_NUM_THREADS=1" in screen
+    # What a profile found, perhaps in workers, its own screen says.
+    of_workers = Diagnosis(config=config(1), findings=(threads,))
+    profiled = dataclasses.replace(_threaded_alone(), diagnosis=of_workers)
+    advice = recommend(profiled)
+    assert advice.findings == (threads,)
+    assert "Threads" not in drawn(recommendation_report(profiled, advice), 200)
 
 
 @pytest.mark.parametrize(

@@ -730,11 +730,26 @@ def test_batches_of_workers_that_end_meanwhile_give_a_rate_where_any_was_counted
     assert _diagnose(_io()).batches_per_s
 
 
+def test_a_training_of_which_one_batch_was_seen_is_to_be_watched_longer() -> None:
+    one = dataclasses.replace(_io(), main=dataclasses.replace(_io().main, messages=1))
+    assert ", 1 batch seen: watch longer (--seconds 60)" in _diagnose(one).confidence_reason
+
+
 def test_of_two_loaders_that_give_batches_the_certainty_is_low() -> None:
     found = _diagnose(dataclasses.replace(_io(), other_workers=1, other_batches=9))
     assert found.confidence == "low"
     assert "another loader gave batches too" in found.confidence_reason
     assert _diagnose(dataclasses.replace(_io(), other_workers=1)).confidence != "low"
+
+
+def test_batches_that_wait_for_an_earlier_one_are_counted_only_where_they_are_seen() -> None:
+    """Not beside another loader, nor where a batch is a large message."""
+    for seen, known in ((_order(), True), (dataclasses.replace(_order(), other_workers=2), False)):
+        found = _diagnose(seen).finding
+        assert found is not None
+        assert found.code == "order.blocking"
+        assert ("held_batches" in found.evidence) is known
+        assert (" nothing to do and finished batches wait " in found.explanation) is not known
 
 
 def test_what_another_loader_gave_is_no_batch_of_the_one_that_is_diagnosed() -> None:

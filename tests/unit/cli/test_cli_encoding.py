@@ -64,6 +64,15 @@ def test_utf_8_has_blocks(run_file: Path) -> None:
     assert NOTE in text
 
 
+def test_a_width_of_0_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some terminals report it, and scripts pass it on as COLUMNS."""
+    monkeypatch.setenv("COLUMNS", "0")
+    options.print_result(Document(title="", answer=(Text("the answer"),)))
+    assert capsys.readouterr().out == "  the answer\n"
+
+
 def test_a_report_of_a_script_is_ascii_where_stderr_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its streams are as Python hands them over."""
     raw = io.BytesIO()

@@ -147,7 +147,10 @@ def test_a_quiet_machine_is_called_so() -> None:
             ((0, 0.0, 1), (2, 0.4, 1)),
             "1 of 2; busiest: 2 processes, 1.0 GiB in use, kernels active 40%",
         ),
-        (((None, None, 1), (None, None, 1)), "not known; busiest: 1.0 GiB in use"),
+        (
+            ((None, None, 1), (None, None, 1)),
+            "not known; busiest: 1.0 GiB in use, activity not known",
+        ),
         # Another container's: its processes aren't shown.
         (((0, 0.0, 1), (0, 0.0, 20)), "1 of 2; busiest: 0 processes, 20.0 GiB in use"),
     ],

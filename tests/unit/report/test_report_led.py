@@ -88,3 +88,12 @@ def test_reports_show_every_way_in_which_a_sweep_can_end(reason: EndReason) -> N
     assert "; ended: " in render_as(found, "markdown").decode()
     assert ">ended<" in render_html(found)
     assert screen(found)
+
+
+@pytest.mark.parametrize(("prediction", "drawn_too"), [(PREDICTION, True), (None, False)])
+def test_a_page_speaks_of_predictions_where_it_draws_some(
+    prediction: SweepPrediction | None, *, drawn_too: bool
+) -> None:
+    page = render_html(led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), prediction))
+    assert "samples/s by num_workers: " in page
+    assert ("predictions as lines" in page) is drawn_too

@@ -82,6 +82,15 @@ def test_the_view_keeps_its_height_at_any_width(width: int) -> None:
     assert all(len(line) <= width for line in text.splitlines())
 
 
+def test_of_a_long_target_the_end_is_shown_and_how_far_it_is() -> None:
+    state = state_in_the_middle()
+    assert state.header is not None
+    spec = f"{'a/' * 50}my_data.py:make"
+    target = dataclasses.replace(state.header.target, spec=spec)
+    state.header = dataclasses.replace(state.header, target=target)
+    assert "/my_data.py:make: 7 configurations x 3, 9 trials done\n" in drawn(state, 80)
+
+
 def test_time_goes_on_between_events_and_stops_at_the_end() -> None:
     state = state_in_the_middle()
     assert state.fraction_at(100.0) == 0.5

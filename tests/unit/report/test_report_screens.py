@@ -358,6 +358,9 @@ ValueError: bad sample 77
     found = Run(path="run.jsonl", header=header(), trials=trials)
     text = drawn(sweep_report(found), 200, verbose=True).partition("Recommended")[0]
     assert text.count('The last call in it: "/my data/images.py", line 32, in __getitem__.') == 1
+    answer = drawn(sweep_report(found), 200)
+    assert "Recommended  nothing: ValueError: bad sample The last call in it: " in answer
+    assert answer.count("images.py") == 1
 
 
 @pytest.mark.parametrize(("cores", "shown"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])

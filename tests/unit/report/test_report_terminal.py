@@ -153,6 +153,11 @@ def test_details_have_all_columns_each_time_beside_what_names_the_rows() -> None
     assert [head.split()[:2] for head in heads] == [["a", "b"], ["a", "c"]]
     alone = drawn(document, 7, verbose=True)  # no column fits beside the first
     assert alone.split() == ["a", "1" * 10]
+    figure = Column(title="rate", cells=["4" * 10])  # gives way to what fits nowhere beside it
+    table = Table((TABLE.columns[0], figure, TABLE.columns[2]))
+    document = Document(title="", answer=(), details=lambda: (Section("", (table,)),))
+    heads = drawn(document, 27, verbose=True).split("\n\n")[:-1]
+    assert [head.split()[:2] for head in heads] == [["a", "rate"], ["a", "c"]]
     wide = dataclasses.replace(TABLE.columns[1], cells=["1" * 30])  # which hides no other
     table = Table((TABLE.columns[0], wide, TABLE.columns[2]))
     document = Document(title="", answer=(), details=lambda: (Section("", (table,)),))
