@@ -271,6 +271,7 @@ def test_the_driver_of_gpus_is_opened_once_for_all_trainings(
     for place in (session, gpus):
         monkeypatch.setattr(place, "PatientGpus", open_driver)
     board = session.Board(root=root, clock=lambda: 0)
+    assert not opened
     assert [each.seen.training.pid for each in board.watch(0.0)] == [MAIN, 17200]
     board.close()
     assert len(opened) == 1
