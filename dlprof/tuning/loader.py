@@ -460,7 +460,7 @@ class _Tuner:
             return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, most_workers) if changes_workers else mine.workers
         start = Setting(workers, known.get("prefetch_factor", mine.ahead))
-        # of the ranks' file: tuning is off before a trial, then
+        # A fault of the ranks' file: tuning is off before a trial, then.
         with internals.undisturbed(), contextlib.suppress(OSError):
             if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
                 _LOG.warning("dlprof.tune: it doesn't start with %s: %s", start, why)
@@ -584,7 +584,7 @@ class _Tuner:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
         self._before = self._attempt = None
         self._taps = weakref.WeakSet()
-        # without shared memory nothing is clocked
+        # Without shared memory nothing is clocked.
         with internals.undisturbed(), contextlib.suppress(OSError):
             most = max(self._budget.most_workers, mine.workers)
             self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 4
@@ -603,7 +603,7 @@ class _Tuner:
             self._open(loader, mine)
         self._control.by_wait = node is not None
         if node is not None:
-            # tuning is off before the first trial, then
+            # Tuning is off before the first trial, then.
             with internals.undisturbed(), contextlib.suppress(OSError):
                 node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
         self._process = os.getpid()  # last: whoever goes on after Ctrl-C has nothing proven yet
@@ -745,7 +745,7 @@ class _Tuner:
             pids = [each.pid for each in internals.workers_of(iterator)]
             more = kept._replace(workers=kept.workers + 1)
             why = ""
-            # tuning is off before the first trial, then
+            # Tuning is off before the first trial, then.
             with internals.undisturbed(), contextlib.suppress(OSError):
                 why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
             self._attempt = _Attempt(self._again, self._context, why)
