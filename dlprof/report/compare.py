@@ -10,7 +10,6 @@ from pathlib import PurePath
 from dlprof.advise.compare import Comparison
 from dlprof.advise.thresholds import SAME_RATE
 from dlprof.advise.wording import disturbed_text, end_text, factor_text
-from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
 from dlprof.report.labels import certainty, gain_text, interval_text, rate_text

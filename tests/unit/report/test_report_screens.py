@@ -302,7 +302,7 @@ def test_a_figure_of_a_finding_that_is_none_is_shown_as_missing() -> None:
         predicted_gain=Estimate(value=1.5),
     )
     advice = dataclasses.replace(made.recommendation, findings=(growth, faults))
-    text = drawn(sweep_report(dataclasses.replace(made, recommendation=advice)), 200)
+    text = drawn(recommendation_report(made, advice), 200)
     assert "a list grows by - a batch" in text
     assert "page faults take - of its CPU time" in text
 
