@@ -48,7 +48,8 @@ def did_you_mean(typed: str, known: Iterable[str], *, most: int = 1, cutoff: flo
     from difflib import get_close_matches  # where something is wrong
 
     names = list(known)
-    close = get_close_matches(typed, names, most, cutoff)
+    same = [name for name in names if name.lower() == typed.lower()]
+    close = same or get_close_matches(typed, names, most, cutoff)
     within = [name for name in names if typed and typed in name]
     close = close or (within if len(within) == 1 else [])
     return f"Did you mean {' or '.join(close)}?" if close else ""

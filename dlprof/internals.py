@@ -912,9 +912,10 @@ _PUT_OFF: list[int] = [
 def undisturbed() -> Iterator[None]:
     """Keep Ctrl-C, the news of a worker's death and the like until what is begun is whole.
 
-    Each may raise at any bytecode of the main thread. A process that is forked within gives a
-    signal its own handler again when it comes, and that one alone: torch's workers have others for
-    some of them, of which Python knows nothing.
+    Each may raise at any bytecode of the main thread, also a TimeoutError, which is an OSError: who
+    suppresses those would suppress it. A process that is forked within gives a signal its own
+    handler again when it comes, and that one alone: torch's workers have others for some of them,
+    of which Python knows nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -126,10 +126,11 @@ def parse_step(text: str) -> float:
     shortest and the longest, ``exponential`` the mean. Of a normal one that is below 0 the size
     counts, as in DLIO.
     """
-    name, colon, rest = text.strip().partition(":")
+    name, colon, rest = text.partition(":")
     if not colon:
         return parse_duration_s(text)
-    wanted = _SPREADS.get(name.strip().lower())
+    name = name.strip().lower()
+    wanted = _SPREADS.get(name)
     parts = rest.split(",")
     if wanted is None or len(parts) != len(wanted.split(",")):
         raise UsageError(f"{quoted(text)} is not a step", hint=f"Give one of {STEP_FORMS}.")
@@ -147,7 +148,7 @@ def parse_step(text: str) -> float:
             hint="Give a smaller deviation.",
         )
     sizes = [f"{1e3 * each:.9f}".rstrip("0").rstrip(".") + "ms" for each in known]
-    return _spread_step(name.strip().lower(), first, second, f"{name}:{','.join(sizes)}".lower())
+    return _spread_step(name, first, second, f"{name}:{','.join(sizes)}")
 
 
 def _spread_step(name: str, first: float, second: float, spread: str) -> StepTime:

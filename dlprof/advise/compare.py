@@ -19,7 +19,7 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.choice import gather, product, speeds_of
 from dlprof.advise.scaling import in_step
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import percent, severity_of
+from dlprof.advise.wording import end_text, factor_text, percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.late import Shown
@@ -373,27 +373,28 @@ def _verdict(
         return f"{text} Most of it is not explained by what the runs hold: {more}."
     share = biggest.log_ratio.value / total
     most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
-    factor = "unclear" if biggest.factor.is_wide else f"{biggest.factor.value:.2f}x"
+    factor = factor_text(biggest.factor)
     rest = {f"{part.factor.value:.2f}" for part in parts if part is not biggest}
-    if factor == f"{ratio.value:.2f}x" and rest <= {"1.00"}:  # which was said
+    whole = not biggest.factor.is_wide and f"{biggest.factor.value:.2f}" == f"{ratio.value:.2f}"
+    if whole and rest <= {"1.00"}:  # which was said
         return f"{text} All of it is {biggest.title}. {biggest.explanation}"
     named = f"{biggest.title} ({factor})"
     for part in others[:1]:
         if 2 * part.log_ratio.value / biggest.log_ratio.value >= 1 and part.code != "remainder":
-            worth = "unclear" if part.factor.is_wide else f"{part.factor.value:.2f}x"
-            named += f", then {part.title} ({worth})"
+            named += f", then {part.title} ({factor_text(part.factor)})"
     return f"{text} {most} {named}. {biggest.explanation}"
 
 
 def _difference(ratio: Estimate, sides: tuple[SideInfo, SideInfo], *, alike: bool) -> str:
-    figures = f"{ratio.value:.2f}x, each measured once"
+    figures = f"{factor_text(ratio)}, each measured once"
     if ratio.low is not None and ratio.high is not None:
-        figures = f"{ratio.value:.2f}x, 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
+        ends = f"{end_text(ratio.low)}-{end_text(ratio.high)}"
+        figures = f"{factor_text(ratio)}, 95% CI {ends}"
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:
         text = "No measurable difference between B and A: too noisy to say"
         if not alike:
-            ends = " to ".join(f"{end:.2f}x" for end in ratio.ends)
+            ends = " to ".join(f"{end_text(end)}x" for end in ratio.ends)
             text = f"B is {than} than A, {ends} as fast (95%): too noisy for one figure"
         sided = zip("AB", sides, strict=True)
         noisy = " and ".join(n for n, side in sided if 2 * side.noisy > len(side.trials))
@@ -401,9 +402,10 @@ def _difference(ratio: Estimate, sides: tuple[SideInfo, SideInfo], *, alike: boo
         return f"{text} (measure {more})."
     if alike:
         return f"No measurable difference between B and A ({figures})."
-    if ratio.value >= 2:
-        return f"B is {ratio.value:.2f}x as fast as A ({figures.partition(', ')[2]})."
-    return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
+    changed = percent(abs(ratio.value - 1))
+    if ratio.value >= 2 or changed == "100%":  # nothing that loads is 100% slower
+        return f"B is {factor_text(ratio)} as fast as A ({figures.partition(', ')[2]})."
+    return f"B is {changed} {than} than A ({figures})."
 
 
 def _whole_scripts(a: Chosen, b: Chosen) -> str:
@@ -415,7 +417,8 @@ def _whole_scripts(a: Chosen, b: Chosen) -> str:
         return ""
     one, two = (own_s(s.wall_s, c.run.watched) for s, c in zip(scripts, (a, b), strict=True) if s)
     times = f"{format_duration(two)} in B, {format_duration(one)} in A"
-    return f"The whole script takes {times} ({one / two:.2f}x as fast, each measured once)."
+    factor = factor_text(Estimate(value=one / two))
+    return f"The whole script takes {times} ({factor} as fast, each measured once)."
 
 
 def _findings(

@@ -55,7 +55,16 @@ def as_fast(ratio: Estimate) -> str:
         if low <= 1 <= high:
             return "faster or slower (too noisy to say)"
         return f"{'faster' if low > 1 else 'slower'} (by how much is too noisy to say)"
-    return f"{ratio.value:.2f}x as fast"
+    return f"{factor_text(ratio)} as fast"
+
+
+def factor_text(factor: Estimate) -> str:
+    """A factor such as ``0.52x``, with more digits where it is very small, fewer where large."""
+    if factor.is_wide:
+        return "unclear"
+    value = factor.value
+    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02x
+    return f"{value:{shown}}x"
 
 
 def between(ratio: Estimate) -> str:
@@ -67,6 +76,8 @@ def between(ratio: Estimate) -> str:
 
 def end_text(ratio: float) -> str:
     """An end of a ratio's interval: two decimals near 1, fewer far from it."""
+    if 0 < ratio < 0.005:  # of which two decimals would make nothing
+        return f"{ratio:.2g}"
     return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
 
 

@@ -89,8 +89,9 @@ class Board:
     ) -> None:
         _check_system(root)
         self._root, self._clock = root, clock
-        # Opened once: to wake the driver for each training would cost more than looking at it.
-        self._gpus = PatientGpus()
+        # Opened once, with the first training: to wake the driver for each would cost more than
+        # looking at it.
+        self._gpus: PatientGpus | None = None
         self._watched: dict[tuple[int, int], Watcher] = {}
         # Trainings that can't be looked at: other users', and own ones that are protected.
         self.unseen = 0
@@ -137,7 +138,8 @@ class Board:
         """Let go of all files."""
         while self._watched:
             self._watched.popitem()[1].close()
-        self._gpus.close()
+        if self._gpus is not None:
+            self._gpus.close()
 
     def _refresh(self) -> None:
         """Take in trainings that came, and let go of those that went."""
@@ -160,4 +162,5 @@ class Board:
                 continue
             key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
             if key not in self._watched:
+                self._gpus = self._gpus or PatientGpus()
                 self._watched[key] = Watcher(training, root=self._root, gpus=self._gpus)

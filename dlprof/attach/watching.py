@@ -84,6 +84,7 @@ class ProcessSeen:
     threads: int = 1  # alive at the end
     cpus: int | None = None  # that it may run on
     messages: int = 0  # that its feeder threads have put into queues
+    ended_messages: int = 0  # of these, by feeder threads that have ended
     message_bytes: int = 0  # in all of them
     feeding_cpu_s: float = 0.0  # CPU seconds of these threads, which pickle the messages
     reads: int = 0  # calls of ``read`` by its main thread
@@ -170,6 +171,7 @@ class Watcher:
         self._find_parents()
         self._listed: str | None = None
         self._started = 0
+        self._ended_loaders = set[str]()  # of workers that have ended
         self._pipes = _Pipes(self._proc, training.pid)
         # Each with the workers that were idle, and alive, and the loaders that were awaited: main
         # waited, they made a batch, and none of theirs was finished.
@@ -232,7 +234,7 @@ class Watcher:
         self._warm_ns[0] += self._cpu_clock() - began
         self._warm_ns[1] += len(states)
         for pid in [pid for pid, state in states.items() if state is None]:
-            del self._workers[pid]  # its number may come again
+            self._ended_loaders.add(self._workers.pop(pid).loader)  # its number may come again
         alive = tuple(pid for pid, state in states.items() if state is not None)
         idle = tuple(pid for pid in alive if states[pid] == "queue")
         pin = None if self._pin is None else self._pin.look()
@@ -300,6 +302,12 @@ class Watcher:
 
         main = self._main.seen()
         ended = self._ended_workers()
+        other_batches = sum(each.messages for each in others)
+        # Whose the feeders were that have ended is known where only workers of others have.
+        own_loaders = {"", *(self._pipes.loader_of(each.pid) for each in mine)}
+        only_others = bool(self._ended_loaders) and own_loaders.isdisjoint(self._ended_loaders)
+        if mine and only_others and not self._started:
+            other_batches += main.ended_messages
         return Seen(
             training=dataclasses.replace(
                 self._training,
@@ -314,7 +322,7 @@ class Watcher:
             main=main,
             workers=mine,
             other_workers=len(others),
-            other_batches=sum(each.messages for each in others),
+            other_batches=other_batches,
             started_workers=self._started,
             ended_before=tuple(each for each in self._ended_before if each in ended),
             start_method=self._start_method(),
@@ -357,6 +365,8 @@ class Watcher:
         # What has no name yet may get one: look again.
         self._listed = None if unnamed else listed
         self._pipes.open(list(self._workers))
+        for pid, each in self._workers.items():
+            each.loader = self._pipes.loader_of(pid) or each.loader
 
     def _ended_workers(self) -> tuple[int, ...]:
         """Those that have ended and that nobody has waited for."""
@@ -486,6 +496,7 @@ class _Process:
         self._pages: list[int] = []
         self._fed: dict[str, IoCounters] = {}  # by feeder, also by those that have ended
         self._not_feeders: set[str] = set()
+        self.loader = ""  # what a worker's is known by, also when it has ended
         self._first = self._last = self._totals() or (Member(start_ticks=0), {}, 0)
         self._switches = self._read_switches()[1]
 
@@ -516,7 +527,8 @@ class _Process:
         feeders = [n for n, io in last_io.items() if n != leader and _feeds(io)]
         if self._tree is None:  # threads of main may also log to files, as TensorBoard's does
             feeders = [n for n in feeders if not did(n, "write_bytes")]
-        fed = [(did(name, "writes"), did(name, "written_chars")) for name in feeders]
+        fed = {name: (did(name, "writes"), did(name, "written_chars")) for name in feeders}
+        put = {name: _messages(*each) for name, each in fed.items() if each[0] > 0}
         run_s, queued_s = ran(leader)
         mask, (yielded, preempted) = self._read_switches()
         return ProcessSeen(
@@ -531,8 +543,9 @@ class _Process:
             children=dict(self.thread.children),
             threads=max(1, len(last.threads)),
             cpus=len(mask) if mask else None,
-            messages=sum(_messages(writes, chars) for writes, chars in fed if writes > 0),
-            message_bytes=sum(chars for _, chars in fed),
+            messages=sum(put.values()),
+            ended_messages=sum(count for name, count in put.items() if name not in last.threads),
+            message_bytes=sum(chars for _, chars in fed.values()),
             feeding_cpu_s=sum(ran(name)[0] for name in feeders if name in last.threads),
             reads=did(leader, "reads"),
             written_bytes=did(leader, "written_chars"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import sys
 import time
@@ -100,7 +101,7 @@ def run(  # noqa: PLR0913 - one for each option
             "There is no script to run", hint="Give one: dlprof run train.py, or -m and a module."
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
-    from dlprof.files import is_there
+    from dlprof.files import is_there, write_fault
     from dlprof.integrations.ranks import read_rank
     from dlprof.integrations.running import ScriptRun, new_header
     from dlprof.integrations.script import load_module, load_script, set_path
@@ -135,6 +136,9 @@ def run(  # noqa: PLR0913 - one for each option
             raise FileError(f"{json_file} is a folder", hint="Give another path with --json.")
         if not is_there(document):
             check_output(document)
+        # An earlier one is removed where its folder lets us, and written over else.
+        elif not any(os.access(each, os.W_OK) for each in (document, document.parent)):
+            raise write_fault(document, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     if document == path:
         raise UsageError(
             f"-o and --json name the same file, {output}", hint="Give each a file of its own."

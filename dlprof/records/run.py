@@ -185,7 +185,7 @@ class Run(Shown):
         """
         settings = self.header.settings
         target = str(settings.get("target") or self.header.target.spec)
-        if re.fullmatch(r"<[\w.<>]+>", target):
+        if re.fullmatch(r"<[\w.<>\[\], -]+>", target):  # as of a class Kept[int]
             return f"dlprof.sweep({target}, output={self.path!r}, resume=True)"
         launcher = self.header.launcher
         words = [*launcher] if _LAUNCHER.fullmatch(" ".join(launcher)) else []

@@ -9,8 +9,7 @@ from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.thresholds import SAME_RATE
-from dlprof.advise.wording import disturbed_text, end_text
-from dlprof.records import Estimate
+from dlprof.advise.wording import disturbed_text, end_text, factor_text
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
 from dlprof.report.labels import certainty, gain_text, interval_text, rate_text
@@ -23,7 +22,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     parts, sure = comparison.parts, comparison.sure_parts
     # Each part is a factor; the bars are logarithms, which add up. The largest is first, what is
     # unexplained last; what reads as no factor has no bar, however small the others are.
-    factors = [_factor_text(part.factor) for part in sure]
+    factors = [factor_text(part.factor) for part in sure]
     bars = [
         doc.Bar.of(part.title, 0.0 if factor == "1.00x" else part.log_ratio, factor)
         for part, factor in zip(sure, factors, strict=True)
@@ -34,7 +33,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     spare = [place + 1 if place > 1 else 0 for place in rank]
     bars = [dataclasses.replace(bar, spare=n) for bar, n in zip(bars, spare, strict=True)]
     chart = doc.chart(bars, "part", "factor", "signed") if bars else None
-    whole = _factor_text(comparison.ratio)
+    whole = factor_text(comparison.ratio)
     product = "" if comparison.ratio.is_wide else f", which multiply to {whole}"
     said = f" (all {len(parts)} parts{product})" if len(parts) > 1 else ""
     return doc.Document(
@@ -111,7 +110,7 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
     logs = [*(part.log_ratio.value for part in parts), math.log(whole.value)]
     columns = (
         doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
-        doc.Column("factor", [_factor_text(each) for each in factors]),
+        doc.Column("factor", [factor_text(each) for each in factors]),
         doc.Column("95% CI", [interval_text(each, end_text) for each in factors], 2),
         doc.Column("log", [f"{log:+.3f}" for log in logs], 1),
     )
@@ -122,12 +121,3 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
     title = "Not recorded in these runs (counted as unexplained)"
     yield from doc.section(title, doc.items(unknown))
     yield from doc.section("Doubts", doc.items(comparison.doubts))
-
-
-def _factor_text(factor: Estimate) -> str:
-    """A factor such as ``0.52x``, with more digits where it is very small or large."""
-    if factor.is_wide:
-        return "unclear"
-    value = factor.value
-    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02x
-    return f"{value:{shown}}x"

@@ -36,7 +36,7 @@ def explained_codes() -> Mapping[str, str]:
 def page_of(code: str) -> str:
     """The page of a finding's code, Markdown."""
     if code not in _pages():
-        parts = [each for each in _pages() if code in each.split(".")]
+        parts = [each for each in _pages() if code.lower() in each.split(".")]
         near = f"Did you mean {' or '.join(parts)}?" if parts else did_you_mean(code, _pages())
         raise UsageError(
             f"{quoted(code)} is not the code of a finding",

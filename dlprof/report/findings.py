@@ -134,7 +134,7 @@ def _where(finding: Finding, workers: int | None) -> str:
 
 def _more_may_pay(finding: Finding, wait: float, workers: int) -> str:
     """Where more workers are the fix and leave much of the wait, as is only predicted: why."""
-    gain, fix, limit = finding.predicted_gain, finding.fix, finding.evidence.get("gain_limit")
+    gain, fix, limit = finding.predicted_gain, finding.fix, str(finding.evidence.get("gain_limit"))
     if gain is None or fix is None or finding.evidence.get("gain_from") == "measured":
         return ""
     left = 1 - gain.value * (1 - wait)
@@ -225,6 +225,12 @@ def _worth_of(finding: Finding, gain: Estimate) -> str:
 def listed(found: object) -> list[str]:
     """What evidence lists, such as trials; a file may have anything there."""
     return [*map(str, found)] if isinstance(found, list | tuple) else []
+
+
+def figure_in(evidence: Mapping[str, Any], name: str) -> float | None:
+    """A figure of evidence; ``None`` without it, or where a file has something else there."""
+    found = evidence.get(name)
+    return found if isinstance(found, int | float) else None
 
 
 def fix_code(fix: Fix | None) -> str:

@@ -42,7 +42,7 @@ from dlprof.records import (
 )
 from dlprof.records.stages import KEEPING
 from dlprof.report import document as doc
-from dlprof.report.findings import listed
+from dlprof.report.findings import figure_in, listed
 from dlprof.report.labels import (
     END_TEXTS,
     IN_TRIALS,
@@ -234,7 +234,7 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
         gain = each.predicted_gain if run.diagnosis is None else None
         if each.code == "memory.growth":
             what = each.title.partition(": ")[2] or "what the workers hold"
-            grown = format_bytes(each.evidence.get("growth_bytes_per_batch"))
+            grown = format_bytes(figure_in(each.evidence, "growth_bytes_per_batch"))
             said = f"{what} grows by {grown} a batch"
             said += keeps if advice.config.persistent_workers else ""
             yield "Memory", (doc.Styled(said, "warn"), f". {each.fix.text}" if each.fix else ".")
@@ -245,7 +245,7 @@ def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
             by = f": {gain_text(gain)} with torch.set_num_threads(1), or OMP_NUM_THREADS=1 in the "
             yield "Threads", (slowed, f"{by}environment, only predicted.")
         elif each.code == "memory.faults" and gain is not None:
-            share = percent_text(each.evidence.get("page_fault_fraction"))
+            share = percent_text(figure_in(each.evidence, "page_fault_fraction"))
             why = f"only predicted (page faults take {share} of its CPU time)"
             there = f"num_workers=0 with {KEEPING} in the environment"
             yield "Faster?", f"{there}: {gain_text(gain)}, {why}"

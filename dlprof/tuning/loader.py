@@ -460,7 +460,8 @@ class _Tuner:
             return NO_WORKERS if spares_workers else mine
         workers = min(known_workers, most_workers) if changes_workers else mine.workers
         start = Setting(workers, known.get("prefetch_factor", mine.ahead))
-        with contextlib.suppress(OSError):  # of the ranks' file: tuning is off before a trial, then
+        # A fault of the ranks' file: tuning is off before a trial, then.
+        with internals.undisturbed(), contextlib.suppress(OSError):
             if start.takes_more_than(mine) and (why := self._refusal(mine, start, pids=())):
                 _LOG.warning("dlprof.tune: it doesn't start with %s: %s", start, why)
                 return mine
@@ -583,7 +584,8 @@ class _Tuner:
         """Of what belongs to one process, and maybe one rank: it was forked after ``tune``."""
         self._before = self._attempt = None
         self._taps = weakref.WeakSet()
-        with contextlib.suppress(OSError):  # without shared memory nothing is clocked
+        # Without shared memory nothing is clocked.
+        with internals.undisturbed(), contextlib.suppress(OSError):
             most = max(self._budget.most_workers, mine.workers)
             self._clock, self._clocked = RawArray("d", PLACES * most), [0.0] * 4
         node = self._budget.node = Node.of(os.environ, _world())  # ranks may be known by now
@@ -601,7 +603,8 @@ class _Tuner:
             self._open(loader, mine)
         self._control.by_wait = node is not None
         if node is not None:
-            with contextlib.suppress(OSError):  # tuning is off before the first trial, then
+            # Tuning is off before the first trial, then.
+            with internals.undisturbed(), contextlib.suppress(OSError):
                 node.end_turn(self._control.kept.workers, 0.0)  # from now on others count them
         self._process = os.getpid()  # last: whoever goes on after Ctrl-C has nothing proven yet
 
@@ -742,7 +745,8 @@ class _Tuner:
             pids = [each.pid for each in internals.workers_of(iterator)]
             more = kept._replace(workers=kept.workers + 1)
             why = ""
-            with contextlib.suppress(OSError):  # tuning is off before the first trial, then
+            # Tuning is off before the first trial, then.
+            with internals.undisturbed(), contextlib.suppress(OSError):
                 why = self._budget.refusal(kept, more, pids=pids, batch_bytes=self._batch_bytes)
             self._attempt = _Attempt(self._again, self._context, why)
         return self._attempt
@@ -1035,7 +1039,7 @@ class _Tuner:
     def leave_turn(self) -> None:
         """Let the other ranks try."""
         if self._budget.node is not None:
-            with contextlib.suppress(OSError):
+            with internals.undisturbed(), contextlib.suppress(OSError):
                 self._budget.node.end_turn(self._control.kept.workers, self._control.wait_share)
 
     def _report(self) -> None:
@@ -1050,11 +1054,12 @@ class _Tuner:
             self.leave_turn()
         if self._state is not None and (won or settled):  # the job may end before it settles
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            try:
-                save_kwargs(*self._state, self.tuning.kwargs, when=when)
-            except (DlprofError, OSError) as error:
-                _LOG.warning("dlprof.tune: %s", error)
-                self._state = None
+            with internals.undisturbed():
+                try:
+                    save_kwargs(*self._state, self.tuning.kwargs, when=when)
+                except (DlprofError, OSError) as error:
+                    _LOG.warning("dlprof.tune: %s", error)
+                    self._state = None
 
 
 class _Tap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
 import secrets
 import tempfile
 import time
@@ -18,6 +19,8 @@ from shared_memory import shared_memory, shared_memory_left
 @pytest.fixture(scope="session", autouse=True)
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A temporary directory, and a mark in the environment, of this run's own."""
+    # Multiprocessing's own of this process first: it is removed as Python exits, after this one.
+    multiprocessing.util.get_temp_dir()
     patch = pytest.MonkeyPatch()
     # Short, because the paths of sockets in it are limited to 107 bytes.
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:

@@ -323,6 +323,35 @@ def test_a_time_limit_of_the_trainings_own_ends_its_loop_as_workers_start(
     assert changing.tuning.off == ""
 
 
+class Resting(Scripted):
+    """Has settled from the start."""
+
+    def begin(self) -> Ask:
+        self.resting = True
+        return super().begin()
+
+
+@pytest.mark.parametrize("at", ["RawArray", "save_kwargs"])
+def test_a_time_limit_that_is_over_while_tuning_does_what_may_fail_ends_the_loop(
+    scripted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str
+) -> None:
+    """It was suppressed, or taken for a file that can't be written."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(tuned, "Control", Resting)
+    monkeypatch.setattr(tuned, at, lambda *_, **__: signal.raise_signal(signal.SIGALRM))
+    changing = dlprof.tune(loader(), state=tmp_path / "dlprof.toml")
+    before = signal.signal(signal.SIGALRM, over)
+    try:
+        with pytest.raises(TimeoutError):
+            list(changing)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert changing.tuning.off == ""
+
+
 class Alone(Scripted):
     """Goes from some workers to none, for longer than what is ordered takes, and back."""
 

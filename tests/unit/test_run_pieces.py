@@ -92,6 +92,7 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
         (["--json", "no/such/folder/f.json", "good.py"], "There is no folder"),
         (["--json", ".", "good.py"], "Give another path with --json"),
+        (["--json", "old.jsonl", "good.py"], "There is no permission to write"),
         (["--json", "a.json", "-o", "a.json", "good.py"], "name the same file, a.json"),
         (["--nonsense", "good.py"], "No such option"),
     ],
@@ -111,6 +112,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "_exit", os._exit)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     # As in a process of its own: torch, which another test may have loaded, is not there to be
     # watched, and nothing waits for it afterwards.
     monkeypatch.delitem(sys.modules, DATALOADER_MODULE, raising=False)

@@ -77,7 +77,7 @@ def test_a_spread_makes_another_step_of_the_same_mean() -> None:
     assert float(one) == float(two)
     assert one != two
     assert one not in {0.05, two}
-    assert one == parse_step("normal:0.05,0.005")
+    assert one == parse_step("normal:0.05,0.005") == parse_step(" Normal : 50ms, 5ms ")
 
 
 def _rate(spread: str, prefetch: int = 1, step_s: float = 0.05) -> float:

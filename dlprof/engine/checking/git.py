@@ -230,9 +230,10 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> Compared:
         raise UsageError(
             f"The branch {named[0]}, which this change goes to, is not in this clone", hint=_FETCH
         )
+    earlier = " (HEAD~1 is the commit before)" if git.commit("HEAD~1") else ""
     raise UsageError(
         "There is no upstream branch that this change could be checked against",
-        hint="Name a git ref or a directory with --against REF, or give --baseline FILE.",
+        hint=f"Name a git ref{earlier} or a directory with --against REF, or give --baseline FILE.",
     )
 
 

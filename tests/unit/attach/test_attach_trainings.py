@@ -271,6 +271,7 @@ def test_the_driver_of_gpus_is_opened_once_for_all_trainings(
     for place in (session, gpus):
         monkeypatch.setattr(place, "PatientGpus", open_driver)
     board = session.Board(root=root, clock=lambda: 0)
+    assert not opened
     assert [each.seen.training.pid for each in board.watch(0.0)] == [MAIN, 17200]
     board.close()
     assert len(opened) == 1
@@ -506,14 +507,18 @@ def test_a_pin_thread_that_has_ended_waits_for_nothing(root: Path) -> None:
         watcher.close()
 
 
+def _end(root: Path, pid: int) -> None:
+    for name in (f"task/{pid}/syscall", f"task/{pid}/stat", "stat"):
+        path = root / f"proc/{pid}/{name}"
+        path.write_text(path.read_text().replace(") S ", ") Z ").replace(") R ", ") Z "))
+    (root / f"proc/{pid}/task/{pid}/syscall").write_text("-1 0x0 0x0\n")
+
+
 def test_workers_that_have_ended_are_let_go(root: Path) -> None:
     watcher = _watched(root)
     try:
         for pid in WORKERS:
-            for name in (f"task/{pid}/syscall", f"task/{pid}/stat", "stat"):
-                path = root / f"proc/{pid}/{name}"
-                path.write_text(path.read_text().replace(") S ", ") Z ").replace(") R ", ") Z "))
-            (root / f"proc/{pid}/task/{pid}/syscall").write_text("-1 0x0 0x0\n")
+            _end(root, pid)
         assert watcher.look()
         assert watcher.seen().workers == ()
         assert not watcher._workers
@@ -585,6 +590,39 @@ def test_workers_of_a_loader_that_rests_are_not_idle_in_another(root: Path) -> N
         watcher.close()
     assert ([each.pid for each in seen.workers], seen.other_workers) == ([WORKERS[0]], 1)
     assert {(look.idle, look.alive) for look in seen.looks} == {(0, 1)}
+
+
+@pytest.mark.parametrize(("ended", "others"), [(WORKERS[1], 40), (None, 0)])
+def test_what_workers_gave_that_have_ended_counts_for_their_own_loader(
+    root: Path, ended: int | None, others: int
+) -> None:
+    """As a validation's that was under way: its batches were counted for the training's loader.
+
+    Where no worker of another loader has ended, it was an own one's feeder.
+    """
+    _give_each_worker_a_loader(root)
+    feeder = root / f"proc/{MAIN}/task/17400"
+    shutil.copytree(root / f"proc/{MAIN}/task/{MAIN}", feeder)
+    (feeder / "children").write_text("")
+    sent = "rchar: 0\nwchar: {0}\nsyscr: 0\nsyscw: {1}\nread_bytes: 0\nwrite_bytes: 0\n"
+    (feeder / "io").write_text(sent.format(500, 5))
+    now = [0]
+    watcher = Watcher(training_of(MAIN, root), root=root, clock=lambda: now[0])
+    try:
+        assert watcher.look()
+        before = watcher.seen().batches
+        (feeder / "io").write_text(sent.format(4500, 45))
+        now[0] += 300_000_000
+        assert watcher.look()
+        shutil.rmtree(feeder)
+        if ended is not None:
+            _end(root, ended)
+        now[0] += 2_000_000_000
+        assert watcher.look()
+        seen = watcher.seen()
+    finally:
+        watcher.close()
+    assert (seen.other_batches, seen.batches) == (others, before + 40 - others)
 
 
 def test_of_two_loaders_the_one_that_is_waited_for_is_diagnosed(root: Path) -> None:

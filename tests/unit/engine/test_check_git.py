@@ -308,10 +308,15 @@ def test_a_shallow_clone_without_an_earlier_commit_says_what_to_fetch(
 
 
 def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Path) -> None:
-    with pytest.raises(UsageError, match="no upstream branch"):
+    with pytest.raises(UsageError, match="no upstream branch") as caught:
         default_ref(Git(repository), {})
+    assert "HEAD~1" not in caught.value.hint
     first = run_git(repository, "rev-parse", "HEAD")
-    run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
+    second = commit(repository, "two")
+    with pytest.raises(UsageError, match="no upstream branch") as caught:
+        default_ref(Git(repository), {})
+    assert "HEAD~1 is the commit before" in caught.value.hint
+    run_git(repository, "update-ref", "refs/remotes/origin/main", second)
 
     found = default_ref(Git(repository), {})
     assert (found.commit, found.name) == (first, "the commit before")

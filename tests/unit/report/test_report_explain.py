@@ -71,6 +71,8 @@ def test_a_terminal_shows_a_page_with_no_word_cut(code: str, width: int) -> None
     [
         ("fetchio", "Did you mean fetch.io?"),
         ("Fetch.IO", "Did you mean fetch.io?"),
+        ("FETCH.IO", "Did you mean fetch.io?"),
+        ("FETCH", "Did you mean fetch.cpu or fetch.io?"),
         ("too_few", "Did you mean too_few_workers?"),
         ("fetch", "Did you mean fetch.cpu or fetch.io?"),
         ("bogus", "dlprof explain lists all codes."),

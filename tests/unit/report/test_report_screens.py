@@ -25,7 +25,7 @@ from sample_run import GOLDEN
 from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import Diagnosis, Estimate, Failure, PageFaults, Run
+from dlprof.records import Diagnosis, Estimate, Failure, Finding, PageFaults, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.export.formats import run_report
 from dlprof.report.labels import MOST_BARS, Rated, rates_chart
@@ -282,6 +282,29 @@ def test_a_hostile_run_is_shown_as_text() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]loud[/bold]" in text
+
+
+def test_a_figure_of_a_finding_that_is_none_is_shown_as_missing() -> None:
+    """A file may have anything there."""
+    made = example_run()
+    assert made.recommendation is not None
+    growth = Finding(
+        code="memory.growth",
+        severity="info",
+        title="Memory grows: a list",
+        explanation="",
+        evidence={"growth_bytes_per_batch": ["much"]},
+    )
+    faults = dataclasses.replace(
+        growth,
+        code="memory.faults",
+        evidence={"page_fault_fraction": "most"},
+        predicted_gain=Estimate(value=1.5),
+    )
+    advice = dataclasses.replace(made.recommendation, findings=(growth, faults))
+    text = drawn(recommendation_report(made, advice), 200)
+    assert "a list grows by - a batch" in text
+    assert "page faults take - of its CPU time" in text
 
 
 def test_a_run_in_which_everything_failed_still_shows() -> None:
