@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,18 +91,22 @@ def loadtune_choice(stdout: str) -> Config:
 def _run(command: list[str], folder: Path, environ: dict[str, str]) -> tuple[float, str]:
     """Run a command to its end; returns seconds and what it wrote."""
     began_s = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **environ},
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"it did not end within {_LIMIT_S:g} s") from None
-    if done.returncode != 0:
-        raise PeerError((done.stdout + done.stderr)[-300:])
-    return time.perf_counter() - began_s, done.stdout
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"it did not end within {_LIMIT_S:g} s") from None
+        finally:  # a trial of loadtune would outlive it, and slow what is asked next
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        raise PeerError((stdout + stderr)[-300:])
+    return time.perf_counter() - began_s, stdout
