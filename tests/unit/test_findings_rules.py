@@ -780,6 +780,43 @@ def test_waiting_for_storage_is_no_lock() -> None:
     assert codes(find(seen))[0] == "fetch.io"
 
 
+@pytest.mark.parametrize(
+    ("on", "code", "title"),
+    [
+        ("disk", "fetch.io", "Blocking I/O in __getitem__"),
+        ("network", "fetch.io", "Blocking I/O in __getitem__"),
+        ("handover", "fetch.io", "__getitem__ waits for another process"),
+        ("sleep", "lock", "Workers wait for each other"),
+    ],
+)
+def test_what_workers_are_seen_to_wait_for_elsewhere_is_no_lock(
+    on: str, code: str, title: str
+) -> None:
+    """As of a server at its rate: a file handle for each worker was the fix, and 3x its gain."""
+    seen = _locked()
+    usage = dataclasses.replace(QUIET, worker_waits={"running": 0.2, "queue": 0.1, on: 0.7})
+    observations = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=usage))
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=observations))
+    assert (found[0].code, found[0].title) == (code, title)
+    assert found[0].fix is not None
+    assert ("own file handle" in found[0].fix.text) is (code == "lock")
+    assert ("workers seem to share a limit" in found[0].explanation) is (on in ("disk", "network"))
+    # More of them would share it, too.
+    assert not any(each.fix and each.fix.dataloader_kwargs for each in found)
+
+
+def test_workers_that_have_shards_of_their_own_read_no_others() -> None:
+    alone = Loader(config=config(1), rate=480, fetch_io=0.002)
+    loader = Loader(config=config(4), rate=450, fetch_io=0.008)
+    sharded = {"kind": "iterable", "shards": 8}
+    first = find(evidence(loader, cores=8, calibrations=[alone], target_fields=sharded))[0]
+    assert (first.code, first.title) == ("lock", "Workers wait for each other")
+    assert "reads all samples" not in first.explanation
+
+
 def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_io=0.03, rate=130)
     alone = Loader(config=config(1), fetch_io=0.03, rate=33)

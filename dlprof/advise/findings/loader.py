@@ -31,7 +31,7 @@ from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
 from dlprof.advise.findings.machine import growing, used_gpu
 from dlprof.advise.wording import as_fast, inside, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
-from dlprof.records.stages import CACHE, FREED
+from dlprof.records.stages import CACHE, FREED, blocked_share
 from dlprof.records.target import loaded_of
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
@@ -200,13 +200,16 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, waits, all_ = costs.making, view.worker_waits, view.target.kind == "iterable"
+    making, waits = costs.making, view.worker_waits
+    # Whether each may read all samples: those that have shards of their own read no others.
+    all_ = view.target.kind == "iterable" and view.target.shards is None
     # A batch that comes to another worker than the one before it begins in the middle of a block,
     # and may end in one: two more are read for it at most.
     more_s = math.inf if alone is None else making.own_s - alone.making.own_s
     blocks = _block(view, costs)
     blocks = None if blocks is None or blocks.scattered or more_s > 2 * blocks.far_s else blocks
-    all_read = functools.partial(_all_read, view, in_blocks=blocks is not None)
+    all_read = functools.partial(_all_read, view, may=all_ or blocks is not None)
+    limited = not all_ and blocks is None and _at_limit(view) is not None
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
@@ -216,7 +219,7 @@ def _shared(view: Evidence) -> Claim | None:
         given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
-    elif alone is not None and (_grows(view, costs, alone) or all_read(costs, alone)):
+    elif alone and ((not limited and _grows(view, costs, alone)) or all_read(costs, alone)):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
@@ -289,13 +292,25 @@ _OWN_HANDLE = """def open_own(worker_id):
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker"""
 
 
-def _all_read(view: Evidence, costs: Costs, alone: Costs, *, in_blocks: bool) -> bool:
-    """Whether a batch takes CPU time for the samples of all workers: of an iterable, or in blocks.
+def _at_limit(view: Evidence) -> Costs | None:
+    """What a batch costs with one worker, where it waits far longer with all, and for no lock.
+
+    They are seen to wait for storage, a server or another process, whose rate they share.
+    """
+    costs, alone, waits = view.costs, view.costs_at(1), view.worker_waits
+    if costs is None or alone is None or view.workers < 2:
+        return None
+    elsewhere = math.fsum(waits.get(each, 0.0) for each in ("disk", "network", "handover"))
+    seen = 2 * elsewhere > blocked_share(waits)
+    return alone if seen and _grows(view, costs, alone) else None
+
+
+def _all_read(view: Evidence, costs: Costs, alone: Costs, *, may: bool) -> bool:
+    """Whether a batch takes CPU time for the samples of all workers, where they may read them.
 
     Of two workers that may be what cores that compute at once take from each other.
     """
     now, one, times = costs.making, alone.making, 0.75 * view.workers
-    may = in_blocks or view.target.kind == "iterable"
     return may and view.workers > 2 and now.cpu_s > times * one.own_s
 
 
@@ -346,6 +361,7 @@ _FEWER_THREADS = "Keep other Python threads from computing in the process that f
 _OWN_GIL = "each worker has a GIL of its own"
 _WAITING_PAYS = "blocked workers need no cores, so more workers than cores pay"
 _NO_CORES = f"{_WAITING_PAYS}, as long as they share no limit"
+_ONE_RATE = "share a limit of what they wait for, such as the rate of a server."
 
 
 def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | None, Gain | None]:
@@ -1026,11 +1042,14 @@ def fetch_io(view: Evidence) -> Claim | None:
     more, gain = _more_that_pay(view)
     fix = f"Read less often: fetch several samples at once{at_once}, pack small files into "
     fix += "shards, or keep the data on a local disk or in memory."
-    limited, enough = at_shared_limit(view), enough_for_limit(view)
+    limited, enough, one = at_shared_limit(view), enough_for_limit(view), _at_limit(view)
     if limited is not None:
         tried, brought, alone = limited
         blocked += f" num_workers={tried.num_workers} {brought.words}, not {alone:.1f}x: its "
-        blocked += "workers share a limit of what they wait for, such as the rate of a server."
+        blocked += f"workers {_ONE_RATE}"
+    elif one is not None:
+        blocked += f" With one worker that is {format_duration(one.fetch.io_s)}: workers seem to "
+        blocked += _ONE_RATE
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
         own = f"Set num_workers={more.num_workers}"
@@ -1043,7 +1062,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
     # Threads would share either, too.
-    if most >= at.PAYS and not view.integrity.shared_files and limited is None:
+    if most >= at.PAYS and not view.integrity.shared_files and limited is None and one is None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
         unknown = may_share_limit(view)
@@ -1248,7 +1267,7 @@ def more_workers(view: Evidence) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
         return None
-    if _shared(view) is not None:
+    if _shared(view) is not None or _at_limit(view) is not None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
