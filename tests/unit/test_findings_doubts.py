@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import around, config, trial
-from finding_cases import QUIET, Loader, codes, evidence, modeled
+from finding_cases import QUIET, Loader, codes, evidence, modeled, stage
 
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence, Observation
@@ -166,6 +166,24 @@ def test_one_cpu_for_the_whole_program_is_reported() -> None:
 def test_a_worker_with_its_feeder_has_no_threads_to_spare(threads: int) -> None:
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=threads, rate=60)
     assert "cpu.threads" not in codes(find(evidence(loader)))
+
+
+def test_a_feeder_that_copies_large_batches_is_no_pool_of_threads() -> None:
+    """As what a collate_fn of one's own stacks is, beside a library's threads that idle."""
+    seen = evidence(Loader(fetch_cpu=0.04, put_cpu=0.02, threads=9, rate=40))
+    assert "cpu.threads" in codes(find(seen))
+    handed = stage("serialise", 0.019)
+    observed = (
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, stages=(*each.explanation.stages, handed)),
+        )
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    assert codes(found)[0] == "fetch.cpu"
+    assert "cpu.threads" not in codes(found)
 
 
 def test_threads_of_workers_that_sleep_compete_for_nothing() -> None:

@@ -451,7 +451,7 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
     found = _vain("cpu.threads", seen)
     assert "worker_threads=1 was tried: 0.99x as fast" in found.explanation
     assert found.fix is not None
-    assert found.fix.text == "If the dataset starts threads of its own, start fewer."
+    assert found.fix.text.startswith("If the dataset starts threads of its own, start fewer, as by ")
     assert not found.fix.code
 
 
@@ -624,8 +624,65 @@ def test_indices_that_a_trainer_does_not_take_are_drawn_all_the_same() -> None:
     fix = find(seen)[0].fix
     assert fix is not None
     assert fix.text.endswith("in Python. But Trainer takes no sampler.")
-    assert fix.code.startswith("indices = ")
+    assert fix.code.startswith("class Drawn(")
     assert "DataLoader" not in fix.code
+
+
+_BATCHES = {"batch_size": None}
+
+
+@pytest.mark.parametrize(
+    ("target", "call", "given"),
+    [
+        ({}, LoaderCall(), "DataLoader(dataset, ..., sampler=Drawn())"),
+        (_BATCHES, LoaderCall(), "DataLoader(dataset, ..., batch_sampler=Drawn())"),
+        (_BATCHES, _TRAINER, ""),
+    ],
+)
+def test_all_indices_are_drawn_at_once_in_each_epoch(
+    target: dict[str, Any], call: LoaderCall, given: str
+) -> None:
+    """torch refuses a sampler beside a batch_sampler; a list would give all epochs one order."""
+    loader = Loader(fetch_cpu=0.004, dispatch=0.009, busy=0.3, rate=90)
+    seen = evidence(loader, target_fields={**target, "call": call})
+    (found,) = (each for each in find(seen) if each.code == "main.sampler")
+    assert found.fix is not None
+    code, _, after = found.fix.code.partition("\n\nloader = ")
+    assert after == given
+    names: dict[str, Any] = {"torch": torch, "dataset": range(10), "batch_size": 4}
+    exec(code, names)
+    drawn = names["Drawn"]()
+    batches = [*drawn] if "batch_sampler" in given else [[*drawn]]
+    assert sorted(index for batch in batches for index in batch) == [*range(10)]
+    assert sum(len(batch) for batch in batches) == 10
+    assert len(drawn) == (len(batches) if "batch_sampler" in given else 10)
+    shared = next(e.fix for e in find(dataclasses.replace(seen, ranks=2)) if e.code == found.code)
+    assert shared is not None
+    assert not shared.code  # each rank would load all samples
+
+
+@pytest.mark.parametrize("sample", [(torch.zeros(2, 3), 1), {"a": torch.zeros(2, 3), "b": 1}])
+def test_the_code_to_join_tensors_takes_tuples_dicts_and_numbers(sample: Any) -> None:
+    fix = find(_unpickling())[0].fix
+    assert fix is not None
+    names: dict[str, Any] = {"torch": torch}
+    exec(fix.code.partition("\n\nloader")[0], names)
+    assert names["collate"]([sample] * 4).shape == (4, 7)
+
+
+def test_the_code_to_collate_columns_takes_lists_and_numbers() -> None:
+    """As Hugging Face's datasets give them unless they are set to give tensors."""
+    seen = _collating()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=_TRAINER))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    names: dict[str, Any] = {"torch": torch}
+    exec(fix.code.partition("\n\ntrainer")[0], names)
+    batch = names["collate"]([{"pixel_values": [0.0, 1.0], "labels": 3, "path": "1.jpg"}] * 4)
+    assert {name: [*each.shape] for name, each in batch.items()} == {
+        "pixel_values": [4, 2],
+        "labels": [4],
+    }
 
 
 @pytest.mark.parametrize(
@@ -880,6 +937,10 @@ def test_the_dearest_transform_is_named() -> None:
     assert "1 Decode" in first.explanation
     assert first.fix is not None
     assert "1 Decode" in first.fix.text
+    assert "once in each process" not in first.fix.text  # what opens files is no transform
+    whole = find(seen)[0].fix
+    assert whole is not None
+    assert "once in each process" in whole.text
 
 
 def test_without_an_explanation_there_are_findings_all_the_same() -> None:

@@ -37,7 +37,7 @@ data = None  # of the class
 def __getitem__(self, index):
     if self.data is None:
         self.data = np.load(self.path, mmap_mode="r")
-    return torch.from_numpy(self.data[index].copy())"""
+    return torch.as_tensor(self.data[index].copy())"""
 
 _IN_WORKER = """# made in the worker, at its first sample
 handle = None  # of the class

@@ -288,7 +288,7 @@ info = torch.utils.data.get_worker_info()
 shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
 
 _OWN_HANDLE = """def open_own(worker_id):
-    dataset = torch.utils.data.get_worker_info().dataset
+    dataset = torch.utils.data.get_worker_info().dataset  # of a Subset: its .dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker"""
 
 
@@ -372,8 +372,12 @@ def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | 
     return fix, more, gain
 
 
-_MADE_ONCE = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
 _SHARED_CACHE = "Keep samples where all workers find them, as in files or in shared memory."
+
+
+def _made_once(view: Evidence) -> str:
+    code = view.target.call.checked().given("persistent_workers", "True")
+    return f"{code}  # made once, before the first epoch"
 
 
 def _losing(view: Evidence) -> Claim | None:
@@ -438,7 +442,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         fix = f"{once} persistent_workers=True: each worker then keeps its cache, in memory of its "
         fix += "own."
         # It is worth more than its starts, which alone are computed of settings.
-        code = _MADE_ONCE
+        code = _made_once(view)
     return Claim(
         "Workers lose the samples that they keep",
         f"{' and '.join(caches[:3])} of the dataset {'grow' if caches[1:] else 'grows'} with each "
@@ -503,7 +507,7 @@ def startup(view: Evidence) -> Claim | None:
         "epoch_turnover_s share_of_epoch batches_per_epoch start_method",
         {"epoch_turnover_s": turn_s, "share_of_epoch": share},
         advice,
-        _MADE_ONCE if remade else "",
+        _made_once(view) if remade else "",
         config=None if remade else kept,  # of a loader that is made again they change nothing
         gain=None if as_now and not remade else _gain(view, kept, share, turn_s),
         place=Place.FAULT if leads and not sending_leads(view) else Place.BEHIND,
@@ -775,9 +779,12 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
-    title, cheaper = f"CPU time in {view.fetched_by}", slowest.name if slowest else view.fetched_by
-    fix = f"Make {cheaper} cheaper: resize before decoding in full, cache what comes out the same "
-    fix += "each epoch, move arithmetic on whole batches to the device."
+    title = f"CPU time in {view.fetched_by}"
+    fix = f"Make {view.fetched_by} cheaper (cProfile shows its calls): open files and connections "
+    fix += "once in each process, not for each sample, "
+    fix = f"Make {slowest.name} cheaper: " if slowest else fix
+    fix += "decode at the size that is needed, cache what comes out the same each epoch, move "
+    fix += "arithmetic on whole batches to the device."
     if view.children_s >= 0.5 * costs.fetch.cpu_s:
         child = f" ({view.child})" if view.child else ""
         title = f"Child processes{child} compute in {view.fetched_by}"
@@ -1065,6 +1072,7 @@ def fetch_io(view: Evidence) -> Claim | None:
     if most >= at.PAYS and not view.integrity.shared_files and limited is None and one is None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
+        fix += ", if __getitem__ may run in several"
         unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
     # Where something else, as the cores, keeps it from being faster, all of it costs nothing.
@@ -1091,6 +1099,7 @@ pool = None  # of the class
 def __getitems__(self, indices):  # torch calls it with all indices of a batch
     if self.pool is None:
         self.pool = ThreadPoolExecutor({threads})  # made in the worker
+    # each thread needs a file handle and a connection of its own: threading.local
     return list(self.pool.map(self.__getitem__, indices))"""
 
 
@@ -1142,11 +1151,12 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
 _COLLATE = ("collate_fn", "collate")
 _STACKING = """def collate(samples):
     images, labels = zip(*samples)
+    # of unequal lengths: torch.nn.utils.rnn.pad_sequence(images, batch_first=True)
     return torch.stack(images), torch.tensor(labels)"""
 
 _OF_COLUMNS = """def collate(samples):
     names = ("pixel_values", "labels")  # what the model takes, and no more
-    return {name: torch.stack([each[name] for each in samples]) for name in names}"""
+    return {name: torch.stack([torch.as_tensor(each[name]) for each in samples]) for name in names}"""
 
 
 def _collating(view: Evidence, code: str) -> str:
@@ -1190,7 +1200,7 @@ def collate(view: Evidence) -> Claim | None:
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
     if not is_torchs:
         advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
-        advice += "do per-sample work in __getitem__"
+        advice += "do in advance what is the same in each epoch, such as tokenizing"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
     call = view.target.call.checked()
     if call.collates:
@@ -1323,8 +1333,9 @@ def _cost(view: Evidence, costs: Costs, share: float) -> float:
 
 _ONE_TENSOR = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
+    fields = batch.values() if isinstance(batch, dict) else batch
     # one tensor, split after loading
-    return torch.cat([each.flatten(1) for each in batch], dim=1)"""
+    return torch.cat([each.reshape(len(samples), -1) for each in fields], dim=1)"""
 
 
 def receive(view: Evidence) -> Claim | None:
@@ -1351,7 +1362,7 @@ def receive(view: Evidence) -> Claim | None:
     if view.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.target.batch_tensors
-    what, waits = f" of {tensors} tensors" if tensors else "", ""
+    what, waits = f" of {counted(tensors, 'tensor')}" if tensors else "", ""
     if costs.receive.io_s > costs.receive.cpu_s:
         waits = " Most of that is blocked time: the worker, busy with its next batch, sends the "
         waits += "descriptors of the tensors late."
@@ -1407,6 +1418,35 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
     return remedies
 
 
+_DRAWN = """class Drawn(torch.utils.data.Sampler):
+    def __len__(self):
+        return len(dataset)
+
+    def __iter__(self):  # all indices of an epoch; by weights: torch.multinomial
+        yield from torch.randperm(len(dataset)).tolist()"""
+
+_DRAWN_BATCHES = """class Drawn(torch.utils.data.Sampler):
+    def __len__(self):
+        return -(-len(dataset) // batch_size)
+
+    def __iter__(self):  # all indices of an epoch
+        for batch in torch.randperm(len(dataset)).split(batch_size):
+            yield batch.tolist()"""
+
+
+def _drawn(view: Evidence) -> tuple[str, tuple[str, str] | None]:
+    """A sampler that draws all indices at once, and the argument that it is for DataLoader."""
+    if view.ranks > 1:  # each of several has its share of the samples by a sampler
+        return "", None
+    samples = None if view.explained is None else view.explained.samples
+    batches = 0 if view.explained is None else view.explained.batches
+    several = samples is None or samples.count > batches  # of which a batch sampler draws batches
+    takes_none = "sampler" in view.target.call.checked().fixed
+    if view.target.batch_size is None and several and not takes_none:
+        return _DRAWN_BATCHES, ("batch_sampler", "Drawn()")
+    return _DRAWN, ("sampler", "Drawn()")
+
+
 def sampler(view: Evidence) -> Claim | None:
     """The sampler holds main up."""
     costs = view.costs
@@ -1426,9 +1466,7 @@ def sampler(view: Evidence) -> Claim | None:
         {"share_of_wait": share},
         "Draw all indices of an epoch at once, as a list or tensor, instead of one by one in "
         "Python.",
-        """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
-# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from""",
-        ("sampler", "indices"),
+        *_drawn(view),
         gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
     )
 

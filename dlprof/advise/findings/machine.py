@@ -45,7 +45,8 @@ def threads(view: Evidence) -> Claim | None:
     vain, own = tried_in_vain(view, single, gain), ""
     if vain:  # all that a worker_init_fn can set was set
         own = f" {vain} So they cost little, or the dataset starts them by itself."
-        fix, gain = "If the dataset starts threads of its own, start fewer.", None
+        fix, gain = "If the dataset starts threads of its own, start fewer, as by ", None
+        fix += "TOKENIZERS_PARALLELISM=false or POLARS_MAX_THREADS=1 in the environment."
     return Claim(
         "Threads inside the workers compete for the cores",
         f"{view.workers} workers have up to {view.most_threads} threads each on {view.cores:g} "
