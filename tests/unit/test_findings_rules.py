@@ -874,6 +874,28 @@ def test_workers_that_have_shards_of_their_own_read_no_others() -> None:
     assert "reads all samples" not in first.explanation
 
 
+def test_a_sampler_comes_behind_workers_that_take_as_long() -> None:
+    """While they make each batch main has time to draw the next: without it nothing is faster."""
+    loader = Loader(config=config(4), fetch_cpu=0.04, dispatch=0.0045, rate=100, busy=0.97)
+    found = find(evidence(loader, cores=8))
+    assert codes(found)[0] == "too_few_workers"
+    drawn = next(each for each in found if each.code == "main.sampler")
+    assert drawn.predicted_gain is not None
+    assert drawn.predicted_gain.value == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("throttled", "first"), [(0.06, "fetch.io"), (0.3, "cpu.quota")])
+def test_a_quota_that_holds_bursts_back_comes_behind_what_is_waited_for(
+    throttled: float, first: str
+) -> None:
+    usage = dataclasses.replace(QUIET, throttled_fraction=throttled)
+    limits = {"affinity_cpus": 8, "quota_cores": 2.0, "logical_cpus": 8}
+    loader = Loader(fetch_cpu=0.002, fetch_io=0.05, rate=38)
+    found = codes(find(evidence(loader, usage=usage, machine_fields=limits)))
+    assert found[0] == first
+    assert {"fetch.io", "cpu.quota"} <= {*found}
+
+
 def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_io=0.03, rate=130)
     alone = Loader(config=config(1), fetch_io=0.03, rate=33)

@@ -28,7 +28,7 @@ from dlprof.advise.findings.claims import (
     script_gain,
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
-from dlprof.advise.findings.machine import growing, used_gpu
+from dlprof.advise.findings.machine import growing, place_of, used_gpu
 from dlprof.advise.wording import as_fast, inside, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
 from dlprof.records.stages import CACHE, FREED, blocked_share
@@ -1456,6 +1456,7 @@ def sampler(view: Evidence) -> Claim | None:
     share = min(1.0, draw_s / max(1e-12, costs.wait_s))
     if share < 0.4 or draw_s < costs.receive.own_s:
         return None
+    gain = predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime()))
     return Claim(
         "The sampler blocks the main process",
         f"{view.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
@@ -1467,7 +1468,8 @@ def sampler(view: Evidence) -> Claim | None:
         "Draw all indices of an epoch at once, as a list or tensor, instead of one by one in "
         "Python.",
         *_drawn(view),
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
+        gain=gain,
+        place=place_of(gain),  # what workers take may be as long
     )
 
 

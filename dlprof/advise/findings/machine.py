@@ -175,6 +175,8 @@ def quota(view: Evidence) -> Claim | None:
         return None
     allowed = machine.quota_cores or view.cores
     gain = predicted_gain(view, cores=max(allowed, machine.affinity_cpus), now=allowed)
+    # Short bursts are throttled, too, of a loader that mostly waits for something else.
+    little = throttled < at.STARVED
     return Claim(
         "A CPU quota throttles the loader",
         f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs{view.to_each} and "
@@ -184,6 +186,7 @@ def quota(view: Evidence) -> Claim | None:
         fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or use one worker per "
         "core that it allows.",
         gain=gain,
+        place=place_of(gain) if little else None,
     )
 
 
@@ -742,7 +745,7 @@ def pageable(view: Evidence) -> Claim | None:
         self.images = self.images.pin_memory()
         return self"""
     gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
-    given, place = dataclasses.asdict(copying), _place_of(gain)
+    given, place = dataclasses.asdict(copying), place_of(gain)
     return Claim(title, text, share, "", given, fix, code, config=pinned, gain=gain, place=place)
 
 
@@ -795,7 +798,7 @@ def link(view: Evidence) -> Claim | None:
         fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
         "check the slot, and the NUMA node of the process.",
         gain=gain,
-        place=_place_of(gain),
+        place=place_of(gain),
     )
 
 
@@ -806,7 +809,7 @@ def _copied_in(view: Evidence, part: float) -> Gain | None:
     return predicted_gain(view, costs=faster) if faster else None
 
 
-def _place_of(gain: Gain | None) -> Place | None:
+def place_of(gain: Gain | None) -> Place | None:
     """Behind all else where it brings nothing."""
     return Place.BEHIND if gain is not None and gain.value < at.WORTH_TRYING else None
 
