@@ -24,7 +24,7 @@ from dlprof.records import BY_COPY, AttributeWeight, DatasetWeight
 from dlprof.stats.belief import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
-_ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
+_ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "Image")
 
 _TENSORS = """# one array instead of an object for each sample; texts are bytes with offsets
 encoded = [text.encode() for text in texts]

@@ -1047,8 +1047,8 @@ def fetch_io(view: Evidence) -> Claim | None:
             "compress the data, or keep it in memory. More workers read no more.",
         )
     more, gain = _more_that_pay(view)
-    fix = f"Read less often: fetch several samples at once{at_once}, pack small files into "
-    fix += "shards, or keep the data on a local disk or in memory."
+    fix = f"Read less often: fetch several samples at once{at_once}, keep connections open, pack "
+    fix += "small files into shards, or keep the data on a local disk or in memory."
     limited, enough, one = at_shared_limit(view), enough_for_limit(view), _at_limit(view)
     if limited is not None:
         tried, brought, alone = limited
