@@ -83,9 +83,10 @@ def test_a_memory_map_that_is_sent_whole_is_mapped_in_each_worker() -> None:
     assert fix.text.startswith("Map the file of tokens in each worker, at its first sample")
 
 
-def test_a_table_is_kept_in_tensors_and_no_array_to_map() -> None:
+@pytest.mark.parametrize("kind", ["DataFrame", "ImageIndex", "Table"])
+def test_what_is_no_array_is_not_to_be_mapped_as_one(kind: str) -> None:
     (held,) = _weight().attributes
-    rows = dataclasses.replace(held, name="rows", type="DataFrame of 10,000,000x4")
+    rows = dataclasses.replace(held, name="rows", type=kind)
     fix = _finding(_heavy("spawn", _weight(attributes=(rows,))), "dataset.heavy").fix
     assert fix is not None
     assert fix.text.startswith("Keep rows in torch tensors or numpy arrays")

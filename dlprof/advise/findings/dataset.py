@@ -147,7 +147,7 @@ def _remedy(first: AttributeWeight) -> tuple[str, str]:
             f"Map the file of {first.name} in each worker, at its first sample: a memmap that is "
             "pickled is sent as all of its bytes."
         ), _MAPPED
-    if first.type.startswith(_ARRAYS):
+    if first.type.partition(" ")[0] in _ARRAYS:
         return (
             f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "
             "tensor, whose memory is shared instead of sent."
