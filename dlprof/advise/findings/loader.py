@@ -1156,7 +1156,7 @@ _STACKING = """def collate(samples):
 
 _OF_COLUMNS = """def collate(samples):
     names = ("pixel_values", "labels")  # what the model takes, and no more
-    return {name: torch.stack([torch.as_tensor(each[name]) for each in samples]) for name in names}"""
+    return {name: torch.stack([torch.as_tensor(s[name]) for s in samples]) for name in names}"""
 
 
 def _collating(view: Evidence, code: str) -> str:
