@@ -170,7 +170,7 @@ def test_a_worker_with_its_feeder_has_no_threads_to_spare(threads: int) -> None:
 
 def test_a_feeder_that_copies_large_batches_is_no_pool_of_threads() -> None:
     """As what a collate_fn of one's own stacks is, beside a library's threads that idle."""
-    seen = evidence(Loader(fetch_cpu=0.04, put_cpu=0.02, threads=9, rate=40))
+    seen = evidence(Loader(fetch_cpu=0.04, put_cpu=0.02, starved=0.02, threads=9, rate=30))
     assert "cpu.threads" in codes(find(seen))
     handed = stage("serialise", 0.019)
     observed = (

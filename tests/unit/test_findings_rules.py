@@ -455,6 +455,26 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
     assert not found.fix.code
 
 
+@pytest.mark.parametrize(
+    ("starved", "tried", "found"),
+    [
+        (0.0, None, False),  # cores for all of them
+        (0.02, None, True),
+        (0.0, 0.99, False),
+        (0.02, 0.99, True),
+        (0.0, 1.3, True),  # they cost more than they give all the same
+        (0.02, 0.6, False),  # one thread is surely slower
+    ],
+)
+def test_threads_that_have_cores_or_bring_something_compete_for_none(
+    starved: float, tried: float | None, *, found: bool
+) -> None:
+    """As OpenCV's of two workers on sixteen cores: to start fewer was the first advice."""
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=starved, threads=9, rate=40)
+    variants = {} if tried is None else {config(2, worker_threads=1): tried}
+    assert ("cpu.threads" in codes(find(evidence(loader, usage=FULL, variants=variants)))) is found
+
+
 @pytest.mark.parametrize(("method", "theirs"), [("fork", True), ("forkserver", False)])
 def test_the_thread_that_watches_workers_which_are_no_forks_is_none_of_theirs(
     method: Any, theirs: bool
@@ -562,7 +582,7 @@ def test_a_child_process_that_computes_is_said_to(
 
 
 def test_child_processes_beside_a_worker_are_no_threads_of_it() -> None:
-    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=8, rate=60, children=0.008)
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.01, threads=8, rate=60, children=0.008)
     seen = evidence(loader)
     observations = tuple(
         dataclasses.replace(

@@ -43,6 +43,10 @@ def threads(view: Evidence) -> Claim | None:
         "environment does that for BLAS and OpenMP."
     )
     vain, own = tried_in_vain(view, single, gain), ""
+    if _have_cores(view) and (vain or gain is None):
+        return None
+    if gain is not None and 0 < gain.estimate.ends[1] < 1:
+        return None  # they are worth what they take
     if vain:  # all that a worker_init_fn can set was set
         own = f" {vain} So they cost little, or the dataset starts them by itself."
         fix, gain = "If the dataset starts threads of its own, start fewer, as by ", None
@@ -58,6 +62,14 @@ def threads(view: Evidence) -> Claim | None:
         config=None if vain else single,
         gain=gain,
     )
+
+
+def _have_cores(view: Evidence) -> bool:
+    """Whether the threads of workers are known to have the cores that they want."""
+    fetch = view.stage("fetch")
+    if fetch is None or fetch.run_queue_s is None:
+        return False
+    return view.starved < at.STARVED and not _is_throttled(view)
 
 
 def _pool_of_main(view: Evidence) -> Claim | None:
