@@ -456,23 +456,26 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
 
 
 @pytest.mark.parametrize(
-    ("starved", "tried", "found"),
+    ("starved", "queued", "tried", "found"),
     [
-        (0.0, None, False),  # cores for all of them
-        (0.02, None, True),
-        (0.0, 0.99, False),
-        (0.02, 0.99, True),
-        (0.0, 1.3, True),  # they cost more than they give all the same
-        (0.02, 0.6, False),  # one thread is surely slower
+        (0.0, 0.05, None, False),  # cores for all of them
+        (0.02, 0.05, None, True),
+        (0.0, 0.6, None, True),  # while a worker sleeps, those of its pool wait for a core
+        (0.0, 0.05, 0.99, False),
+        (0.02, 0.05, 0.99, True),
+        (0.0, 0.05, 1.3, True),  # they cost more than they give all the same
+        (0.02, 0.6, 0.6, False),  # one thread is surely slower
     ],
 )
 def test_threads_that_have_cores_or_bring_something_compete_for_none(
-    starved: float, tried: float | None, *, found: bool
+    starved: float, queued: float, tried: float | None, *, found: bool
 ) -> None:
     """As OpenCV's of two workers on sixteen cores: to start fewer was the first advice."""
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=starved, threads=9, rate=40)
     variants = {} if tried is None else {config(2, worker_threads=1): tried}
-    assert ("cpu.threads" in codes(find(evidence(loader, usage=FULL, variants=variants)))) is found
+    usage = dataclasses.replace(FULL, run_queue_wait_fraction=queued)
+    shown = find(evidence(loader, usage=usage, variants=variants))
+    assert ("cpu.threads" in codes(shown)) is found
 
 
 @pytest.mark.parametrize(("method", "theirs"), [("fork", True), ("forkserver", False)])

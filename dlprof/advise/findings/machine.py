@@ -65,11 +65,14 @@ def threads(view: Evidence) -> Claim | None:
 
 
 def _have_cores(view: Evidence) -> bool:
-    """Whether the threads of workers are known to have the cores that they want."""
-    fetch = view.stage("fetch")
-    if fetch is None or fetch.run_queue_s is None:
+    """Whether the threads of workers are known to have the cores that they want.
+
+    One that fetches may sleep while those of its pool wait for a core.
+    """
+    queued = view.usage.run_queue_wait_fraction
+    if queued is None or _is_throttled(view):
         return False
-    return view.starved < at.STARVED and not _is_throttled(view)
+    return max(queued, view.starved) < at.STARVED
 
 
 def _pool_of_main(view: Evidence) -> Claim | None:
