@@ -361,6 +361,29 @@ def test_queues_that_others_empty_are_not_too_shallow() -> None:
     assert "prefetch.shallow" not in codes(find(_with_batches(noisy, alike)))
 
 
+@pytest.mark.parametrize(
+    ("gains", "batches", "found"),
+    [
+        ((0.95, 1.6), (0.04,) * 9, False),  # too few batches to show any
+        ((0.95, 1.6), (0.04,) * 40, False),
+        ((1.35, 1.4), (0.04,) * 9, True),
+        ((0.95, 1.6), (0.02,) * 30 + (0.2,) * 3, True),  # bursts
+    ],
+)
+def test_a_deeper_queue_that_may_bring_nothing_fits_only_bursts(
+    gains: tuple[float, float], batches: tuple[float, ...], *, found: bool
+) -> None:
+    """On a machine not at rest two loaders that only compute were said to come in bursts."""
+    loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.04, busy=0.85, rate=40)
+    seen, deep = evidence(loader), config(2, prefetch_factor=8)
+    tried = (
+        Observation(trial=trial(deep, 40 * 32 * gain, repetition=block, trial_id=f"t{block}"))
+        for block, gain in enumerate(gains)
+    )
+    seen = dataclasses.replace(seen, observations=(*seen.observations, *tried))
+    assert ("prefetch.shallow" in codes(find(_with_batches(seen, batches)))) is found
+
+
 def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:
     loader = Loader(fetch_cpu=0.002, receive=0.0095, busy=0.2, rate=100)
     alone = Loader(config=config(0), fetch_cpu=0.002, rate=450)

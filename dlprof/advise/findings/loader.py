@@ -79,15 +79,15 @@ def order(view: Evidence) -> Claim | None:
     )
 
 
-def _has_tail(rows: BatchCosts) -> bool:
-    """Whether a few batches take far more than most by themselves; of few batches none can say.
+def _has_tail(rows: BatchCosts, *, few: bool = True) -> bool:
+    """Whether a few batches take far more than most by themselves; ``few`` where too few came.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
     and in any order. So are those that came first, as where a cache fills up: no later ones do.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
     if len(own_s) < 20:
-        return True
+        return few
     usual_s = statistics.median(own_s)
     beyond_s = [max(0.0, each - 2 * usual_s) for each in own_s]
     heavy = math.fsum(beyond_s) >= at.TAIL * math.fsum(own_s)
@@ -150,13 +150,16 @@ def shallow(view: Evidence) -> Claim | None:
     if deep is None or order(view) is not None or lock(view) is not None or starved_workers(view):
         return None  # workers without data idle at any depth
     step, explained = view.stage("step"), view.explained
-    bursts = explained is None or _has_tail(explained.costs)
-    bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
+    uneven = step is not None and step.mean_s >= 2 * step.median_s > 0
+    bursts = uneven or explained is None or _has_tail(explained.costs)
     if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
         return None  # it is others who come in bursts
     gain, wait = gain_of(view, deep), view.stage("wait")
     if gain is None or not gain.pays or gain.source == "bound":
         return None
+    seen = uneven or (explained is not None and _has_tail(explained.costs, few=False))
+    if gain.source == "measured" and not (seen or gain.sure):
+        return None  # two trials may differ by so much
     return Claim(
         "Bursts empty the queue",
         f"The workers are busy only {percent(view.busy or 0.0)} of the time, and yet the "
