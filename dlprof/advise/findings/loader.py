@@ -782,12 +782,12 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
-    title = f"CPU time in {view.fetched_by}"
-    fix = f"Make {view.fetched_by} cheaper (cProfile shows its calls): open files and connections "
-    fix += "once in each process, not for each sample, "
-    fix = f"Make {slowest.name} cheaper: " if slowest else fix
-    fix += "decode at the size that is needed, cache what comes out the same each epoch, move "
-    fix += "arithmetic on whole batches to the device."
+    title, cheaper = f"CPU time in {view.fetched_by}", f"{slowest.name} cheaper: " if slowest else ""
+    if not cheaper:
+        cheaper = f"{view.fetched_by} cheaper (cProfile shows its calls): open files and "
+        cheaper += "connections once in each process, not for each sample, "
+    fix = f"Make {cheaper}decode at the size that is needed, cache what comes out the same each "
+    fix += "epoch, move arithmetic on whole batches to the device."
     if view.children_s >= 0.5 * costs.fetch.cpu_s:
         child = f" ({view.child})" if view.child else ""
         title = f"Child processes{child} compute in {view.fetched_by}"
