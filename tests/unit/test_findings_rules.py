@@ -665,7 +665,7 @@ _BATCHES = {"batch_size": None}
 def test_all_indices_are_drawn_at_once_in_each_epoch(
     target: dict[str, Any], call: LoaderCall, given: str
 ) -> None:
-    """torch refuses a sampler beside a batch_sampler; a list would give all epochs one order."""
+    """Torch refuses a sampler beside a batch_sampler; a list would give all epochs one order."""
     loader = Loader(fetch_cpu=0.004, dispatch=0.009, busy=0.3, rate=90)
     seen = evidence(loader, target_fields={**target, "call": call})
     (found,) = (each for each in find(seen) if each.code == "main.sampler")
@@ -900,7 +900,8 @@ def test_workers_that_have_shards_of_their_own_read_no_others() -> None:
 def test_a_sampler_comes_behind_workers_that_take_as_long() -> None:
     """While they make each batch main has time to draw the next: without it nothing is faster."""
     loader = Loader(config=config(4), fetch_cpu=0.04, dispatch=0.0045, rate=100, busy=0.97)
-    found = find(evidence(loader, cores=8))
+    usage = dataclasses.replace(QUIET, available_cpu_cores=8.0)
+    found = find(evidence(loader, cores=8, usage=usage))
     assert codes(found)[0] == "too_few_workers"
     drawn = next(each for each in found if each.code == "main.sampler")
     assert drawn.predicted_gain is not None

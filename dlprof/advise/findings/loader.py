@@ -203,16 +203,15 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, waits = costs.making, view.worker_waits
-    # Whether each may read all samples: those that have shards of their own read no others.
-    all_ = view.target.kind == "iterable" and view.target.shards is None
+    making, waits, target = costs.making, view.worker_waits, view.target
+    # Those that have shards of their own read no others' samples.
+    all_, blocks = target.kind == "iterable" and target.shards is None, _block(view, costs)
     # A batch that comes to another worker than the one before it begins in the middle of a block,
     # and may end in one: two more are read for it at most.
     more_s = math.inf if alone is None else making.own_s - alone.making.own_s
-    blocks = _block(view, costs)
     blocks = None if blocks is None or blocks.scattered or more_s > 2 * blocks.far_s else blocks
-    all_read = functools.partial(_all_read, view, may=all_ or blocks is not None)
-    limited = not all_ and blocks is None and _at_limit(view) is not None
+    may = all_ or blocks is not None
+    all_read = functools.partial(_all_read, view, may=may)
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
@@ -222,7 +221,9 @@ def _shared(view: Evidence) -> Claim | None:
         given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
-    elif alone and ((not limited and _grows(view, costs, alone)) or all_read(costs, alone)):
+    elif alone and (
+        all_read(costs, alone) or (_grows(view, costs, alone) and (may or _at_limit(view) is None))
+    ):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
@@ -782,7 +783,8 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
-    title, cheaper = f"CPU time in {view.fetched_by}", f"{slowest.name} cheaper: " if slowest else ""
+    title = f"CPU time in {view.fetched_by}"
+    cheaper = f"{slowest.name} cheaper: " if slowest else ""
     if not cheaper:
         cheaper = f"{view.fetched_by} cheaper (cProfile shows its calls): open files and "
         cheaper += "connections once in each process, not for each sample, "
