@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import around, config, trial
-from finding_cases import QUIET, Loader, codes, evidence, modeled
+from finding_cases import QUIET, Loader, codes, evidence, modeled, stage
 
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence, Observation
@@ -166,6 +166,24 @@ def test_one_cpu_for_the_whole_program_is_reported() -> None:
 def test_a_worker_with_its_feeder_has_no_threads_to_spare(threads: int) -> None:
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=threads, rate=60)
     assert "cpu.threads" not in codes(find(evidence(loader)))
+
+
+def test_a_feeder_that_copies_large_batches_is_no_pool_of_threads() -> None:
+    """As what a collate_fn of one's own stacks is, beside a library's threads that idle."""
+    seen = evidence(Loader(fetch_cpu=0.04, put_cpu=0.02, starved=0.02, threads=9, rate=30))
+    assert "cpu.threads" in codes(find(seen))
+    handed = stage("serialise", 0.019)
+    observed = (
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, stages=(*each.explanation.stages, handed)),
+        )
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    assert codes(found)[0] == "fetch.cpu"
+    assert "cpu.threads" not in codes(found)
 
 
 def test_threads_of_workers_that_sleep_compete_for_nothing() -> None:
@@ -341,6 +359,29 @@ def test_queues_that_others_empty_are_not_too_shallow() -> None:
     assert "prefetch.shallow" in codes(find(_with_batches(quiet, alike)))
     assert "prefetch.shallow" in codes(find(_with_batches(noisy, uneven)))
     assert "prefetch.shallow" not in codes(find(_with_batches(noisy, alike)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "batches", "found"),
+    [
+        ((0.95, 1.6), (0.04,) * 9, False),  # too few batches to show any
+        ((0.95, 1.6), (0.04,) * 40, False),
+        ((1.35, 1.4), (0.04,) * 9, True),
+        ((0.95, 1.6), (0.02,) * 30 + (0.2,) * 3, True),  # bursts
+    ],
+)
+def test_a_deeper_queue_that_may_bring_nothing_fits_only_bursts(
+    gains: tuple[float, float], batches: tuple[float, ...], *, found: bool
+) -> None:
+    """On a machine not at rest two loaders that only compute were said to come in bursts."""
+    loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.04, busy=0.85, rate=40)
+    seen, deep = evidence(loader), config(2, prefetch_factor=8)
+    tried = (
+        Observation(trial=trial(deep, 40 * 32 * gain, repetition=block, trial_id=f"t{block}"))
+        for block, gain in enumerate(gains)
+    )
+    seen = dataclasses.replace(seen, observations=(*seen.observations, *tried))
+    assert ("prefetch.shallow" in codes(find(_with_batches(seen, batches)))) is found
 
 
 def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:

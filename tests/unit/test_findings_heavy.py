@@ -83,6 +83,16 @@ def test_a_memory_map_that_is_sent_whole_is_mapped_in_each_worker() -> None:
     assert fix.text.startswith("Map the file of tokens in each worker, at its first sample")
 
 
+@pytest.mark.parametrize("kind", ["DataFrame", "ImageIndex", "Table"])
+def test_what_is_no_array_is_not_to_be_mapped_as_one(kind: str) -> None:
+    (held,) = _weight().attributes
+    rows = dataclasses.replace(held, name="rows", type=kind)
+    fix = _finding(_heavy("spawn", _weight(attributes=(rows,))), "dataset.heavy").fix
+    assert fix is not None
+    assert fix.text.startswith("Keep rows in torch tensors or numpy arrays")
+    assert "np.load" not in fix.code
+
+
 def test_forked_workers_are_warned_of_the_next_python() -> None:
     found = _finding(_heavy("fork"), "dataset.heavy")
     assert found.severity == "info"

@@ -451,8 +451,31 @@ def test_threads_that_one_thread_in_each_pool_leaves_there_are_the_datasets() ->
     found = _vain("cpu.threads", seen)
     assert "worker_threads=1 was tried: 0.99x as fast" in found.explanation
     assert found.fix is not None
-    assert found.fix.text == "If the dataset starts threads of its own, start fewer."
+    assert "starts threads of its own, start fewer, as by TOKENIZERS" in found.fix.text
     assert not found.fix.code
+
+
+@pytest.mark.parametrize(
+    ("starved", "queued", "tried", "found"),
+    [
+        (0.0, 0.05, None, False),  # cores for all of them
+        (0.02, 0.05, None, True),
+        (0.0, 0.6, None, True),  # while a worker sleeps, those of its pool wait for a core
+        (0.0, 0.05, 0.99, False),
+        (0.02, 0.05, 0.99, True),
+        (0.0, 0.05, 1.3, True),  # they cost more than they give all the same
+        (0.02, 0.6, 0.6, False),  # one thread is surely slower
+    ],
+)
+def test_threads_that_have_cores_or_bring_something_compete_for_none(
+    starved: float, queued: float, tried: float | None, *, found: bool
+) -> None:
+    """As OpenCV's of two workers on sixteen cores: to start fewer was the first advice."""
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=starved, threads=9, rate=40)
+    variants = {} if tried is None else {config(2, worker_threads=1): tried}
+    usage = dataclasses.replace(FULL, run_queue_wait_fraction=queued)
+    shown = find(evidence(loader, usage=usage, variants=variants))
+    assert ("cpu.threads" in codes(shown)) is found
 
 
 @pytest.mark.parametrize(("method", "theirs"), [("fork", True), ("forkserver", False)])
@@ -562,7 +585,7 @@ def test_a_child_process_that_computes_is_said_to(
 
 
 def test_child_processes_beside_a_worker_are_no_threads_of_it() -> None:
-    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=8, rate=60, children=0.008)
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.01, threads=8, rate=60, children=0.008)
     seen = evidence(loader)
     observations = tuple(
         dataclasses.replace(
@@ -624,8 +647,65 @@ def test_indices_that_a_trainer_does_not_take_are_drawn_all_the_same() -> None:
     fix = find(seen)[0].fix
     assert fix is not None
     assert fix.text.endswith("in Python. But Trainer takes no sampler.")
-    assert fix.code.startswith("indices = ")
+    assert fix.code.startswith("class Drawn(")
     assert "DataLoader" not in fix.code
+
+
+_BATCHES = {"batch_size": None}
+
+
+@pytest.mark.parametrize(
+    ("target", "call", "given"),
+    [
+        ({}, LoaderCall(), "DataLoader(dataset, ..., sampler=Drawn())"),
+        (_BATCHES, LoaderCall(), "DataLoader(dataset, ..., batch_sampler=Drawn())"),
+        (_BATCHES, _TRAINER, ""),
+    ],
+)
+def test_all_indices_are_drawn_at_once_in_each_epoch(
+    target: dict[str, Any], call: LoaderCall, given: str
+) -> None:
+    """Torch refuses a sampler beside a batch_sampler; a list would give all epochs one order."""
+    loader = Loader(fetch_cpu=0.004, dispatch=0.009, busy=0.3, rate=90)
+    seen = evidence(loader, target_fields={**target, "call": call})
+    (found,) = (each for each in find(seen) if each.code == "main.sampler")
+    assert found.fix is not None
+    code, _, after = found.fix.code.partition("\n\nloader = ")
+    assert after == given
+    names: dict[str, Any] = {"torch": torch, "dataset": range(10), "batch_size": 4}
+    exec(code, names)
+    drawn = names["Drawn"]()
+    batches = [*drawn] if "batch_sampler" in given else [[*drawn]]
+    assert sorted(index for batch in batches for index in batch) == [*range(10)]
+    assert sum(len(batch) for batch in batches) == 10
+    assert len(drawn) == (len(batches) if "batch_sampler" in given else 10)
+    shared = next(e.fix for e in find(dataclasses.replace(seen, ranks=2)) if e.code == found.code)
+    assert shared is not None
+    assert not shared.code  # each rank would load all samples
+
+
+@pytest.mark.parametrize("sample", [(torch.zeros(2, 3), 1), {"a": torch.zeros(2, 3), "b": 1}])
+def test_the_code_to_join_tensors_takes_tuples_dicts_and_numbers(sample: Any) -> None:
+    fix = find(_unpickling())[0].fix
+    assert fix is not None
+    names: dict[str, Any] = {"torch": torch}
+    exec(fix.code.partition("\n\nloader")[0], names)
+    assert names["collate"]([sample] * 4).shape == (4, 7)
+
+
+def test_the_code_to_collate_columns_takes_lists_and_numbers() -> None:
+    """As Hugging Face's datasets give them unless they are set to give tensors."""
+    seen = _collating()
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, call=_TRAINER))
+    fix = find(seen)[0].fix
+    assert fix is not None
+    names: dict[str, Any] = {"torch": torch}
+    exec(fix.code.partition("\n\ntrainer")[0], names)
+    batch = names["collate"]([{"pixel_values": [0.0, 1.0], "labels": 3, "path": "1.jpg"}] * 4)
+    assert {name: [*each.shape] for name, each in batch.items()} == {
+        "pixel_values": [4, 2],
+        "labels": [4],
+    }
 
 
 @pytest.mark.parametrize(
@@ -780,6 +860,66 @@ def test_waiting_for_storage_is_no_lock() -> None:
     assert codes(find(seen))[0] == "fetch.io"
 
 
+@pytest.mark.parametrize(
+    ("on", "code", "title"),
+    [
+        ("disk", "fetch.io", "Blocking I/O in __getitem__"),
+        ("network", "fetch.io", "Blocking I/O in __getitem__"),
+        ("handover", "fetch.io", "__getitem__ waits for another process"),
+        ("sleep", "lock", "Workers wait for each other"),
+    ],
+)
+def test_what_workers_are_seen_to_wait_for_elsewhere_is_no_lock(
+    on: str, code: str, title: str
+) -> None:
+    """As of a server at its rate: a file handle for each worker was the fix, and 3x its gain."""
+    seen = _locked()
+    usage = dataclasses.replace(QUIET, worker_waits={"running": 0.2, "queue": 0.1, on: 0.7})
+    observations = tuple(
+        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=usage))
+        for each in seen.observations
+    )
+    found = find(dataclasses.replace(seen, observations=observations))
+    assert (found[0].code, found[0].title) == (code, title)
+    assert found[0].fix is not None
+    assert ("own file handle" in found[0].fix.text) is (code == "lock")
+    assert ("workers seem to share a limit" in found[0].explanation) is (on in ("disk", "network"))
+    # More of them would share it, too.
+    assert not any(each.fix and each.fix.dataloader_kwargs for each in found)
+
+
+def test_workers_that_have_shards_of_their_own_read_no_others() -> None:
+    alone = Loader(config=config(1), rate=480, fetch_io=0.002)
+    loader = Loader(config=config(4), rate=450, fetch_io=0.008)
+    sharded = {"kind": "iterable", "shards": 8}
+    first = find(evidence(loader, cores=8, calibrations=[alone], target_fields=sharded))[0]
+    assert (first.code, first.title) == ("lock", "Workers wait for each other")
+    assert "reads all samples" not in first.explanation
+
+
+def test_a_sampler_comes_behind_workers_that_take_as_long() -> None:
+    """While they make each batch main has time to draw the next: without it nothing is faster."""
+    loader = Loader(config=config(4), fetch_cpu=0.04, dispatch=0.0045, rate=100, busy=0.97)
+    usage = dataclasses.replace(QUIET, available_cpu_cores=8.0)
+    found = find(evidence(loader, cores=8, usage=usage))
+    assert codes(found)[0] == "too_few_workers"
+    drawn = next(each for each in found if each.code == "main.sampler")
+    assert drawn.predicted_gain is not None
+    assert drawn.predicted_gain.value == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("throttled", "first"), [(0.06, "fetch.io"), (0.3, "cpu.quota")])
+def test_a_quota_that_holds_bursts_back_comes_behind_what_is_waited_for(
+    throttled: float, first: str
+) -> None:
+    usage = dataclasses.replace(QUIET, throttled_fraction=throttled)
+    limits = {"affinity_cpus": 8, "quota_cores": 2.0, "logical_cpus": 8}
+    loader = Loader(fetch_cpu=0.002, fetch_io=0.05, rate=38)
+    found = codes(find(evidence(loader, usage=usage, machine_fields=limits)))
+    assert found[0] == first
+    assert {"fetch.io", "cpu.quota"} <= {*found}
+
+
 def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_io=0.03, rate=130)
     alone = Loader(config=config(1), fetch_io=0.03, rate=33)
@@ -843,6 +983,10 @@ def test_the_dearest_transform_is_named() -> None:
     assert "1 Decode" in first.explanation
     assert first.fix is not None
     assert "1 Decode" in first.fix.text
+    assert "once in each process" not in first.fix.text  # what opens files is no transform
+    whole = find(seen)[0].fix
+    assert whole is not None
+    assert "once in each process" in whole.text
 
 
 def test_without_an_explanation_there_are_findings_all_the_same() -> None:

@@ -23,6 +23,7 @@ from dlprof.records import (
     Diagnosis,
     Durations,
     Explanation,
+    LoaderCall,
     SampleCosts,
     Stage,
     StageName,
@@ -222,9 +223,22 @@ def test_a_loader_that_each_epoch_makes_again_is_made_once(persistent: bool) -> 
     assert not cause.fix.dataloader_kwargs
     assert cause.fix.text.startswith("Make the loader once, before the first epoch")
     assert "it was made 15 times" in cause.fix.text
+    assert cause.fix.code.startswith("loader = DataLoader(dataset, ..., persistent_workers=True)")
     assert "takes 800 ms at every epoch" in cause.explanation
     assert cause.predicted_gain is not None
     assert cause.predicted_gain.value > 1.5
+
+
+def test_a_loader_is_made_once_as_the_users_framework_has_it() -> None:
+    """As Trainer makes that of its evaluations again and again."""
+    names = {"persistent_workers": "dataloader_persistent_workers"}
+    call = LoaderCall(text="TrainingArguments(..., {settings})", names=names, variable="args")
+    found = diagnosed(dataclasses.replace(EPOCHS, made=15, call=call), wall_s=20.0)
+    assert found is not None
+    fix = found.findings[0].fix
+    assert fix is not None
+    given = "args = TrainingArguments(..., dataloader_persistent_workers=True)"
+    assert fix.code == f"{given}  # made once, before the first epoch"
 
 
 def test_a_loader_of_several_epochs_that_was_made_anew_may_keep_its_workers() -> None:

@@ -24,7 +24,7 @@ from dlprof.records import BY_COPY, AttributeWeight, DatasetWeight
 from dlprof.stats.belief import NEAR
 from dlprof.units import counted, format_bytes, format_duration
 
-_ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
+_ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "Image")
 
 _TENSORS = """# one array instead of an object for each sample; texts are bytes with offsets
 encoded = [text.encode() for text in texts]
@@ -37,7 +37,7 @@ data = None  # of the class
 def __getitem__(self, index):
     if self.data is None:
         self.data = np.load(self.path, mmap_mode="r")
-    return torch.from_numpy(self.data[index].copy())"""
+    return torch.as_tensor(self.data[index].copy())"""
 
 _IN_WORKER = """# made in the worker, at its first sample
 handle = None  # of the class
@@ -147,7 +147,7 @@ def _remedy(first: AttributeWeight) -> tuple[str, str]:
             f"Map the file of {first.name} in each worker, at its first sample: a memmap that is "
             "pickled is sent as all of its bytes."
         ), _MAPPED
-    if first.type.startswith(_ARRAYS):
+    if first.type.partition(" ")[0] in _ARRAYS:
         return (
             f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "
             "tensor, whose memory is shared instead of sent."

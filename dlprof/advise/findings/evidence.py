@@ -789,6 +789,8 @@ class Evidence:
         beside_s, threads_s = costs.put_cpu_s, self.explained.fetch_threads_cpu_s
         if self.children_s and threads_s is not None:  # child processes are no threads
             beside_s = min(beside_s, threads_s)
+        handed = self.stage("serialise")
+        beside_s -= (handed and handed.cpu_s) or 0.0  # a feeder that copies a batch is no pool
         if beside_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
         watched = self.start_method in BY_COPY  # by a thread of dlprof's

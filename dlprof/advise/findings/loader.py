@@ -28,10 +28,10 @@ from dlprof.advise.findings.claims import (
     script_gain,
 )
 from dlprof.advise.findings.evidence import Costs, Evidence, StageTime
-from dlprof.advise.findings.machine import growing, used_gpu
+from dlprof.advise.findings.machine import growing, place_of, used_gpu
 from dlprof.advise.wording import as_fast, inside, percent
 from dlprof.records import BatchCosts, Config, Estimate, Trial
-from dlprof.records.stages import CACHE, FREED
+from dlprof.records.stages import CACHE, FREED, blocked_share
 from dlprof.records.target import loaded_of
 from dlprof.stats.belief import FAR_TOO_MANY, NEAR
 from dlprof.stats.intervals import typical
@@ -79,15 +79,15 @@ def order(view: Evidence) -> Claim | None:
     )
 
 
-def _has_tail(rows: BatchCosts) -> bool:
-    """Whether a few batches take far more than most by themselves; of few batches none can say.
+def _has_tail(rows: BatchCosts, *, few: bool = True) -> bool:
+    """Whether a few batches take far more than most by themselves; ``few`` where too few came.
 
     What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
     and in any order. So are those that came first, as where a cache fills up: no later ones do.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
     if len(own_s) < 20:
-        return True
+        return few
     usual_s = statistics.median(own_s)
     beyond_s = [max(0.0, each - 2 * usual_s) for each in own_s]
     heavy = math.fsum(beyond_s) >= at.TAIL * math.fsum(own_s)
@@ -150,13 +150,16 @@ def shallow(view: Evidence) -> Claim | None:
     if deep is None or order(view) is not None or lock(view) is not None or starved_workers(view):
         return None  # workers without data idle at any depth
     step, explained = view.stage("step"), view.explained
-    bursts = explained is None or _has_tail(explained.costs)
-    bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
+    uneven = step is not None and step.mean_s >= 2 * step.median_s > 0
+    bursts = uneven or explained is None or _has_tail(explained.costs)
     if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
         return None  # it is others who come in bursts
     gain, wait = gain_of(view, deep), view.stage("wait")
     if gain is None or not gain.pays or gain.source == "bound":
         return None
+    seen = uneven or (explained is not None and _has_tail(explained.costs, few=False))
+    if gain.source == "measured" and not (seen or gain.sure):
+        return None  # two trials may differ by so much
     return Claim(
         "Bursts empty the queue",
         f"The workers are busy only {percent(view.busy or 0.0)} of the time, and yet the "
@@ -200,13 +203,15 @@ def _shared(view: Evidence) -> Claim | None:
     costs, alone = view.costs, view.costs_at(1)
     if costs is None or view.workers < 2 or view.limit in ("consumer", "main"):
         return None
-    making, waits, all_ = costs.making, view.worker_waits, view.target.kind == "iterable"
+    making, waits, target = costs.making, view.worker_waits, view.target
+    # Those that have shards of their own read no others' samples.
+    all_, blocks = target.kind == "iterable" and target.shards is None, _block(view, costs)
     # A batch that comes to another worker than the one before it begins in the middle of a block,
     # and may end in one: two more are read for it at most.
     more_s = math.inf if alone is None else making.own_s - alone.making.own_s
-    blocks = _block(view, costs)
     blocks = None if blocks is None or blocks.scattered or more_s > 2 * blocks.far_s else blocks
-    all_read = functools.partial(_all_read, view, in_blocks=blocks is not None)
+    may = all_ or blocks is not None
+    all_read = functools.partial(_all_read, view, may=may)
     # Of their busy time, in which workers were seen in a lock that processes share.
     share = waits.get("lock", 0.0) / max(1e-3, 1 - waits.get("queue", 0.0))
     if share >= at.LARGE_SHARE:
@@ -216,7 +221,9 @@ def _shared(view: Evidence) -> Claim | None:
         given = {"locked_fraction": share}
         text = f"{view.workers} workers spend {percent(share)} of their busy time in a lock that "
         text += "processes share: only one can use what it guards at a time."
-    elif alone is not None and (_grows(view, costs, alone) or all_read(costs, alone)):
+    elif alone and (
+        all_read(costs, alone) or (_grows(view, costs, alone) and (may or _at_limit(view) is None))
+    ):
         alike = dataclasses.replace(
             costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
         )
@@ -285,17 +292,29 @@ info = torch.utils.data.get_worker_info()
 shards = self.shards if info is None else self.shards[info.id :: info.num_workers]"""
 
 _OWN_HANDLE = """def open_own(worker_id):
-    dataset = torch.utils.data.get_worker_info().dataset
+    dataset = torch.utils.data.get_worker_info().dataset  # of a Subset: its .dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker"""
 
 
-def _all_read(view: Evidence, costs: Costs, alone: Costs, *, in_blocks: bool) -> bool:
-    """Whether a batch takes CPU time for the samples of all workers: of an iterable, or in blocks.
+def _at_limit(view: Evidence) -> Costs | None:
+    """What a batch costs with one worker, where it waits far longer with all, and for no lock.
+
+    They are seen to wait for storage, a server or another process, whose rate they share.
+    """
+    costs, alone, waits = view.costs, view.costs_at(1), view.worker_waits
+    if costs is None or alone is None or view.workers < 2:
+        return None
+    elsewhere = math.fsum(waits.get(each, 0.0) for each in ("disk", "network", "handover"))
+    seen = 2 * elsewhere > blocked_share(waits)
+    return alone if seen and _grows(view, costs, alone) else None
+
+
+def _all_read(view: Evidence, costs: Costs, alone: Costs, *, may: bool) -> bool:
+    """Whether a batch takes CPU time for the samples of all workers, where they may read them.
 
     Of two workers that may be what cores that compute at once take from each other.
     """
     now, one, times = costs.making, alone.making, 0.75 * view.workers
-    may = in_blocks or view.target.kind == "iterable"
     return may and view.workers > 2 and now.cpu_s > times * one.own_s
 
 
@@ -346,6 +365,7 @@ _FEWER_THREADS = "Keep other Python threads from computing in the process that f
 _OWN_GIL = "each worker has a GIL of its own"
 _WAITING_PAYS = "blocked workers need no cores, so more workers than cores pay"
 _NO_CORES = f"{_WAITING_PAYS}, as long as they share no limit"
+_ONE_RATE = "share a limit of what they wait for, such as the rate of a server."
 
 
 def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | None, Gain | None]:
@@ -356,8 +376,12 @@ def _or_more_workers(view: Evidence, fix: str, why: str) -> tuple[str, Config | 
     return fix, more, gain
 
 
-_MADE_ONCE = "DataLoader(..., persistent_workers=True)  # made once, before the first epoch"
 _SHARED_CACHE = "Keep samples where all workers find them, as in files or in shared memory."
+
+
+def _made_once(view: Evidence) -> str:
+    code = view.target.call.checked().given("persistent_workers", "True")
+    return f"{code}  # made once, before the first epoch"
 
 
 def _losing(view: Evidence) -> Claim | None:
@@ -422,7 +446,7 @@ def _losing_in_script(view: Evidence, kept: Config) -> Claim | None:
         fix = f"{once} persistent_workers=True: each worker then keeps its cache, in memory of its "
         fix += "own."
         # It is worth more than its starts, which alone are computed of settings.
-        code = _MADE_ONCE
+        code = _made_once(view)
     return Claim(
         "Workers lose the samples that they keep",
         f"{' and '.join(caches[:3])} of the dataset {'grow' if caches[1:] else 'grows'} with each "
@@ -487,7 +511,7 @@ def startup(view: Evidence) -> Claim | None:
         "epoch_turnover_s share_of_epoch batches_per_epoch start_method",
         {"epoch_turnover_s": turn_s, "share_of_epoch": share},
         advice,
-        _MADE_ONCE if remade else "",
+        _made_once(view) if remade else "",
         config=None if remade else kept,  # of a loader that is made again they change nothing
         gain=None if as_now and not remade else _gain(view, kept, share, turn_s),
         place=Place.FAULT if leads and not sending_leads(view) else Place.BEHIND,
@@ -759,9 +783,13 @@ def fetch_cpu(view: Evidence) -> Claim | None:
     slowest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {slowest.name} takes {percent(slowest.share)} of that." if slowest else ""
     halved = StageTime(costs.fetch.cpu_s / 2, costs.fetch.io_s)
-    title, cheaper = f"CPU time in {view.fetched_by}", slowest.name if slowest else view.fetched_by
-    fix = f"Make {cheaper} cheaper: resize before decoding in full, cache what comes out the same "
-    fix += "each epoch, move arithmetic on whole batches to the device."
+    title = f"CPU time in {view.fetched_by}"
+    cheaper = f"{slowest.name} cheaper: " if slowest else ""
+    if not cheaper:
+        cheaper = f"{view.fetched_by} cheaper (cProfile shows its calls): open files and "
+        cheaper += "connections once in each process, not for each sample, "
+    fix = f"Make {cheaper}decode at the size that is needed, cache what comes out the same each "
+    fix += "epoch, move arithmetic on whole batches to the device."
     if view.children_s >= 0.5 * costs.fetch.cpu_s:
         child = f" ({view.child})" if view.child else ""
         title = f"Child processes{child} compute in {view.fetched_by}"
@@ -1024,13 +1052,16 @@ def fetch_io(view: Evidence) -> Claim | None:
             "compress the data, or keep it in memory. More workers read no more.",
         )
     more, gain = _more_that_pay(view)
-    fix = f"Read less often: fetch several samples at once{at_once}, pack small files into "
-    fix += "shards, or keep the data on a local disk or in memory."
-    limited, enough = at_shared_limit(view), enough_for_limit(view)
+    fix = f"Read less often: fetch several samples at once{at_once}, keep connections open, pack "
+    fix += "small files into shards, or keep the data on a local disk or in memory."
+    limited, enough, one = at_shared_limit(view), enough_for_limit(view), _at_limit(view)
     if limited is not None:
         tried, brought, alone = limited
         blocked += f" num_workers={tried.num_workers} {brought.words}, not {alone:.1f}x: its "
-        blocked += "workers share a limit of what they wait for, such as the rate of a server."
+        blocked += f"workers {_ONE_RATE}"
+    elif one is not None:
+        blocked += f" With one worker that is {format_duration(one.fetch.io_s)}: workers seem to "
+        blocked += _ONE_RATE
     if more is not None:
         further = " (dlprof sweep tries more)" * (more.num_workers == _most_advised(view))
         own = f"Set num_workers={more.num_workers}"
@@ -1043,9 +1074,10 @@ def fetch_io(view: Evidence) -> Claim | None:
     gains, threads = fetched_in_threads(view, costs), None
     most = max((each.value for each in gains.values()), default=0.0)
     # Threads would share either, too.
-    if most >= at.PAYS and not view.integrity.shared_files and limited is None:
+    if most >= at.PAYS and not view.integrity.shared_files and limited is None and one is None:
         threads = next(count for count, each in gains.items() if each.value >= 0.95 * most)
         fix += f" Or fetch {threads} samples at once in each worker, by threads in __getitems__"
+        fix += ", if __getitem__ may run in several"
         unknown = may_share_limit(view)
         fix += "." if unknown else f": predicted {as_fast(gains[threads].estimate)}."
     # Where something else, as the cores, keeps it from being faster, all of it costs nothing.
@@ -1072,6 +1104,7 @@ pool = None  # of the class
 def __getitems__(self, indices):  # torch calls it with all indices of a batch
     if self.pool is None:
         self.pool = ThreadPoolExecutor({threads})  # made in the worker
+    # each thread needs a file handle and a connection of its own: threading.local
     return list(self.pool.map(self.__getitem__, indices))"""
 
 
@@ -1123,11 +1156,12 @@ def _blocked(view: Evidence, costs: Costs) -> Claim | None:
 _COLLATE = ("collate_fn", "collate")
 _STACKING = """def collate(samples):
     images, labels = zip(*samples)
+    # of unequal lengths: torch.nn.utils.rnn.pad_sequence(images, batch_first=True)
     return torch.stack(images), torch.tensor(labels)"""
 
 _OF_COLUMNS = """def collate(samples):
     names = ("pixel_values", "labels")  # what the model takes, and no more
-    return {name: torch.stack([each[name] for each in samples]) for name in names}"""
+    return {name: torch.stack([torch.as_tensor(s[name]) for s in samples]) for name in names}"""
 
 
 def _collating(view: Evidence, code: str) -> str:
@@ -1171,7 +1205,7 @@ def collate(view: Evidence) -> Claim | None:
     advice = "Give torch's own collate_fn less to stack, such as uint8 instead of float32."
     if not is_torchs:
         advice = "Stack whole tensors instead of looping in Python, pad once to the longest, and "
-        advice += "do per-sample work in __getitem__"
+        advice += "do in advance what is the same in each epoch, such as tokenizing"
         advice += "." if name else "; where collate_fn is torch's own, give it less to stack."
     call = view.target.call.checked()
     if call.collates:
@@ -1248,7 +1282,7 @@ def more_workers(view: Evidence) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
         return None
-    if _shared(view) is not None:
+    if _shared(view) is not None or _at_limit(view) is not None:
         return None
     beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
@@ -1304,8 +1338,9 @@ def _cost(view: Evidence, costs: Costs, share: float) -> float:
 
 _ONE_TENSOR = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
+    fields = batch.values() if isinstance(batch, dict) else batch
     # one tensor, split after loading
-    return torch.cat([each.flatten(1) for each in batch], dim=1)"""
+    return torch.cat([each.reshape(len(samples), -1) for each in fields], dim=1)"""
 
 
 def receive(view: Evidence) -> Claim | None:
@@ -1332,7 +1367,7 @@ def receive(view: Evidence) -> Claim | None:
     if view.has_step and remedy is None and cost < 0.25:
         return None  # what any step waits for a batch from a worker, and nothing fixes it
     tensors = view.target.batch_tensors
-    what, waits = f" of {tensors} tensors" if tensors else "", ""
+    what, waits = f" of {counted(tensors, 'tensor')}" if tensors else "", ""
     if costs.receive.io_s > costs.receive.cpu_s:
         waits = " Most of that is blocked time: the worker, busy with its next batch, sends the "
         waits += "descriptors of the tensors late."
@@ -1388,6 +1423,35 @@ def _receive_remedies(view: Evidence) -> list[Config] | None:
     return remedies
 
 
+_DRAWN = """class Drawn(torch.utils.data.Sampler):
+    def __len__(self):
+        return len(dataset)
+
+    def __iter__(self):  # all indices of an epoch; by weights: torch.multinomial
+        yield from torch.randperm(len(dataset)).tolist()"""
+
+_DRAWN_BATCHES = """class Drawn(torch.utils.data.Sampler):
+    def __len__(self):
+        return -(-len(dataset) // batch_size)
+
+    def __iter__(self):  # all indices of an epoch
+        for batch in torch.randperm(len(dataset)).split(batch_size):
+            yield batch.tolist()"""
+
+
+def _drawn(view: Evidence) -> tuple[str, tuple[str, str] | None]:
+    """A sampler that draws all indices at once, and the argument that it is for DataLoader."""
+    if view.ranks > 1:  # each of several has its share of the samples by a sampler
+        return "", None
+    samples = None if view.explained is None else view.explained.samples
+    batches = 0 if view.explained is None else view.explained.batches
+    several = samples is None or samples.count > batches  # of which a batch sampler draws batches
+    takes_none = "sampler" in view.target.call.checked().fixed
+    if view.target.batch_size is None and several and not takes_none:
+        return _DRAWN_BATCHES, ("batch_sampler", "Drawn()")
+    return _DRAWN, ("sampler", "Drawn()")
+
+
 def sampler(view: Evidence) -> Claim | None:
     """The sampler holds main up."""
     costs = view.costs
@@ -1397,6 +1461,7 @@ def sampler(view: Evidence) -> Claim | None:
     share = min(1.0, draw_s / max(1e-12, costs.wait_s))
     if share < 0.4 or draw_s < costs.receive.own_s:
         return None
+    gain = predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime()))
     return Claim(
         "The sampler blocks the main process",
         f"{view.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
@@ -1407,10 +1472,9 @@ def sampler(view: Evidence) -> Claim | None:
         {"share_of_wait": share},
         "Draw all indices of an epoch at once, as a list or tensor, instead of one by one in "
         "Python.",
-        """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
-# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from""",
-        ("sampler", "indices"),
-        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=StageTime())),
+        *_drawn(view),
+        gain=gain,
+        place=place_of(gain),  # what workers take may be as long
     )
 
 

@@ -43,9 +43,14 @@ def threads(view: Evidence) -> Claim | None:
         "environment does that for BLAS and OpenMP."
     )
     vain, own = tried_in_vain(view, single, gain), ""
+    if _have_cores(view) and (vain or gain is None):
+        return None
+    if gain is not None and 0 < gain.estimate.ends[1] < 1:
+        return None  # they are worth what they take
     if vain:  # all that a worker_init_fn can set was set
         own = f" {vain} So they cost little, or the dataset starts them by itself."
-        fix, gain = "If the dataset starts threads of its own, start fewer.", None
+        fix, gain = "If the dataset starts threads of its own, start fewer, as by ", None
+        fix += "TOKENIZERS_PARALLELISM=false or POLARS_MAX_THREADS=1 in the environment."
     return Claim(
         "Threads inside the workers compete for the cores",
         f"{view.workers} workers have up to {view.most_threads} threads each on {view.cores:g} "
@@ -57,6 +62,17 @@ def threads(view: Evidence) -> Claim | None:
         config=None if vain else single,
         gain=gain,
     )
+
+
+def _have_cores(view: Evidence) -> bool:
+    """Whether the threads of workers are known to have the cores that they want.
+
+    One that fetches may sleep while those of its pool wait for a core.
+    """
+    queued = view.usage.run_queue_wait_fraction
+    if queued is None or _is_throttled(view):
+        return False
+    return max(queued, view.starved) < at.STARVED
 
 
 def _pool_of_main(view: Evidence) -> Claim | None:
@@ -174,6 +190,8 @@ def quota(view: Evidence) -> Claim | None:
         return None
     allowed = machine.quota_cores or view.cores
     gain = predicted_gain(view, cores=max(allowed, machine.affinity_cpus), now=allowed)
+    # Short bursts are throttled, too, of a loader that mostly waits for something else.
+    little = throttled < at.STARVED
     return Claim(
         "A CPU quota throttles the loader",
         f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs{view.to_each} and "
@@ -183,6 +201,7 @@ def quota(view: Evidence) -> Claim | None:
         fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or use one worker per "
         "core that it allows.",
         gain=gain,
+        place=place_of(gain) if little else None,
     )
 
 
@@ -741,7 +760,7 @@ def pageable(view: Evidence) -> Claim | None:
         self.images = self.images.pin_memory()
         return self"""
     gain = gain or _copied_in(view, 1 / at.PINNED_SPEED)
-    given, place = dataclasses.asdict(copying), _place_of(gain)
+    given, place = dataclasses.asdict(copying), place_of(gain)
     return Claim(title, text, share, "", given, fix, code, config=pinned, gain=gain, place=place)
 
 
@@ -794,7 +813,7 @@ def link(view: Evidence) -> Claim | None:
         fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
         "check the slot, and the NUMA node of the process.",
         gain=gain,
-        place=_place_of(gain),
+        place=place_of(gain),
     )
 
 
@@ -805,7 +824,7 @@ def _copied_in(view: Evidence, part: float) -> Gain | None:
     return predicted_gain(view, costs=faster) if faster else None
 
 
-def _place_of(gain: Gain | None) -> Place | None:
+def place_of(gain: Gain | None) -> Place | None:
     """Behind all else where it brings nothing."""
     return Place.BEHIND if gain is not None and gain.value < at.WORTH_TRYING else None
 
