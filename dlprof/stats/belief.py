@@ -676,8 +676,11 @@ def room_of(
     for trial, seen, wait in trials:
         own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
         full = own is not None and available is not None and own > 0.9 * available
+        # In its step the slowest of ranks may wait as well: for batches of others, at the barrier.
+        slowest = min(trial.ranks, key=lambda rank: rank.pace, default=None)
+        held = 0.0 if slowest is None else slowest.barrier_fraction or 0.0
         if wait is not None and not full:
-            waiting.append((room_beside(wait), seen.log_sd))
+            waiting.append((room_beside(wait + held), seen.log_sd))
         work = log_work(trial)
         if least_work is not None and work is not None and own and available and not trial.ranks:
             others = trial.usage.taken_cores(usable_cores)  # which may leave it theirs

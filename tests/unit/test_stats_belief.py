@@ -449,6 +449,22 @@ def test_what_the_step_never_waited_for_nothing_can_save() -> None:
     assert full.value == pytest.approx(math.log(2 / 1.9))  # fewer workers may leave it a core
 
 
+def test_what_ranks_wait_for_each_other_s_batches_loading_can_save_as_well() -> None:
+    """They wait for these in their steps."""
+    ranks = tuple(
+        RankFigures(
+            rank=n, host="node", batches_per_s=Estimate(value=10.0), barrier_fraction=held
+        )
+        for n, held in enumerate((0.25, 0.2))  # the second is the slower by itself
+    )
+    tried = trial(config(2), ranks=ranks, wait_fraction=0.1)
+    known = observe(tried)
+    assert known is not None
+    room = room_of([(tried, known, tried.wait_fraction)])
+    assert room is not None
+    assert room.value == pytest.approx(room_beside(0.3))
+
+
 def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
     """Of those that others use, too: they may leave."""
     room, waits = with_room(1.6, None), with_room(0.01, None)
