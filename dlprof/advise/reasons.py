@@ -339,6 +339,8 @@ def _present(choice: Choice) -> Iterator[Reason]:
     if present is None:
         return
     as_good = f"Your present settings, {present.name}, are as good as any"
+    if choice.far(present) > at.EVEN:  # what costs more has to be likelier faster than that
+        as_good = f"No other settings are likely faster than your present ones, {present.name}"
     if present not in choice.ties:
         claim = f"{pick.name} {{be}} {{fast}} as the present settings, {present.name}{{ci}}"
         yield _compare(choice, pick, present, claim)
@@ -403,8 +405,10 @@ def _more(choice: Choice) -> Iterator[Reason]:
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if best is not pick and pick.measured:
         likely = "likely" if choice.far(pick) <= RISK else "more likely than not"
-        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is {likely} {at.WITHIN} of it"
-        yield _compare(choice, best, pick, claim)
+        but = f"and {pick.name} is {likely} {at.WITHIN} of it"
+        if choice.far(pick) > at.EVEN:  # it costs more than what the user has
+            but = "which is not sure enough to leave the present settings for it"
+        yield _compare(choice, best, pick, f"{best.name} {{be}} {{fast}}{{ci}}, {but}")
     elif more and pick.config.num_workers:
         rival, pay = choice.speeds.fastest(more), "don't pay" if pick.measured else "would not pay"
         claim = f"More workers {pay}: {rival.name} {{be}} {{fast}}{{ci}}"
@@ -571,7 +575,9 @@ def certify(choice: Choice, among: Collection[Config] | None = None) -> Certific
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
-    return nearness(choice, unmeasured(situation, among))
+    # Where nothing that was measured keeps the limits, what a profile advises wasn't looked at.
+    known = choice.speeds.belief.log_rates
+    return nearness(choice, [c for c in unmeasured(situation, among) if c.key in known])
 
 
 def nearness(choice: Choice, more: Collection[Config] = ()) -> Certificate | None:

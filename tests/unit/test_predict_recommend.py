@@ -165,6 +165,18 @@ def test_what_a_profile_advises_is_what_is_recommended_of_its_run(purpose: Any) 
     assert {each.config for each in advice.rates} >= {config(1), config(6)}
 
 
+def test_a_profile_whose_trials_break_a_limit_is_answered_from_what_else_is_predicted() -> None:
+    """What it advises needn't be of that: queues as deep are not looked at unasked."""
+    tried = [trial(config(1), 700.0)]
+    advises = advising(num_workers=2, prefetch_factor=7)
+    run_ = dataclasses.replace(calibrated(trials=tried), diagnosis=advises)
+    assert run_.advised == config(2, 7)
+    limits = {"max_ram_bytes": 450_000_000}
+    advice, found = recommend(run_, Constraints(**limits)), forecast(asked(run_, **limits), None)
+    assert advice.basis == "predicted"
+    assert config(1) not in {advice.config, found.pick}
+
+
 def test_present_settings_that_fail_are_not_recommended_of_a_profile() -> None:
     tried = [trial(config(1), 700.0, purpose="explain"), failed(config(8), purpose="explain")]
     diagnosis = dataclasses.replace(advising(num_workers=6), config=config(8))

@@ -190,6 +190,18 @@ def test_present_settings_stay_where_nothing_is_likely_faster_and_that_is_said()
     assert recommend(clear).config == W4
 
 
+def test_what_may_be_faster_but_not_surely_enough_is_said_to_be_that() -> None:
+    """More likely than not by over 3 %, and not likely enough to leave what the user has."""
+    trials = blocks({W2: [97, 88, 108], W4: [100, 105, 100]})
+    answer = recommend(run(trials, target=owned(W2)))
+    assert answer.config == W2
+    said = claims(answer)
+    assert "No other settings are likely faster than your present ones, num_workers=2: num_w" in said
+    assert "which is not sure enough to leave the present settings for it" in said
+    assert "within 3%" not in said
+    assert "as good as any" not in said
+
+
 def test_present_settings_are_left_for_nothing_that_gave_less() -> None:
     answer = recommend(run(rising(), target=owned(W8)))
     assert answer.config == W8
