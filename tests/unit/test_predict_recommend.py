@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any
 
 import pytest
-from builders import blocks, config, failed, run, target, trial
+from builders import around, blocks, config, failed, run, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,10 @@ from dlprof.records import (
     Estimate,
     Finding,
     Fix,
+    PredictedCell,
     Recommendation,
     Run,
+    SweepPrediction,
     Usage,
 )
 from dlprof.report.predict import feed_report, forecast_report, predict_document
@@ -152,6 +155,46 @@ def advising(**changes: Any) -> Diagnosis:
     fix = Fix(text="Set them.", dataloader_kwargs=changes)
     cause = Finding(code="fetch.io", severity="high", title="Slow", explanation="It is.", fix=fix)
     return Diagnosis(config=config(1), findings=(cause,), trials=("t0001",))
+
+
+def of_a_thousand() -> Run:
+    """A sweep of as many configurations, of which it had time for two."""
+    cells = tuple(
+        PredictedCell(config=config(count, depth), samples_per_s=around(rate, 0.1), speed=speed)
+        for count in range(1, 251)
+        for speed in [min(1.0, count / 40)]
+        for rate in [15_000.0 * speed]
+        for depth in (2, 4, 8, 16)
+    )
+    predicted = SweepPrediction(cells=cells, race=(), pick=config(40), cores=8.0)
+    few = blocks({config(1): (370.0, 380.0), config(4): (1500.0, 1520.0)})
+    return dataclasses.replace(run(few), prediction=predicted)
+
+
+SPARSE = {
+    "one trial each": run(blocks({each: rates[:1] for each, rates in RATES.items()})),
+    "two configurations, all noisy": run(blocks(RATES, noisy=True, spread=0.5)),
+    "an endless set": run(
+        blocks(RATES), target=target(kind="iterable", length=None, batches_per_epoch=None)
+    ),
+    "a thousand configurations": of_a_thousand(),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_what_says_little_is_answered_with_all_that_is_open(name: str) -> None:
+    made = SPARSE[name]
+    answer = recommend(made)
+    sure = answer.certificate
+    assert sure is not None
+    assert 0 <= sure.epsilon_measured <= sure.epsilon + 1e-3 <= 1 + 1e-3
+    assert sure.configurations == (len(made.prediction.cells) if made.prediction else 2)
+    for each in answer.rates:
+        low, high = each.samples_per_s.ends
+        assert 0 < low <= each.samples_per_s.value <= high < math.inf
+    screen = drawn(recommendation_report(made, answer), 100)
+    assert answer.config.text in screen
+    assert not re.search(r"\b(nan|inf)\b", screen)
 
 
 @pytest.mark.parametrize("purpose", ["measure", "explain"])
