@@ -90,6 +90,16 @@ def test_ranks_and_steps_that_were_not_measured_are_predicted(limits: Constraint
     assert answer.confidence in {"medium", "low"}
 
 
+@pytest.mark.parametrize(("limits", "apart"), [(None, False), (Constraints(step_s=0.05), True)])
+def test_rates_of_trials_beside_those_of_what_they_do_not_show_are_told_apart(
+    limits: Constraints | None, *, apart: bool
+) -> None:
+    made = measured()
+    screen = drawn(recommendation_report(made, recommend(made, limits)), 200, verbose=True)
+    assert "Configurations" in screen
+    assert ("Configurations, as measured" in screen) is apart
+
+
 def test_a_step_that_was_measured_is_not_predicted() -> None:
     steps = measured(settings={"step_s": 0.05})
     assert recommend(steps, Constraints(step_s=0.05)).basis == "measured"

@@ -196,7 +196,7 @@ def test_what_may_be_faster_but_not_surely_enough_is_said_to_be_that() -> None:
     answer = recommend(run(trials, target=owned(W2)))
     assert answer.config == W2
     said = claims(answer)
-    assert "No other settings are likely faster than your present ones, num_workers=2: num_w" in said
+    assert "No other settings are likely faster than your present ones, num_workers=2: n" in said
     assert "which is not sure enough to leave the present settings for it" in said
     assert "within 3%" not in said
     assert "as good as any" not in said
