@@ -27,7 +27,7 @@ from dlprof.advise.situation import Situation
 from dlprof.engine.sweep import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
-from dlprof.records import Config, Constraints, Estimate, Failure, Run
+from dlprof.records import Config, Constraints, Copies, Estimate, Failure, Run
 from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
@@ -599,8 +599,9 @@ def test_a_step_with_copies_of_unpinned_batches_is_no_limit_of_pinned_ones() -> 
     head = dataclasses.replace(made.header, settings=settings, accelerator="cuda")
     made, pinned = dataclasses.replace(made, header=head), config(4, pin_memory=True)
     (model,) = forecast(asked(made), [config(4)]).rows
+    copies = Copies(device="cuda:0", batches=100, exposed_s=0.01)
     trials = tuple(
-        dataclasses.replace(each, wait_fraction=1 - model.rate * (step_s + 0.01))
+        dataclasses.replace(each, wait_fraction=1 - model.rate * (step_s + 0.01), copies=copies)
         for each in blocks({config(4): [32 * model.rate] * 3})
     )
     run = dataclasses.replace(made, trials=trials)
@@ -609,6 +610,10 @@ def test_a_step_with_copies_of_unpinned_batches_is_no_limit_of_pinned_ones() -> 
     gain = shown_gain(run, config(4), pinned)
     assert gain is not None
     assert gain.value > 1.8
+    found = forecast(asked(run), [config(4), pinned])
+    assert found.pick == config(4)  # it keeps the step fed, copies and all
+    assert found.certificate is not None
+    assert found.certificate.epsilon > 0.4
 
 
 def test_causes_are_found_by_a_rate_that_counts_neither_restarts_nor_kept_samples() -> None:

@@ -14,7 +14,7 @@ from builders import around, config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Config, Estimate, PredictedCell, RankFigures, Trial, Usage
+from dlprof.records import Config, Copies, Estimate, PredictedCell, RankFigures, Trial, Usage
 from dlprof.stats.belief import (
     _JOINT,
     ADJUSTED_LOG_SD,
@@ -463,6 +463,18 @@ def test_what_ranks_wait_for_each_other_s_batches_loading_can_save_as_well() -> 
     room = room_of([(tried, known, tried.wait_fraction)])
     assert room is not None
     assert room.value == pytest.approx(room_beside(0.3))
+
+
+@pytest.mark.parametrize(("pinned", "saved"), [(False, 0.5), (True, 0.0)])
+def test_what_a_step_waits_for_copies_pinning_can_save(*, pinned: bool, saved: float) -> None:
+    """At 50 batches a second."""
+    copies = Copies(device="cuda:0", batches=50, exposed_s=0.01)
+    tried = trial(config(2, pin_memory=pinned), 1600.0, copies=copies, wait_fraction=0.1)
+    known = observe(tried)
+    assert known is not None
+    room = room_of([(tried, known, tried.wait_fraction)])
+    assert room is not None
+    assert room.value == pytest.approx(room_beside(0.1 + saved))
 
 
 def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:
