@@ -91,7 +91,7 @@ def test_ranks_and_steps_that_were_not_measured_are_predicted(limits: Constraint
 
 
 @pytest.mark.parametrize(("limits", "apart"), [(None, False), (Constraints(step_s=0.05), True)])
-def test_rates_of_trials_beside_those_of_what_they_do_not_show_are_told_apart(
+def test_rates_of_trials_beside_those_of_what_they_do_not_show_are_called_measured(
     limits: Constraints | None, *, apart: bool
 ) -> None:
     made = measured()
