@@ -375,15 +375,16 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     if rival is None or rival in choice.undecided:
         return  # it is not known to be slower, which is shown below
     near = choice.speeds.ratio(rival.key, pick.key).value >= NEAR
-    # One end of a 95 % interval.
-    surely = choice.speeds.chance(pick.key, rival.key) >= (1 + PROBABILITY) / 2
+    slower = choice.speeds.chance(pick.key, rival.key)
+    surely = slower >= (1 + PROBABILITY) / 2  # one end of a 95 % interval
+    likely = slower >= 1 - RISK
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
     else:
         cost = "would be slower" if surely else "would likely be slower"
     if near and choice.fed and rival not in choice.pool:
         cost = f"would not {'surely ' if rival.measured else ''}keep the step fed"
-    elif near and (not rival.measured or rival not in choice.pool):
+    elif near and not (likely and rival.measured and rival in choice.pool):
         return
     elif rival is choice.present or rival is choice.default:
         return  # which is said of these already

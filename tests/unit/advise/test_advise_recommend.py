@@ -280,6 +280,16 @@ def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
     assert two.ends[1] > 1
 
 
+def test_fewer_workers_that_may_as_well_be_as_fast_are_not_called_slower() -> None:
+    """Nor are they chosen: they gave less, and are surely slower than more that nobody is sure of."""
+    rates = {W2: [98.5, 98.6, 98.4, 98.5], W4: [100], W8: [106.7, 106.8, 106.6, 106.7]}
+    answer = recommend(run(blocks(rates), target=owned(W4)))
+    assert answer.config == W4
+    assert "Fewer workers" not in claims(answer)
+    surer = recommend(run(blocks({**rates, W4: [100] * 4}, usage=WAITING), target=owned(W4)))
+    assert surer.config == W8
+
+
 def test_no_workers_is_an_answer() -> None:
     answer = recommend(run(blocks({W0: [1000, 1010], W1: [300, 310], W4: [400, 400]})))
     assert answer.config == W0
