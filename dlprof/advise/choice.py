@@ -1046,7 +1046,8 @@ def decide(
     except UsageError:  # what was only predicted may keep them
         if not (situation.as_measured and situation.is_calibrated):
             raise
-        return _among_all(situation, among or ())
+        swept = () if run.prediction is None else _trusted(run, others)
+        return _among_all(situation, among or swept)
     asked = others if among is not None or run.diagnosis is not None else ()
     speeds = candidates_of(situation, asked)[1] if asked else speeds_of(situation)
     choice = choose(allowed, situation, speeds)

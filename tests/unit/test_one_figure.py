@@ -792,6 +792,23 @@ def test_both_keep_the_limits_that_a_sweep_was_given(
         )
 
 
+def test_where_nothing_measured_keeps_a_limit_both_choose_of_what_the_sweep_predicted() -> None:
+    """Which isn't any number of workers: as many as an epoch has batches would be the best."""
+    cells = [config(0), *(config(w, persistent_workers=True) for w in (1, 2, 4, 8, 12))]
+    made = calibrated(
+        calibration(cpu=0.004, io=0.04, receive=0.0002, worker_bytes=1e6),
+        trials=blocks({config(1): [700.0]}),  # of 500 MiB
+        plan=plan([config(1)], cells=tuple(cells)),
+        target=target(length=13 * 32, batches_per_epoch=13),
+        settings={"max_ram_bytes": 450_000_000},
+    )
+    made = dataclasses.replace(made, prediction=sweep_prediction(made))
+    advice, answer = api.recommend(made), api.predict(made)
+    assert isinstance(answer, Forecast)
+    assert answer.pick == advice.config
+    assert advice.config in cells
+
+
 def api_names(limits: dict[str, Any]) -> dict[str, Any]:
     names = {"step_s": "step_time", "max_shm_bytes": "max_shm"}
     return {names.get(name, name): value for name, value in limits.items()}
