@@ -369,6 +369,20 @@ def test_what_is_to_be_measured_is_what_was_predicted() -> None:
         assert "--batch-size 16 --in-order off --start-method spawn --shuffle" in command
 
 
+@pytest.mark.parametrize(("own", "known"), [(32, False), (64, True)])
+def test_present_settings_are_predicted_at_their_own_batch_size_alone(
+    own: int, *, known: bool
+) -> None:
+    """A sweep with --batch-size 64 calibrates by these; a step passes for each batch."""
+    costs = calibration(cpu=0.004, io=0.04, batch_size=64, samples_per_batch=64.0)
+    swept = calibrated(costs, target=target(own_config=config(2), batch_size=own))
+    advice = recommend(swept, Constraints(step_s=0.05))
+    assert (config(2) in {each.config for each in advice.rates}) is known
+    found = forecast(asked(swept, step_s=0.05), None)
+    assert ("present" in found.others) is known
+    assert known or {row.config.batch_size for row in found.rows} == {64}
+
+
 def test_a_pick_without_workers_is_compared_with_the_other_settings_of_the_run() -> None:
     costs = calibration(cpu=0.004, receive=0.1, batch_size=16)
     answer = recommend(with_settings(calibrated(costs), start_method="spawn"), Constraints(ranks=2))
