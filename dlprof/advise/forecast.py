@@ -272,7 +272,9 @@ def forecast(
     shown = rows[0].config if pick is None else pick
     others, unavailable = dict[str, ConfigRate](), dict[str, str]()
     zero = Config(batch_size=None if pick is None else pick.batch_size)
-    rated = {each.config: each for each in gather(run) if each.trials}
+    # What was measured and gets no data, say, is not predicted for other conditions.
+    rates = speeds.belief.log_rates
+    rated = {each.config: each for each in gather(run) if each.trials and each.key in rates}
     rated |= {each.config: each for each in found}
     names = {"present": present, "default": zero, "recommended": best}
     if pick is None:

@@ -383,6 +383,17 @@ def test_present_settings_are_predicted_at_their_own_batch_size_alone(
     assert known or {row.config.batch_size for row in found.rows} == {64}
 
 
+def test_present_settings_whose_workers_get_no_data_are_compared_where_they_were_measured() -> None:
+    """Of an iterable dataset of four shards, say: for other conditions nobody predicts them."""
+    tried = [trial(config(count), 2_700.0, fed_workers=4) for count in (4, 8)]
+    made = calibrated(trials=tried, target=target(kind="iterable", own_config=config(8)))
+    here, there = (forecast(asked(made, step_s=each), None) for each in (None, 0.05))
+    assert here.others["present"].config == config(8)
+    assert "present" not in there.others
+    assert there.pick is not None
+    assert there.pick.num_workers <= 4
+
+
 def test_a_pick_without_workers_is_compared_with_the_other_settings_of_the_run() -> None:
     costs = calibration(cpu=0.004, receive=0.1, batch_size=16)
     answer = recommend(with_settings(calibrated(costs), start_method="spawn"), Constraints(ranks=2))
