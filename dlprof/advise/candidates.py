@@ -108,7 +108,7 @@ def candidate_configs(situation: Situation) -> tuple[Config, ...]:
     }
     plain, present = Config(batch_size=calibration.batch_size), situation.present
     configs = {*attainable(run, [*configs_of(base, axes), plain], {})}
-    if present is not None and present.batch_size in {None, calibration.batch_size}:
+    if present is not None and situation.is_of_size(present):
         configs.add(present)
     return useful(run, configs)
 

@@ -316,7 +316,12 @@ class Speeds:
             return room_of(seen, turnover, least_work=least, usable_cores=usable)
         if model is None:
             return None
-        rooms = [] if model.wait_fraction is None else [(room_beside(model.wait_fraction), 0.0)]
+        rooms = list[tuple[float, float]]()
+        if (wait := model.wait_fraction) is not None:
+            if not candidate.config.pin_memory:  # copies of pinned batches take less of the step
+                copy_s = situation.copy_scale * situation.calibration.copy_s
+                wait += copy_s * model.batches_per_s.value
+            rooms.append((room_beside(wait), 0.0))
         if model.cores and candidate in alike:
             each = situation.cores / situation.constraints.ranks
             rooms.append((math.log(max(1.0, each / model.cores)), COMPUTING_LOG_SD))
@@ -1041,7 +1046,8 @@ def decide(
     except UsageError:  # what was only predicted may keep them
         if not (situation.as_measured and situation.is_calibrated):
             raise
-        return _among_all(situation, among or ())
+        swept = () if run.prediction is None else _trusted(run, others)
+        return _among_all(situation, among or swept)
     asked = others if among is not None or run.diagnosis is not None else ()
     speeds = candidates_of(situation, asked)[1] if asked else speeds_of(situation)
     choice = choose(allowed, situation, speeds)

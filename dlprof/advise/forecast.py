@@ -241,7 +241,7 @@ def forecast(
     size = situation.calibration.batch_size
     present, named_some = situation.present, configs is not None and situation.as_measured
     best = _best_of_all(situation) if named_some else None  # elsewhere a question of its own
-    own = (each for each in (present, best) if each and each.batch_size in {None, size})
+    own = (each for each in (present, best) if each is not None and situation.is_of_size(each))
     compared = attainable(run, [Config(batch_size=size), *own], {})
     found, speeds = candidates_of(situation, useful(run, {*wanted, *compared}))
     candidates = [each for each in found if each.config in wanted]
@@ -272,7 +272,9 @@ def forecast(
     shown = rows[0].config if pick is None else pick
     others, unavailable = dict[str, ConfigRate](), dict[str, str]()
     zero = Config(batch_size=None if pick is None else pick.batch_size)
-    rated = {each.config: each for each in gather(run) if each.trials}
+    # What was measured and gets no data, say, is not predicted for other conditions.
+    rates = speeds.belief.log_rates
+    rated = {each.config: each for each in gather(run) if each.trials and each.key in rates}
     rated |= {each.config: each for each in found}
     names = {"present": present, "default": zero, "recommended": best}
     if pick is None:

@@ -339,6 +339,8 @@ def _present(choice: Choice) -> Iterator[Reason]:
     if present is None:
         return
     as_good = f"Your present settings, {present.name}, are as good as any"
+    if choice.far(present) > at.EVEN:  # what costs more has to be likelier faster than that
+        as_good = f"No other settings are likely faster than your present ones, {present.name}"
     if present not in choice.ties:
         claim = f"{pick.name} {{be}} {{fast}} as the present settings, {present.name}{{ci}}"
         yield _compare(choice, pick, present, claim)
@@ -373,15 +375,16 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
     if rival is None or rival in choice.undecided:
         return  # it is not known to be slower, which is shown below
     near = choice.speeds.ratio(rival.key, pick.key).value >= NEAR
-    # One end of a 95 % interval.
-    surely = choice.speeds.chance(pick.key, rival.key) >= (1 + PROBABILITY) / 2
+    slower = choice.speeds.chance(pick.key, rival.key)
+    surely = slower >= (1 + PROBABILITY) / 2  # one end of a 95 % interval
+    likely = slower >= 1 - RISK
     if rival.measured:
         cost = "are slower" if surely else "are likely slower"
     else:
         cost = "would be slower" if surely else "would likely be slower"
     if near and choice.fed and rival not in choice.pool:
         cost = f"would not {'surely ' if rival.measured else ''}keep the step fed"
-    elif near and (not rival.measured or rival not in choice.pool):
+    elif near and not (likely and rival.measured and rival in choice.pool):
         return
     elif rival is choice.present or rival is choice.default:
         return  # which is said of these already
@@ -403,8 +406,10 @@ def _more(choice: Choice) -> Iterator[Reason]:
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if best is not pick and pick.measured:
         likely = "likely" if choice.far(pick) <= RISK else "more likely than not"
-        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is {likely} {at.WITHIN} of it"
-        yield _compare(choice, best, pick, claim)
+        but = f"and {pick.name} is {likely} {at.WITHIN} of it"
+        if choice.far(pick) > at.EVEN:  # it costs more than what the user has
+            but = "which is not sure enough to leave the present settings for it"
+        yield _compare(choice, best, pick, f"{best.name} {{be}} {{fast}}{{ci}}, {but}")
     elif more and pick.config.num_workers:
         rival, pay = choice.speeds.fastest(more), "don't pay" if pick.measured else "would not pay"
         claim = f"More workers {pay}: {rival.name} {{be}} {{fast}}{{ci}}"
@@ -571,7 +576,9 @@ def certify(choice: Choice, among: Collection[Config] | None = None) -> Certific
     situation = choice.situation
     if situation.extrapolated or situation.other_ranks or situation.by_model:
         return None
-    return nearness(choice, unmeasured(situation, among))
+    # Where nothing that was measured keeps the limits, what a profile advises wasn't looked at.
+    known = choice.speeds.belief.log_rates
+    return nearness(choice, [c for c in unmeasured(situation, among) if c.key in known])
 
 
 def nearness(choice: Choice, more: Collection[Config] = ()) -> Certificate | None:

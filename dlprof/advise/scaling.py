@@ -482,7 +482,7 @@ def _limit(run: Run, more: Sequence[Trial], fewer: Sequence[Trial]) -> str:
         )
         for trials in (fewer, more)
     )
-    if one is not None and two is not None and two > 1.15 * one:
+    if one is not None and two is not None and two > (1 + at.SLOWER_RANK) * one:
         return "memory bandwidth, caches or the cores' clock: a sample takes more CPU time"
     waited = [each.barrier_fraction or 0.0 for trial in more for each in trial.ranks]
     barrier = max(waited, default=0.0) > at.STORAGE_WAITS
@@ -524,7 +524,7 @@ def _believed(run: Run, rates: Iterable[tuple[str, Trial, Estimate | None]]) -> 
         if rate is None or rate.value <= 0:
             continue
         usage = dataclasses.replace(trial.usage, core_speed=None)
-        alone = dataclasses.replace(trial, usage=usage)
-        if (found := observe(alone, rate.value, usable_cores=cores)) is not None:
+        alone = dataclasses.replace(trial, usage=usage, samples_per_s=rate)  # as sure as that is
+        if (found := observe(alone, usable_cores=cores)) is not None:
             seen.append(dataclasses.replace(found, key=key, group=""))
     return believe(seen) if seen else None

@@ -195,6 +195,11 @@ class Situation:
         """That calibration; raises as ``usable_calibration`` does."""
         return usable_calibration(self.run)
 
+    def is_of_size(self, config: Config) -> bool:
+        """Whether a configuration's batches are as large as those of the calibration."""
+        size, own = self.calibration.batch_size, self.target.batch_size
+        return config.batch_size == size or (config.batch_size is None and own == size)
+
     @property
     def profiled_main(self) -> str:
         """What keeps the main process busy, where a profile found that first; else empty.

@@ -30,7 +30,7 @@ HIGH, MEDIUM = 0.05, 0.15
 
 WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
-that gains less than the second, not worth what it costs in memory or order."""
+that gains less than the second, or may lose as much, not worth what it costs in memory or order."""
 
 
 def is_gain(ratio: Estimate) -> bool:

@@ -127,7 +127,7 @@ def severity_of(cost: float) -> Severity:
     """By the share of the time, or of the rate, that a cause costs."""
     if cost >= 0.25:
         return "high"
-    if cost >= 0.05:
+    if cost >= NOTABLE:
         return "medium"
     return "low" if cost > 0 else "info"
 

@@ -458,8 +458,13 @@ def _details(
     accelerators: Accelerators | str | None,
     again: str = "",
 ) -> Iterator[doc.Section]:
-    rows = summarize(run, advice)
-    yield from doc.section("Configurations", *_table(run, rows))
+    rows, title = summarize(run, advice), "Configurations"
+    if advice is not None and not advice.in_trials:  # whose own figures may be others
+        said = {each.config: format_rate(each.samples_per_s.value) for each in advice.rates}
+        given = {row.config: format_rate(row.rate.value) for row in rows if row.rate is not None}
+        if any(said.get(config, rate) != rate for config, rate in given.items()):
+            title += ", as measured"
+    yield from doc.section(title, *_table(run, rows))
     if advice is not None:
         yield from ranks_sections(run, advice.config)
         yield from accelerators_sections(None if isinstance(accelerators, str) else accelerators)

@@ -677,7 +677,7 @@ def room_of(
         own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
         full = own is not None and available is not None and own > 0.9 * available
         if wait is not None and not full:
-            waiting.append((room_beside(wait), seen.log_sd))
+            waiting.append((room_beside(wait + _in_step(trial)), seen.log_sd))
         work = log_work(trial)
         if least_work is not None and work is not None and own and available and not trial.ranks:
             others = trial.usage.taken_cores(usable_cores)  # which may leave it theirs
@@ -690,6 +690,20 @@ def room_of(
             error = math.hypot(*(sd for _, sd in some)) / len(some)
             rooms.append(Gap(mean - turnover, math.hypot(error, beside), TAIL_DF))
     return min(rooms, key=lambda room: room.most, default=None)
+
+
+def _in_step(trial: Trial) -> float:
+    """Share of the time in which its step waits for what other settings may spare it.
+
+    Ranks for batches of others at a barrier, of which the slowest waits least; any loader for
+    copies of batches that it doesn't pin.
+    """
+    slowest = min(trial.ranks, key=lambda rank: rank.pace, default=None)
+    held = 0.0 if slowest is None else slowest.barrier_fraction or 0.0
+    copies, rate = trial.copies, trial.batches_per_s
+    if copies is None or rate is None or trial.config.pin_memory:
+        return held
+    return held + rate.value * (copies.exposed_s or 0.0)
 
 
 def log_work(trial: Trial) -> float | None:

@@ -27,7 +27,7 @@ from dlprof.advise.situation import Situation
 from dlprof.engine.sweep import sweep_prediction
 from dlprof.errors import UsageError
 from dlprof.machine.profiles import MachineProfile, save_profile
-from dlprof.records import Config, Constraints, Estimate, Failure, Run
+from dlprof.records import Config, Constraints, Copies, Estimate, Failure, Run
 from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
 from dlprof.report.documents import json_document
@@ -599,8 +599,9 @@ def test_a_step_with_copies_of_unpinned_batches_is_no_limit_of_pinned_ones() -> 
     head = dataclasses.replace(made.header, settings=settings, accelerator="cuda")
     made, pinned = dataclasses.replace(made, header=head), config(4, pin_memory=True)
     (model,) = forecast(asked(made), [config(4)]).rows
+    copies = Copies(device="cuda:0", batches=100, exposed_s=0.01)
     trials = tuple(
-        dataclasses.replace(each, wait_fraction=1 - model.rate * (step_s + 0.01))
+        dataclasses.replace(each, wait_fraction=1 - model.rate * (step_s + 0.01), copies=copies)
         for each in blocks({config(4): [32 * model.rate] * 3})
     )
     run = dataclasses.replace(made, trials=trials)
@@ -609,6 +610,10 @@ def test_a_step_with_copies_of_unpinned_batches_is_no_limit_of_pinned_ones() -> 
     gain = shown_gain(run, config(4), pinned)
     assert gain is not None
     assert gain.value > 1.8
+    found = forecast(asked(run), [config(4), pinned])
+    assert found.pick == config(4)  # it keeps the step fed, copies and all
+    assert found.certificate is not None
+    assert found.certificate.epsilon > 0.4
 
 
 def test_causes_are_found_by_a_rate_that_counts_neither_restarts_nor_kept_samples() -> None:
@@ -785,6 +790,23 @@ def test_both_keep_the_limits_that_a_sweep_was_given(
             api.recommend(limited).constraints
             == api.recommend(run, **api_names(limits)).constraints
         )
+
+
+def test_where_nothing_measured_keeps_a_limit_both_choose_of_what_the_sweep_predicted() -> None:
+    """Which isn't any number of workers: as many as an epoch has batches would be the best."""
+    cells = [config(0), *(config(w, persistent_workers=True) for w in (1, 2, 4, 8, 12))]
+    made = calibrated(
+        calibration(cpu=0.004, io=0.04, receive=0.0002, worker_bytes=1e6),
+        trials=blocks({config(1): [700.0]}),  # of 500 MiB
+        plan=plan([config(1)], cells=tuple(cells)),
+        target=target(length=13 * 32, batches_per_epoch=13),
+        settings={"max_ram_bytes": 450_000_000},
+    )
+    made = dataclasses.replace(made, prediction=sweep_prediction(made))
+    advice, answer = api.recommend(made), api.predict(made)
+    assert isinstance(answer, Forecast)
+    assert answer.pick == advice.config
+    assert advice.config in cells
 
 
 def api_names(limits: dict[str, Any]) -> dict[str, Any]:

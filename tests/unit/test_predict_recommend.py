@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any
 
 import pytest
-from builders import blocks, config, failed, run, target, trial
+from builders import around, blocks, config, failed, run, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,10 @@ from dlprof.records import (
     Estimate,
     Finding,
     Fix,
+    PredictedCell,
     Recommendation,
     Run,
+    SweepPrediction,
     Usage,
 )
 from dlprof.report.predict import feed_report, forecast_report, predict_document
@@ -85,6 +88,16 @@ def test_ranks_and_steps_that_were_not_measured_are_predicted(limits: Constraint
     assert answer.basis == "predicted"
     assert not answer.extrapolated
     assert answer.confidence in {"medium", "low"}
+
+
+@pytest.mark.parametrize(("limits", "apart"), [(None, False), (Constraints(step_s=0.05), True)])
+def test_rates_of_trials_beside_those_of_what_they_do_not_show_are_called_measured(
+    limits: Constraints | None, *, apart: bool
+) -> None:
+    made = measured()
+    screen = drawn(recommendation_report(made, recommend(made, limits)), 200, verbose=True)
+    assert "Configurations" in screen
+    assert ("Configurations, as measured" in screen) is apart
 
 
 def test_a_step_that_was_measured_is_not_predicted() -> None:
@@ -154,6 +167,46 @@ def advising(**changes: Any) -> Diagnosis:
     return Diagnosis(config=config(1), findings=(cause,), trials=("t0001",))
 
 
+def of_a_thousand() -> Run:
+    """A sweep of as many configurations, of which it had time for two."""
+    cells = tuple(
+        PredictedCell(config=config(count, depth), samples_per_s=around(rate, 0.1), speed=speed)
+        for count in range(1, 251)
+        for speed in [min(1.0, count / 40)]
+        for rate in [15_000.0 * speed]
+        for depth in (2, 4, 8, 16)
+    )
+    predicted = SweepPrediction(cells=cells, race=(), pick=config(40), cores=8.0)
+    few = blocks({config(1): (370.0, 380.0), config(4): (1500.0, 1520.0)})
+    return dataclasses.replace(run(few), prediction=predicted)
+
+
+SPARSE = {
+    "one trial each": run(blocks({each: rates[:1] for each, rates in RATES.items()})),
+    "two configurations, all noisy": run(blocks(RATES, noisy=True, spread=0.5)),
+    "an endless set": run(
+        blocks(RATES), target=target(kind="iterable", length=None, batches_per_epoch=None)
+    ),
+    "a thousand configurations": of_a_thousand(),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_what_says_little_is_answered_with_all_that_is_open(name: str) -> None:
+    made = SPARSE[name]
+    answer = recommend(made)
+    sure = answer.certificate
+    assert sure is not None
+    assert 0 <= sure.epsilon_measured <= sure.epsilon + 1e-3 <= 1 + 1e-3
+    assert sure.configurations == (len(made.prediction.cells) if made.prediction else 2)
+    for each in answer.rates:
+        low, high = each.samples_per_s.ends
+        assert 0 < low <= each.samples_per_s.value <= high < math.inf
+    screen = drawn(recommendation_report(made, answer), 100)
+    assert answer.config.text in screen
+    assert not re.search(r"\b(nan|inf)\b", screen)
+
+
 @pytest.mark.parametrize("purpose", ["measure", "explain"])
 def test_what_a_profile_advises_is_what_is_recommended_of_its_run(purpose: Any) -> None:
     """It had no time to measure it, and no view of its run answers otherwise."""
@@ -163,6 +216,18 @@ def test_what_a_profile_advises_is_what_is_recommended_of_its_run(purpose: Any) 
     assert (advice.config, found.pick) == (config(6), config(6))
     assert advice.basis == "predicted"
     assert {each.config for each in advice.rates} >= {config(1), config(6)}
+
+
+def test_a_profile_whose_trials_break_a_limit_is_answered_from_what_else_is_predicted() -> None:
+    """What it advises needn't be of that: queues as deep are not looked at unasked."""
+    tried = [trial(config(1), 700.0)]
+    advises = advising(num_workers=2, prefetch_factor=7)
+    run_ = dataclasses.replace(calibrated(trials=tried), diagnosis=advises)
+    assert run_.advised == config(2, 7)
+    limits = {"max_ram_bytes": 450_000_000}
+    advice, found = recommend(run_, Constraints(**limits)), forecast(asked(run_, **limits), None)
+    assert advice.basis == "predicted"
+    assert config(1) not in {advice.config, found.pick}
 
 
 def test_present_settings_that_fail_are_not_recommended_of_a_profile() -> None:
@@ -302,6 +367,31 @@ def test_what_is_to_be_measured_is_what_was_predicted() -> None:
     assert len(commands) == 3
     for command in commands:
         assert "--batch-size 16 --in-order off --start-method spawn --shuffle" in command
+
+
+@pytest.mark.parametrize(("own", "known"), [(32, False), (64, True)])
+def test_present_settings_are_predicted_at_their_own_batch_size_alone(
+    own: int, *, known: bool
+) -> None:
+    """A sweep with --batch-size 64 calibrates by these; a step passes for each batch."""
+    costs = calibration(cpu=0.004, io=0.04, batch_size=64, samples_per_batch=64.0)
+    swept = calibrated(costs, target=target(own_config=config(2), batch_size=own))
+    advice = recommend(swept, Constraints(step_s=0.05))
+    assert (config(2) in {each.config for each in advice.rates}) is known
+    found = forecast(asked(swept, step_s=0.05), None)
+    assert ("present" in found.others) is known
+    assert known or {row.config.batch_size for row in found.rows} == {64}
+
+
+def test_present_settings_whose_workers_get_no_data_are_compared_where_they_were_measured() -> None:
+    """Of an iterable dataset of four shards, say: for other conditions nobody predicts them."""
+    tried = [trial(config(count), 2_700.0, fed_workers=4) for count in (4, 8)]
+    made = calibrated(trials=tried, target=target(kind="iterable", own_config=config(8)))
+    here, there = (forecast(asked(made, step_s=each), None) for each in (None, 0.05))
+    assert here.others["present"].config == config(8)
+    assert "present" not in there.others
+    assert there.pick is not None
+    assert there.pick.num_workers <= 4
 
 
 def test_a_pick_without_workers_is_compared_with_the_other_settings_of_the_run() -> None:

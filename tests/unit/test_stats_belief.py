@@ -14,7 +14,7 @@ from builders import around, config, failed, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Config, Estimate, PredictedCell, RankFigures, Trial, Usage
+from dlprof.records import Config, Copies, Estimate, PredictedCell, RankFigures, Trial, Usage
 from dlprof.stats.belief import (
     _JOINT,
     ADJUSTED_LOG_SD,
@@ -447,6 +447,34 @@ def test_what_the_step_never_waited_for_nothing_can_save() -> None:
     assert halved.value == pytest.approx(room_beside(0.03))
     assert full is not None
     assert full.value == pytest.approx(math.log(2 / 1.9))  # fewer workers may leave it a core
+
+
+def test_what_ranks_wait_for_each_other_s_batches_loading_can_save_as_well() -> None:
+    """They wait for these in their steps."""
+    ranks = tuple(
+        RankFigures(
+            rank=n, host="node", batches_per_s=Estimate(value=10.0), barrier_fraction=held
+        )
+        for n, held in enumerate((0.25, 0.2))  # the second is the slower by itself
+    )
+    tried = trial(config(2), ranks=ranks, wait_fraction=0.1)
+    known = observe(tried)
+    assert known is not None
+    room = room_of([(tried, known, tried.wait_fraction)])
+    assert room is not None
+    assert room.value == pytest.approx(room_beside(0.3))
+
+
+@pytest.mark.parametrize(("pinned", "saved"), [(False, 0.5), (True, 0.0)])
+def test_what_a_step_waits_for_copies_pinning_can_save(*, pinned: bool, saved: float) -> None:
+    """At 50 batches a second."""
+    copies = Copies(device="cuda:0", batches=50, exposed_s=0.01)
+    tried = trial(config(2, pin_memory=pinned), 1600.0, copies=copies, wait_fraction=0.1)
+    known = observe(tried)
+    assert known is not None
+    room = room_of([(tried, known, tried.wait_fraction)])
+    assert room is not None
+    assert room.value == pytest.approx(room_beside(0.1 + saved))
 
 
 def test_no_loader_gets_more_of_the_cores_than_there_are() -> None:

@@ -52,8 +52,8 @@ class Gain:
 
     @property
     def is_chance(self) -> bool:
-        """Whether it may as well be none."""
-        return max(self.estimate.low or 0.0, self.worst or 0.0) < 0.9
+        """Whether it may as well be none: it may lose as much as what pays gains."""
+        return max(self.estimate.low or 0.0, self.worst or 0.0) < 1 / at.PAYS
 
     @property
     def sure(self) -> bool:

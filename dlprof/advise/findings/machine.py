@@ -375,7 +375,7 @@ def oversubscribed(view: Evidence) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
     gain = gain_of(view, fewer)
-    if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 0.9):
+    if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 1 / at.PAYS):
         return None
     return Claim(
         "The workers want more cores than there are",
@@ -897,7 +897,7 @@ def slowed(view: Evidence) -> Claim | None:
     threads = script.step_threads or 1.0
     wanted = view.demand + threads + view.others
     # From so much of the cores on, workers and step take them from each other.
-    contended = wanted > 0.9 * view.cores
+    contended = wanted > at.USED_UP * view.cores
     pins = view.config.pin_memory and script.loader.copies is not None
     why = "There are cores for both: they share caches and memory bandwidth."
     if contended:

@@ -191,6 +191,18 @@ def test_present_settings_stay_where_nothing_is_likely_faster_and_that_is_said()
     assert recommend(clear).config == W4
 
 
+def test_what_may_be_faster_but_not_surely_enough_is_said_to_be_that() -> None:
+    """More likely than not by over 3 %, and not likely enough to leave what the user has."""
+    trials = blocks({W2: [97, 88, 108], W4: [100, 105, 100]})
+    answer = recommend(run(trials, target=owned(W2)))
+    assert answer.config == W2
+    said = claims(answer)
+    assert "No other settings are likely faster than your present ones, num_workers=2: n" in said
+    assert "which is not sure enough to leave the present settings for it" in said
+    assert "within 3%" not in said
+    assert "as good as any" not in said
+
+
 def test_present_settings_are_left_for_nothing_that_gave_less() -> None:
     answer = recommend(run(rising(), target=owned(W8)))
     assert answer.config == W8
@@ -267,6 +279,16 @@ def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
     (two,) = (rate.ratio for rate in unsure.rates if rate.config == W2)
     assert two.value < 0.97
     assert two.ends[1] > 1
+
+
+def test_fewer_workers_that_may_as_well_be_as_fast_are_not_called_slower() -> None:
+    """They gave less than the present ones, and far less than more that may be no faster."""
+    rates = {W2: [98.5, 98.6, 98.4, 98.5], W4: [100], W8: [106.7, 106.8, 106.6, 106.7]}
+    answer = recommend(run(blocks(rates), target=owned(W4)))
+    assert answer.config == W4
+    assert "Fewer workers" not in claims(answer)
+    surer = recommend(run(blocks({**rates, W4: [100] * 4}, usage=WAITING), target=owned(W4)))
+    assert surer.config == W8
 
 
 def test_no_workers_is_an_answer() -> None:

@@ -228,6 +228,15 @@ def test_a_rank_is_slow_for_what_most_trials_show(slow: int, cause: str) -> None
     assert [each.cause for each in rank_speeds(run(trials), config(1))] == ["", "", cause]
 
 
+def test_each_rank_is_as_sure_as_its_own_windows() -> None:
+    """The figure of a trial is that of its slowest rank."""
+    uneven, slow = figures(100.0, 50.0)
+    uneven = dataclasses.replace(uneven, samples_per_s=around(100.0, 0.8))
+    trials = [trial(PICK, 50.0, ranks=(uneven, slow), repetition=n) for n in range(3)]
+    speeds = rank_speeds(run(trials, settings=SETTINGS), PICK)
+    assert [each.samples_per_s.is_wide for each in speeds] == [True, False]
+
+
 def test_a_window_cut_short_says_nothing_of_ranks() -> None:
     short = dataclasses.replace(scaled(2, 20.0), samples_per_s=Estimate(value=20.0))
     cut = run([scaled(1, 100.0), short], settings=SETTINGS)
