@@ -352,6 +352,9 @@ def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
             "Set dispatch_batches=False, so that each rank loads its own shards; the dataset needs "
             f"{ranks} of them or more (num_shards), best a multiple of ranks times workers."
         )
+    code, call = _DISPATCH, loader.call.checked()
+    if "dataloader_num_workers" in call.names.values():  # a Trainer, which makes its Accelerator
+        code = call.given("accelerator_config", '{"dispatch_batches": False}')
     yield Finding(
         code="workers.unfed",
         severity="high" if wait >= 1 / 4 else "medium",
@@ -366,7 +369,7 @@ def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
             "gain_at": "at most",
             "seen_in": [loader.name],
         },
-        fix=Fix(text=text, code=_DISPATCH),
+        fix=Fix(text=text, code=code),
         predicted_gain=Estimate(value=gain),
         cost=wait * (1 - 1 / ranks),
     )
