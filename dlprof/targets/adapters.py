@@ -274,7 +274,7 @@ def with_settings(
         AttributeError: A setting has no place in it.
     """
     if "transformers" in _packages(found) and _is_a(found, "Trainer", "TrainingArguments"):
-        return _set_arguments(found, {"prefetch_factor": None, **settings})
+        return _set_arguments(found, settings)
     if _is_of_lightning(found) and _is_a(found, "LightningDataModule"):
         return _set_module(found, again)
     return None
@@ -285,11 +285,16 @@ def _set_arguments(found: Any, settings: Mapping[str, Any]) -> Any:
     if trains and _makes_loader(found):
         raise AttributeError(f"{type(found).__name__}.{_GIVES} makes the loader itself")
     arguments = copy.copy(found.args if trains else found)
-    for name, value in {"persistent_workers": False, **settings}.items():
+    # What settings don't name is torch's own, as with a DataLoader that is made again.
+    plain: dict[str, Any] = {"prefetch_factor": None, "persistent_workers": False, "in_order": True}
+    if not settings["num_workers"]:
+        plain["multiprocessing_context"] = None  # which torch refuses without workers
+    for name, value in {**plain, **settings}.items():
         own = _ARGUMENTS.get(name, name)
-        if not hasattr(arguments, own):
+        if hasattr(arguments, own):
+            setattr(arguments, own, value)
+        elif name in settings:
             raise AttributeError(f"{type(arguments).__name__} has no {own}")
-        setattr(arguments, own, value)
     if not trains:
         return arguments
     found.args = arguments

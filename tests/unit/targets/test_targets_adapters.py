@@ -80,6 +80,28 @@ def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
     assert watched.checked() == watched
 
 
+def test_arguments_keep_nothing_that_their_loader_would_not_be_made_with() -> None:
+    """An order of their own stayed, and a start method that torch refuses without workers."""
+    given = {
+        "num_workers": 2,
+        "prefetch_factor": 4,
+        "pin_memory": True,
+        "persistent_workers": True,
+        "in_order": False,
+        "multiprocessing_context": "spawn",
+    }
+    members = {f"dataloader_{name}": value for name, value in given.items()}
+    own: Any = of("transformers", "TrainingArguments", **members)()
+    none, two = (
+        with_settings(own, Config(num_workers=workers).dataloader_kwargs(), pytest.fail)
+        for workers in (0, 2)
+    )
+    assert (none.dataloader_in_order, two.dataloader_in_order) == (True, True)
+    assert none.dataloader_multiprocessing_context is None
+    assert two.dataloader_multiprocessing_context == "spawn"
+    assert (own.dataloader_in_order, own.dataloader_num_workers) == (False, 2)
+
+
 def test_a_trainer_that_makes_its_loader_itself_is_set_there() -> None:
     def own(_self: Any) -> DataLoader[int]:
         return DataLoader(Numbers(), batch_size=4)
