@@ -34,6 +34,13 @@ ITERATED: Final[Mapping[str, tuple[str, str, str, str]]] = {
 and of these the methods that begin an epoch and give a batch. Where iterators have no class of
 their own, being generators, the loaders' method that begins an epoch."""
 
+CHANGED_BY_TRAINING: Final[Mapping[str, str]] = {
+    "lhotse.dataset.iterable_dataset.IterableDatasetWrapper": "set_epoch",
+    "monai.data.dataset.SmartCacheDataset": "update_cache",
+}
+"""Packages' datasets that a training changes between epochs, by which of their methods, where they
+don't share that with workers that outlive an epoch: as timm's and Hugging Face's do."""
+
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
 )  # fmt: skip

@@ -20,7 +20,14 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError, did_you_mean
 from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
-from dlprof.targets.adapters import Adapted, adapt, as_it_is, call_by, call_of
+from dlprof.targets.adapters import (
+    CHANGED_BY_TRAINING,
+    Adapted,
+    adapt,
+    as_it_is,
+    call_by,
+    call_of,
+)
 from dlprof.targets.arguments import named_parameters, signature_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
@@ -492,7 +499,8 @@ def against_persisting(dataset: object) -> str:
 
     A training may change the dataset for each epoch, as the user's own code has it. That may be a
     dataset within: what any of its attributes is, or its ``datasets`` hold. Installed packages,
-    such as timm, share the number of the epoch with workers that persist.
+    such as timm, share the number of the epoch with workers that persist, but for those that are
+    known not to.
     """
     found, seen = [dataset], {id(dataset)}
     for outer in found:  # which grows
@@ -504,6 +512,10 @@ def against_persisting(dataset: object) -> str:
             file = getattr(sys.modules.get(module), "__file__", None) or ""
             if "-packages" not in file:
                 return f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes."
+        for kind in type(outer).__mro__:
+            method = CHANGED_BY_TRAINING.get(f"{kind.__module__}.{kind.__qualname__}")
+            if method and not held.get("auto_increment_epoch"):  # by which lhotse's does it alone
+                return f"{kind.__qualname__} has {method}: {EPOCH_SIGN} what that changes."
         several = held.get("datasets")
         within = several if isinstance(several, list | tuple) else ()
         for each in itertools.chain(held.values(), within):

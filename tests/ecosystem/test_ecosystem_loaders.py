@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dlprof.targets.adapters import CHANGED_BY_TRAINING
 
 LOADERS = Path(__file__).with_name("loaders.py")
 TIMEOUT_S = 600
@@ -293,6 +296,15 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
     for finding in document["findings"]:
         if finding["fix"] and finding["fix"]["dataloader_kwargs"] and call != PLAIN:
             assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGED_BY_TRAINING)
+def test_what_a_training_changes_for_each_epoch_has_its_name(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    needs(module.partition(".")[0])
+    found = getattr(importlib.import_module(module), kind)
+    assert callable(getattr(found, CHANGED_BY_TRAINING[name]))
 
 
 @pytest.mark.slow
