@@ -83,7 +83,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
     And in a sentence, which adapter knows the package at another version, and what that one lacks.
     """
-    for package in _packages(found):
+    for package in (*_packages(found), _maker_of(found)):
         for adapter in _adapters(package):
             try:
                 adapted = adapter(found)
@@ -155,6 +155,15 @@ def _is_of_lightning(found: object) -> bool:
 def _packages(found: object) -> dict[str, None]:
     """The packages of a class and of those that it is derived from, each once."""
     return dict.fromkeys(base.__module__.partition(".")[0] for base in type(found).__mro__)
+
+
+def _maker_of(found: object) -> str:
+    """The package whose function a plain DataLoader's workers begin with: it may have made that."""
+    if type(found).__name__ != "DataLoader":
+        return ""
+    begins = getattr(found, "__dict__", {}).get("worker_init_fn")
+    module = getattr(getattr(begins, "func", begins), "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _makes_loader(found: object) -> bool:
@@ -376,18 +385,17 @@ def _accelerate(found: Any) -> Adapted | None:
 
 
 def _timm(found: Any) -> Adapted | None:
-    """What ``create_loader`` returns, which has less to set than a DataLoader."""
-    if not _is_a(found, "PrefetchLoader", "MultiEpochsDataLoader"):
-        return None
-    # It gives workers a function of timm's; a script that makes the loader itself does not.
-    seeds = getattr(getattr(found, "loader", found), "worker_init_fn", None)
+    """What its functions return, which have less to set than a DataLoader."""
+    wraps = _is_a(found, "PrefetchLoader", "NaFlexPrefetchLoader")
+    core = found.loader if wraps else found
+    # They give workers a function of timm's; a script that makes the loader itself does not.
+    seeds = getattr(core, "worker_init_fn", None) if _is_a(core, "DataLoader") else None
     if getattr(getattr(seeds, "func", None), "__module__", "") != "timm.data.loader":
         return None
-    taken = inspect.signature(sys.modules["timm.data.loader"].create_loader).parameters
-    return Adapted(
-        fixed=_not_taken("timm's create_loader", taken),
-        call=_call_by("create_loader", ("dataset",)),
-    )
+    naflex = "naflex_" if type(core.dataset).__name__.startswith("NaFlex") else ""
+    name = f"create_{naflex}loader"
+    taken = inspect.signature(vars(sys.modules[f"timm.data.{naflex}loader"])[name]).parameters
+    return Adapted(fixed=_not_taken(f"timm's {name}", taken), call=_call_by(name, ("dataset",)))
 
 
 def _torch_geometric(found: Any) -> Adapted | None:

@@ -79,6 +79,9 @@ CASES = {
     "timm_loader": Case(
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
     ),
+    "timm_plain": Case(
+        package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
+    ),
     "timm_multi_epochs": Case(
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
     ),

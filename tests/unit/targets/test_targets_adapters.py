@@ -399,17 +399,27 @@ def test_a_loader_of_timm_is_set_where_the_script_makes_it(
         raise NotImplementedError
 
     seeded.__module__ = "timm.data.loader"
-    timm = SimpleNamespace(create_loader=create_loader)
-    monkeypatch.setitem(sys.modules, "timm.data.loader", timm)
+    timm = SimpleNamespace(create_loader=create_loader, create_naflex_loader=create_loader)
+    for module in ("loader", "naflex_loader"):
+        monkeypatch.setitem(sys.modules, f"timm.data.{module}", timm)
     epochs = of("timm.data", "MultiEpochsDataLoader", DataLoader)
     made = epochs(Numbers(), worker_init_fn=functools.partial(seeded, worker_seeding="all"))
     wrapped = of("timm.data", "PrefetchLoader")()
     vars(wrapped)["loader"] = made
-    for each in (made, wrapped):
+    plain = DataLoader(Numbers(), worker_init_fn=made.worker_init_fn)
+    sizes = DataLoader(type("NaFlexWrapper", (Numbers,), {})(), worker_init_fn=made.worker_init_fn)
+    for name, each in (
+        ("create_loader", made),
+        ("create_loader", wrapped),
+        ("create_loader", plain),
+        ("create_naflex_loader", sizes),
+    ):
         call = call_of(each)
         assert call is not None
-        assert call.text == "create_loader(dataset, ..., {settings})"
-        assert call.fixed["prefetch_factor"] == "timm's create_loader takes no prefetch_factor"
+        assert call.text == f"{name}(dataset, ..., {{settings}})"
+        assert call.fixed["prefetch_factor"] == f"timm's {name} takes no prefetch_factor"
+    assert build_from_object(plain).target.fixed["prefetch_factor"]
+    assert call_of(DataLoader(Numbers(), worker_init_fn=print)) is None
     own = call_of(epochs(Numbers()))
     assert own is not None
     assert own.text == "MultiEpochsDataLoader(dataset, ..., {settings})"
