@@ -415,11 +415,14 @@ def _torch_geometric(found: Any) -> Adapted | None:
     elif "transform" in taken:
         own = "samples each batch and calls transform"
     fixed = {**call.fixed, "collate_fn": f"{name} takes no collate_fn: its own {own}"}
-    whole = {"batch_size": f"{name} has torch load one batch of its own at a time"}
-    return Adapted(
-        call=dataclasses.replace(call, fixed=fixed),
-        fixed=whole if hasattr(found, "events_per_batch") else {},
-    )
+    whole = f"{name} has torch load one batch of its own at a time"
+    sizes = {
+        "events_per_batch": whole,
+        "sample_coverage": whole,
+        "num_parts": f"{name} makes its batch_size of num_parts",
+    }
+    size = next(({"batch_size": sizes[each]} for each in sizes if hasattr(found, each)), {})
+    return Adapted(call=dataclasses.replace(call, fixed=fixed), fixed=size)
 
 
 def _webdataset(found: Any) -> Adapted | None:

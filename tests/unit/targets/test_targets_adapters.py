@@ -441,15 +441,16 @@ def test_a_loader_of_pyg_s_collates_by_itself() -> None:
     assert LoaderCall().collates == ""
 
 
-def test_a_loader_of_pyg_s_that_slices_events_has_torch_load_one_batch_at_a_time() -> None:
-    """Another ``batch_size`` of torch's would leave events out."""
+@pytest.mark.parametrize("own", ["events_per_batch", "sample_coverage", "num_parts"])
+def test_a_loader_of_pyg_s_that_gives_torch_a_size_takes_no_other(own: str) -> None:
+    """Another of torch's would leave events out, or can't be given to the class."""
 
-    def given(self: Any, data: Any, batch_size: int = 1, **rest: Any) -> None:
-        self.events_per_batch = batch_size
+    def given(self: Any, data: Any, size: int = 1, **rest: Any) -> None:
+        setattr(self, own, size)
         DataLoader.__init__(self, data, 1, **rest)
 
-    made: Any = of("torch_geometric", "TemporalDataLoader", DataLoader, __init__=given)
-    adapted, _ = adapt(made(Numbers(), batch_size=50))
+    made: Any = of("torch_geometric", "Batched", DataLoader, __init__=given)
+    adapted, _ = adapt(made(Numbers(), size=50))
     assert adapted is not None
     assert list(adapted.fixed) == ["batch_size"]
 
