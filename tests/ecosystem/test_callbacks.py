@@ -256,6 +256,35 @@ def test_the_hugging_face_trainer_logs_the_wait_and_says_what_to_run(
     assert any("dlprof/wait_fraction" in tag for tag in _board(tmp_path))
 
 
+def test_the_hugging_face_trainer_logs_the_rest_of_an_epoch_that_it_goes_on_with(
+    tmp_path: Path,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    accelerate = pytest.importorskip("accelerate")
+
+    def trained(*, resume: bool, **more: Any) -> set[int]:
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "out"),
+            per_device_train_batch_size=4,
+            save_steps=2,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            **more,
+        )
+        trainer = transformers.Trainer(_Model(), arguments, train_dataset=Rows())
+        trainer.add_callback(callbacks.transformers(trainer))
+        trainer.train(resume_from_checkpoint=resume)
+        history = trainer.state.log_history
+        return {each["step"] for each in history if "dlprof/wait_fraction" in each}
+
+    assert trained(resume=False, max_steps=2) == {1, 2}
+    assert trained(resume=True, num_train_epochs=2) >= {*range(3, 13)}
+    module = sys.modules[transformers.Trainer.__module__]
+    assert module.skip_first_batches is accelerate.skip_first_batches
+
+
 class Restless(Control):
     """Has other workers with every batch or two."""
 
