@@ -479,7 +479,6 @@ def test_prometheus_refuses_a_name_that_no_collector_reads(tmp_path: Path) -> No
 
 
 CELL = """
-from torch.utils.data import DataLoader
 import time
 
 class Slow:
@@ -495,14 +494,27 @@ for batch in my_loader:
 """
 
 
-def test_the_magic_says_how_long_a_cell_waited() -> None:
+@pytest.mark.parametrize(
+    ("loader", "module"),
+    [
+        ("torch.utils.data.DataLoader", "torch.utils.data.dataloader"),
+        (
+            "torchdata.stateful_dataloader.StatefulDataLoader",
+            "torchdata.stateful_dataloader.stateful_dataloader",
+        ),
+    ],
+)
+def test_the_magic_says_how_long_a_cell_waited(loader: str, module: str) -> None:
     pytest.importorskip("IPython")
+    package, _, kind = loader.rpartition(".")
+    pytest.importorskip(package)
     code = f"""
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell("%load_ext dlprof")
+shell.run_cell("from {package} import {kind} as DataLoader")
 shell.run_cell("%%dlprof\\n" + {CELL!r})
-shell.run_cell("assert DataLoader.__iter__.__module__ == 'torch.utils.data.dataloader'")
+shell.run_cell("assert DataLoader.__iter__.__module__ == '{module}'")
 shell.run_cell("%%dlprof\\n1 / 0")
 shell.run_cell("assert len(list(my_loader)) == 4; print('as ever')")
 """
