@@ -34,12 +34,15 @@ ITERATED: Final[Mapping[str, tuple[str, str, str, str]]] = {
 and of these the methods that begin an epoch and give a batch. Where iterators have no class of
 their own, being generators, the loaders' method that begins an epoch."""
 
-CHANGED_BY_TRAINING: Final[Mapping[str, str]] = {
-    "lhotse.dataset.iterable_dataset.IterableDatasetWrapper": "set_epoch",
-    "monai.data.dataset.SmartCacheDataset": "update_cache",
+CHANGED_BY_TRAINING: Final[Mapping[str, tuple[str, str]]] = {
+    "lhotse.dataset.iterable_dataset.IterableDatasetWrapper": ("set_epoch", "auto_increment_epoch"),
+    "litdata.streaming.combined.CombinedStreamingDataset": ("set_epoch", "_iterate_over_all"),
+    "litdata.streaming.parallel.ParallelStreamingDataset": ("set_epoch", ""),
+    "monai.data.dataset.SmartCacheDataset": ("update_cache", ""),
 }
 """Packages' datasets that a training changes between epochs, by which of their methods, where they
-don't share that with workers that outlive an epoch: as timm's and Hugging Face's do."""
+don't share that with workers that outlive an epoch, as timm's and Hugging Face's do. And the
+attribute, if any, by which they are set to see to it in the workers."""
 
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",

@@ -513,8 +513,9 @@ def against_persisting(dataset: object) -> str:
             if "-packages" not in file:
                 return f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes."
         for kind in type(outer).__mro__:
-            method = CHANGED_BY_TRAINING.get(f"{kind.__module__}.{kind.__qualname__}")
-            if method and not held.get("auto_increment_epoch"):  # by which lhotse's does it alone
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            method, by_workers = CHANGED_BY_TRAINING.get(name, ("", ""))
+            if method and held.get(by_workers) is not True:
                 return f"{kind.__qualname__} has {method}: {EPOCH_SIGN} what that changes."
         several = held.get("datasets")
         within = several if isinstance(several, list | tuple) else ()
