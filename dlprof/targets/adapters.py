@@ -87,14 +87,14 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
     And in a sentence, which adapter knows the package at another version, and what that one lacks.
     """
     for package in (*_packages(found), _maker_of(found)):
-        for adapter in _adapters(package):
+        for adapter, whose in _adapters(package):
             try:
                 adapted = adapter(found)
             except Exception as error:  # whatever a changed class answers with
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
-                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof "
-                    f"{__version__} expects ({one_line(error)}), so it is taken as any other "
+                    f"{type_name(found)} of {package} {version} isn't what the adapter of {whose} "
+                    f"expects ({one_line(error)}), so it is taken as any other "
                     "object."
                 )
             if adapted is not None:
@@ -257,13 +257,18 @@ def _not_taken(name: str, parameters: Collection[str]) -> dict[str, str]:
 
 
 @functools.cache
-def _adapters(package: str) -> tuple[Adapter, ...]:
-    """Other packages' adapters come first: they may know more of their own classes."""
+def _adapters(package: str) -> tuple[tuple[Adapter, str], ...]:
+    """Each with whose it is. Other packages' come first: they may know more of their classes."""
     if package in {"torch", "builtins", "typing", "collections", "abc"}:
         return ()
     points = metadata.entry_points(group=ENTRY_POINTS, name=package)
     own = _OWN.get(package)
-    return (*map(_loaded, points), *([own] if own is not None else []))
+    found = [(_loaded(each), _whose(each)) for each in points]
+    return (*found, *([(own, f"dlprof {__version__}")] if own is not None else []))
+
+
+def _whose(point: metadata.EntryPoint) -> str:
+    return point.value if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def _loaded(point: metadata.EntryPoint) -> Adapter:

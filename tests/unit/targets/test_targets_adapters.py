@@ -516,6 +516,7 @@ def test_an_adapter_that_cannot_be_imported_is_named(
     adapted, misfit = adapt(of("brokenfeed", "Feed")())
     assert adapted is None
     assert "No module named 'brokenfeed_x'" in misfit
+    assert "the adapter of broken 1.0 expects" in misfit
 
 
 def test_the_call_of_a_class_has_its_name_and_that_of_what_it_loads() -> None:
