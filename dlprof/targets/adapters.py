@@ -94,8 +94,7 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
                     f"{type_name(found)} of {package} {version} isn't what the adapter of {whose} "
-                    f"expects ({one_line(error)}), so it is taken as any other "
-                    "object."
+                    f"expects ({one_line(error)}), so it is taken as any other object."
                 )
             if adapted is not None:
                 return adapted, ""
@@ -356,6 +355,12 @@ def _lightning(found: Any) -> Adapted | None:
         found.setup("fit")
         return give()
 
+    own = getattr(vars(found).get("train_dataloader"), "__module__", None) or ""
+    if own.startswith(("lightning.", "pytorch_lightning.")):  # the user gave datasets and settings
+        name = f"{type(found).__name__}.from_datasets"
+        call = _call_by(name, ("train_dataset", "num_workers"), any_other=False)
+        call = dataclasses.replace(call, variable="data")
+        return Adapted(load=load, call=call, fixed=_not_taken(name, ("num_workers",)))
     return Adapted(load=load, call=_returned("train_dataloader", found, LoaderCall()))
 
 

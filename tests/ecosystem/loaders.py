@@ -206,6 +206,12 @@ def data_module() -> Any:
     return Data()
 
 
+def data_module_of_datasets() -> Any:
+    from lightning.pytorch import LightningDataModule
+
+    return LightningDataModule.from_datasets(Waiting(), batch_size=BATCH, **set_to(num_workers=1))
+
+
 class Model(torch.nn.Module):
     """A model that takes what a sample holds."""
 

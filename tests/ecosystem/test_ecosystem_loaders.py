@@ -64,6 +64,11 @@ CASES = {
         package="lightning",
         call=f"def train_dataloader(self):  # of Data\n    return {PLAIN}",
     ),
+    "data_module_of_datasets": Case(
+        package="lightning",
+        call="LightningDataModule.from_datasets(train_dataset, ..., {settings})",
+        fixed=("prefetch_factor", "persistent_workers"),
+    ),
     "trainer": Case(
         package="transformers",
         call="TrainingArguments(..., {settings})",

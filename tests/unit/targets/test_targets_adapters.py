@@ -144,6 +144,24 @@ def test_a_data_module_is_set_up_and_asked() -> None:
     )
 
 
+def test_a_data_module_of_datasets_is_set_where_it_is_made() -> None:
+    """It has no method of the user's, and its class method takes two of the settings."""
+
+    def train_dataloader() -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=6)
+
+    train_dataloader.__module__ = "lightning.pytorch.core.datamodule"
+    does_nothing = {"prepare_data": lambda _self: None, "setup": lambda _self, _stage: None}
+    data: Any = of("lightning", "LightningDataModule", **does_nothing)()
+    data.train_dataloader = train_dataloader
+    target = build_from_object(data).target
+    assert target.call.assigned({"num_workers": 3, "batch_size": 8}) == (
+        "data = LightningDataModule.from_datasets(train_dataset, ..., num_workers=3, batch_size=8)"
+    )
+    assert {"prefetch_factor", "persistent_workers", "pin_memory"} <= target.fixed.keys()
+    assert not {"num_workers", "batch_size"} & target.fixed.keys()
+
+
 class Own(DataLoader[int]):
     """Of a class of the user's own."""
 
