@@ -411,6 +411,16 @@ def _timm(found: Any) -> Adapted | None:
     return Adapted(fixed=_not_taken(f"timm's {name}", taken), call=_call_by(name, ("dataset",)))
 
 
+def _monai(found: Any) -> Adapted | None:
+    """Its DataLoaders, which give workers a function of MONAI's unless they are given another."""
+    call, begins = _call_of_class(type(found)), getattr(found, "worker_init_fn", None)
+    if call is None or not (getattr(begins, "__module__", None) or "monai.").startswith("monai."):
+        return None
+    name = type(found).__name__
+    seeds = f"{name} has a worker_init_fn of its own, by which random transforms are seeded"
+    return Adapted(call=call, fixed={"worker_init_fn": seeds})
+
+
 def _torch_geometric(found: Any) -> Adapted | None:
     """A loader of PyG's: each collates by itself, and most ignore a ``collate_fn`` in silence."""
     call, name = _call_of_class(type(found)), type(found).__name__
@@ -464,6 +474,7 @@ def _spdl(found: Any) -> Adapted | None:
 _OWN: Mapping[str, Adapter] = {
     "accelerate": _accelerate,
     "lightning": _lightning,
+    "monai": _monai,
     "pytorch_lightning": _lightning,
     "spdl": _spdl,
     "timm": _timm,

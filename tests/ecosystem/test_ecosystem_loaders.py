@@ -75,7 +75,9 @@ CASES = {
         fixed=("worker_threads",),
     ),
     "prepared": Case(package="accelerate", call=f"accelerator.prepare({PLAIN})"),
-    "monai_loader": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
+    "monai_loader": Case(
+        package="monai", call="DataLoader(dataset, ..., {settings})", fixed=("worker_threads",)
+    ),
     "monai_cached": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
     "monai_threads": Case(package="monai", call="ThreadDataLoader(dataset, ..., {settings})"),
     "graphs": Case(package="torch_geometric", call="DataLoader(dataset, ..., {settings})"),

@@ -444,6 +444,27 @@ def test_a_loader_of_timm_is_set_where_the_script_makes_it(
     assert "prefetch_factor" not in own.fixed
 
 
+def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None:
+    """Another in its place left each worker the same random transforms."""
+
+    def seeds(worker_id: int) -> None:
+        raise NotImplementedError
+
+    kind = of("monai", "ThreadDataLoader", DataLoader)
+    seeds.__module__ = "monai.data.utils"
+    for made in (kind(Numbers(), worker_init_fn=seeds), kind.__new__(kind)):  # as it is being made
+        call = call_of(made)
+        assert call is not None
+        assert call.text == "ThreadDataLoader(dataset, ..., {settings})"
+        assert call.fixed.keys() == {"worker_init_fn"}
+    target = build_from_object(kind(Numbers(), worker_init_fn=seeds)).target
+    assert target.fixed.keys() == {"worker_threads"}
+    seeds.__module__ = "train"
+    call = call_of(kind(Numbers(), worker_init_fn=seeds))
+    assert call is not None
+    assert not call.fixed
+
+
 def test_a_loader_of_pyg_s_collates_by_itself() -> None:
     """What is given to most of them is left out in silence."""
 
