@@ -18,6 +18,7 @@ from importlib import metadata
 from types import FrameType
 from typing import Any, Final
 
+from dlprof.internals import works_in_threads
 from dlprof.records import LoaderCall
 from dlprof.targets.faults import one_line, type_name
 from dlprof.version import __version__
@@ -418,7 +419,11 @@ def _monai(found: Any) -> Adapted | None:
         return None
     name = type(found).__name__
     seeds = f"{name} has a worker_init_fn of its own, by which random transforms are seeded"
-    return Adapted(call=call, fixed={"worker_init_fn": seeds})
+    fixed = {"worker_init_fn": seeds}
+    if works_in_threads(found):
+        why = f"{name} starts its workers as threads, in each epoch"
+        fixed |= dict.fromkeys(("persistent_workers", "multiprocessing_context"), why)
+    return Adapted(call=call, fixed=fixed)
 
 
 def _torch_geometric(found: Any) -> Adapted | None:

@@ -6,8 +6,10 @@ import dataclasses
 import functools
 import importlib
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -444,6 +446,13 @@ def test_a_loader_of_timm_is_set_where_the_script_makes_it(
     assert "prefetch_factor" not in own.fixed
 
 
+class Threads(SpawnContext):
+    """As MONAI's, by which workers are threads."""
+
+    _name = "processthread"
+    Process: Any = threading.Thread
+
+
 def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None:
     """Another in its place left each worker the same random transforms."""
 
@@ -459,6 +468,9 @@ def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None
         assert call.fixed.keys() == {"worker_init_fn"}
     target = build_from_object(kind(Numbers(), worker_init_fn=seeds)).target
     assert target.fixed.keys() == {"worker_threads"}
+    in_threads = {"num_workers": 1, "multiprocessing_context": Threads()}
+    target = build_from_object(kind(Numbers(), worker_init_fn=seeds, **in_threads)).target
+    assert target.fixed.keys() == {"worker_threads", "persistent_workers", "start_method"}
     seeds.__module__ = "train"
     call = call_of(kind(Numbers(), worker_init_fn=seeds))
     assert call is not None
