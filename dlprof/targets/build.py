@@ -178,7 +178,9 @@ def build_from_object(
         fields = {argument: field for field, argument in KEYWORDS.items()}
         fields["worker_init_fn"] = "worker_threads"
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
-        fixed = {**fixed, **own}
+        # Others, such as collate_fn, are none that a sweep sets: what is advised knows of them.
+        swept = {field.name for field in dataclasses.fields(Config)}
+        fixed = {**fixed, **{name: own[name] for name in own if name in swept}}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     dataset = getattr(core_of(loader), "dataset", None)
     of_adapter = "" if adapted is None else adapted.note

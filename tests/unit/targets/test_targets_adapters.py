@@ -540,7 +540,8 @@ def adapter(found):
     if type(found).__name__ != "Feeder":
         return None
     call = LoaderCall(text="feeder.loader({settings})", names={"num_workers": "processes"})
-    return Adapted(make=found.loader, fixed={"pin_memory": "a Feeder pins nothing"}, call=call)
+    fixed = {"pin_memory": "a Feeder pins nothing", "collate_fn": "a Feeder collates"}
+    return Adapted(make=found.loader, fixed=fixed, call=call)
 """)
     info = tmp_path / "feeder-2.0.dist-info"
     info.mkdir()
@@ -554,6 +555,9 @@ def adapter(found):
     assert built.target.fixed["pin_memory"] == "a Feeder pins nothing"
     assert built.target.fixed["in_order"] == "Feeder takes no in_order"
     assert "num_workers" not in built.target.fixed
+    assert built.target.call.fixed["collate_fn"] == "a Feeder collates"
+    kept = built.target.attainable(Config(num_workers=2, in_order=False), has_accelerator=True)
+    assert kept == Config(num_workers=2).canonical()
 
 
 def test_an_adapter_that_cannot_be_imported_is_named(
