@@ -97,6 +97,28 @@ def test_loaders_are_named_by_the_line_that_made_them(
     assert one.config.batch_size == 2
 
 
+@pytest.mark.parametrize(
+    ("of_loader", "of_dataset"),
+    [({"next_iter_state": {}}, {}), ({"restore": True}, {}), ({}, {"_resume_shm": object()})],
+)
+def test_an_epoch_that_goes_on_from_a_state_need_not_be_as_long_as_promised(
+    torch_like: Any,
+    recorder: LoaderRecorder,
+    of_loader: dict[str, Any],
+    of_dataset: dict[str, Any],
+) -> None:
+    """As those of torchdata, litdata and mosaicml-streaming: its data was said to be truncated."""
+    loaders = [torch_like.DataLoader(Data([1, 2, 3, 4])) for _ in range(2)]
+    for loader in loaders:
+        loader._IterableDataset_len_called, loader.drop_last = 8, False
+        vars(loader).update(dict.fromkeys(of_loader))
+    vars(loaders[1]).update(of_loader)
+    vars(loaders[1].dataset).update(of_dataset)
+    assert [*map(list, loaders)] == [[1, 2, 3, 4]] * 2
+    plain, resumed = recorder.records()
+    assert (plain.promised_batches, resumed.promised_batches) == (4, None)
+
+
 def test_an_iterator_of_a_loader_with_changes_is_the_loaders(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
