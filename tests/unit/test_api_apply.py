@@ -157,4 +157,3 @@ def test_a_loader_that_goes_on_from_a_state_is_not_begun_again() -> None:
     assert "load the state" in caught.value.hint
     loader.next_iter_state = None
     assert advised(num_workers=2).apply(loader).num_workers == 2
-

@@ -69,6 +69,10 @@ def test_exposed_pageable_copies_are_a_fault() -> None:
     assert "non_blocking=True" in found.fix.code
 
 
+_ACCELERATED = """config = accelerate.DataLoaderConfiguration(non_blocking=True)
+accelerator = accelerate.Accelerator(dataloader_config=config)"""
+
+
 @pytest.mark.parametrize(
     ("call", "code"),
     [
@@ -82,8 +86,7 @@ def test_exposed_pageable_copies_are_a_fault() -> None:
         ),
         (
             LoaderCall(text="accelerator.prepare(DataLoader(dataset, ..., {settings}))"),
-            "config = accelerate.DataLoaderConfiguration(non_blocking=True)\n"
-            "accelerator = accelerate.Accelerator(dataloader_config=config)",
+            _ACCELERATED,
         ),
         (
             LoaderCall(

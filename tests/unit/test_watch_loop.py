@@ -397,15 +397,16 @@ def test_a_cell_s_loaders_of_a_class_that_makes_its_iterators_itself_are_seen(
         def __iter__(self) -> Any:
             yield from super().__iter__()
 
-    magics: list[Any] = []
+    magics, loaders = list[Any](), list[Any]()
     shell = types.SimpleNamespace(
         user_ns={},
         register_magic_function=lambda magic, **_: magics.append(magic),
-        run_cell=lambda _: list(loader),
+        run_cell=lambda _: list(loaders[-1]),
     )
     load_ipython_extension(shell)
     for kind in (DataLoader, Own, Passing):
-        plain, loader = kind.__iter__, kind(numbers, batch_size=4)
+        plain = kind.__iter__
+        loaders.append(kind(numbers, batch_size=4))
         magics[0]("", "")
         assert "3 batches in 1 epoch" in capsys.readouterr().out
         assert kind.__iter__ is plain

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -95,8 +95,8 @@ def test_arguments_keep_nothing_that_their_loader_would_not_be_made_with() -> No
     members = {f"dataloader_{name}": value for name, value in given.items()}
     own: Any = of("transformers", "TrainingArguments", **members)()
     none, two = (
-        with_settings(own, Config(num_workers=workers).dataloader_kwargs(), pytest.fail)
-        for workers in (0, 2)
+        cast(Any, with_settings(own, Config(num_workers=count).dataloader_kwargs(), pytest.fail))
+        for count in (0, 2)
     )
     assert (none.dataloader_in_order, two.dataloader_in_order) == (True, True)
     assert none.dataloader_multiprocessing_context is None
@@ -450,7 +450,7 @@ class Threads(SpawnContext):
     """As MONAI's, by which workers are threads."""
 
     _name = "processthread"
-    Process: Any = threading.Thread
+    Process: ClassVar[Any] = threading.Thread
 
 
 def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None:
@@ -459,7 +459,7 @@ def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None
     def seeds(worker_id: int) -> None:
         raise NotImplementedError
 
-    kind = of("monai", "ThreadDataLoader", DataLoader)
+    kind: Any = of("monai", "ThreadDataLoader", DataLoader)
     seeds.__module__ = "monai.data.utils"
     for made in (kind(Numbers(), worker_init_fn=seeds), kind.__new__(kind)):  # as it is being made
         call = call_of(made)
