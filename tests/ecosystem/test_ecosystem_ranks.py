@@ -175,7 +175,8 @@ def test_dispatch_by_a_trainer_is_ended_in_its_arguments(tmp_path: Path) -> None
     dots, kept = "TrainingArguments(..., ", "transformers.TrainingArguments(**own, "
     code = first["fix"]["code"].replace(dots, kept)
     assert kept in code
-    document = shown(tmp_path, TRAINED.replace("FIX", code))
+    (after := tmp_path / "after").mkdir()
+    document = shown(after, TRAINED.replace("FIX", code))
     (loader,) = document["loaders"]
     assert loader["loads_for"] == 1
     assert not unfed(document)
