@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dlprof.advise.thresholds import NOTABLE
-from dlprof.records import Config, Estimate, Target, Trial
+from dlprof.records import Config, Estimate, LoaderCall, Target, Trial
 from dlprof.records.findings import Severity
 from dlprof.units import counted
 
@@ -46,6 +46,19 @@ def worker_threads_code(threads: int) -> str:
     torch.set_num_threads({threads})
     # Where the dataset uses them: cv2.setNumThreads({threads}), pyarrow.set_cpu_count({threads}),
     # threadpoolctl.threadpool_limits({threads}) for NumPy, SciPy and scikit-learn"""
+
+
+def is_trainers(call: LoaderCall) -> bool:
+    """Whether a Trainer of Hugging Face's makes the loader, and its Accelerator."""
+    return "dataloader_num_workers" in call.names.values()
+
+
+def accelerate_code(call: LoaderCall, option: str, *, value: bool) -> str:
+    """The code that gives accelerate an option."""
+    if is_trainers(call):
+        return call.given("accelerator_config", f'{{"{option}": {value}}}')
+    return f"""config = accelerate.DataLoaderConfiguration({option}={value})
+accelerator = accelerate.Accelerator(dataloader_config=config)"""
 
 
 def as_fast(ratio: Estimate) -> str:

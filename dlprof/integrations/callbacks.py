@@ -185,17 +185,24 @@ class _Transformers:
         super().__init__()
         self._trainer = trainer
         self._every, self._tune = every, tune
-        self._waits = _DataWait()
+        self._waits, self._undo = _DataWait(), contextlib.ExitStack()
+        self._each, self._loader = 1, None
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Watch the loader that the trainer is about to iterate."""
-        self._waits.undo()
+        self._undo.close()
         self._waits = _DataWait(tune=self._tune)
+        self._undo.callback(self._waits.undo)
         steps = max(1, int(getattr(state, "logging_steps", None) or args.logging_steps))
         logs_steps = args.logging_strategy == "steps"
         every = steps * args.gradient_accumulation_steps if logs_steps else sys.maxsize
-        if given.get("train_dataloader") is not None:
-            self._waits.watch(given["train_dataloader"], self._every or every)
+        self._each, self._loader = self._every or every, None
+        self._watch(given.get("train_dataloader"))
+        self._follow_rest()
+
+    def on_epoch_begin(self, _args: Any, _state: Any, _control: Any, **given: Any) -> None:
+        """Watch it again, after the rest of an epoch in which a checkpoint was made."""
+        self._watch(given.get("train_dataloader"))
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> None:
         self._log(control)
@@ -206,9 +213,33 @@ class _Transformers:
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
         """Leave the loader as it was, and say what to run."""
-        self._waits.undo()
+        self._undo.close()
         if state.is_world_process_zero:
             self._waits.last_word()
+
+    def _watch(self, loader: Any) -> None:
+        if loader is not None and loader is not self._loader:
+            self._loader = loader
+            self._waits.watch(loader, self._each)
+
+    def _follow_rest(self) -> None:
+        """Have the loader watched that a training goes on with from within an epoch.
+
+        It is another one, of the batches that are left, and no callback is given it.
+        """
+        module: Any = sys.modules.get("transformers.trainer")
+        skip = getattr(module, "skip_first_batches", None)
+        if skip is None:
+            return
+
+        def skip_first_batches(loader: Any, *given: Any, **more: Any) -> Any:
+            left, own = skip(loader, *given, **more), self._loader
+            if loader is own:  # and not that of another training
+                self._watch(left)
+            return left
+
+        module.skip_first_batches = skip_first_batches
+        self._undo.callback(setattr, module, "skip_first_batches", skip)
 
     def _log(self, control: Any) -> None:
         values = self._waits.take()

@@ -27,6 +27,7 @@ from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
+from dlprof.targets.faults import own_attributes
 from dlprof.targets.files import OpenFile, holders, moved, named, open_files, positions
 from dlprof.targets.workers import start_method_of
 
@@ -118,13 +119,24 @@ def _samplers_of_torch(loader: Any) -> list[Any]:
     return known if own else []
 
 
+def _goes_on(loader: Any) -> bool:
+    """Whether an epoch that begins goes on from a state that was loaded, and so may be shorter.
+
+    By what torchdata's and litdata's loaders keep of it, and the dataset of mosaicml-streaming.
+    """
+    own = own_attributes(loader)
+    resumed = own.get("next_iter_state") is not None or own.get("restore") is True
+    return resumed or "_resume_shm" in own_attributes(own.get("dataset"))
+
+
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
     Nothing else of the user's is run: of an iterable dataset only what the script was given counts,
-    and nothing where it draws its shards with replacement, for as long as each worker likes.
+    and nothing where it draws its shards with replacement, for as long as each worker likes. Nor
+    where a state was loaded that says where to begin.
     """
-    if is_resampled(getattr(loader, "dataset", None)):
+    if is_resampled(getattr(loader, "dataset", None)) or _goes_on(loader):
         return None
     length = promised_length(loader)
     if length is not None:

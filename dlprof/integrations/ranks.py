@@ -19,6 +19,7 @@ from pathlib import Path
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.diagnosis import WRONG_DATA
 from dlprof.advise.scaling import in_step, straggler_of, waits_for_late
+from dlprof.advise.wording import accelerate_code
 from dlprof.errors import DlprofError
 from dlprof.machine.inspection import numa_node_of
 from dlprof.machine.launchers import launched_as
@@ -264,10 +265,6 @@ def _of_rank(rank: int | None, finding: Finding, most: float) -> Finding:
     )
 
 
-_DISPATCH = """config = accelerate.DataLoaderConfiguration(dispatch_batches=False)
-accelerator = accelerate.Accelerator(dataloader_config=config)"""
-
-
 def with_ranks(
     found: Diagnosis | None,
     loaders: Sequence[WatchedLoader],
@@ -352,6 +349,7 @@ def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
             "Set dispatch_batches=False, so that each rank loads its own shards; the dataset needs "
             f"{ranks} of them or more (num_shards), best a multiple of ranks times workers."
         )
+    code = accelerate_code(loader.call.checked(), "dispatch_batches", value=False)
     yield Finding(
         code="workers.unfed",
         severity="high" if wait >= 1 / 4 else "medium",
@@ -366,7 +364,7 @@ def _dispatched(loader: WatchedLoader) -> Iterator[Finding]:
             "gain_at": "at most",
             "seen_in": [loader.name],
         },
-        fix=Fix(text=text, code=_DISPATCH),
+        fix=Fix(text=text, code=code),
         predicted_gain=Estimate(value=gain),
         cost=wait * (1 - 1 / ranks),
     )

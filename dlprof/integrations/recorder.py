@@ -177,6 +177,12 @@ class LoaderRecorder:
         """Watch what one of ``ITERATED`` iterates from now on: loaders without a DataLoader."""
         with self.guarded(f"{module.__name__} could not be watched"):
             of_loaders, of_iterators, begins, gives = ITERATED[module.__name__]
+            names = filter(None, (of_loaders, of_iterators))
+            moved = [each for each in names if not hasattr(module, each)]
+            if moved:
+                package = module.__name__.partition(".")[0]
+                version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
+                raise AttributeError(f"{package} {version} has no {module.__name__}.{moved[0]}")
             loader = getattr(module, of_loaders)
             wraps: dict[str, Wrap] = {"__init__": self._around_loader}
             if of_iterators:

@@ -8,14 +8,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Generic, TypeVar
 
 from dlprof.errors import UsageError
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.wait_statistics import Clock, Histogram, Take, WaitStatistics
-from dlprof.internals import came_by_signal
+from dlprof.internals import ITERATOR_MAKER, came_by_signal
 from dlprof.records import WatchedLoader
 from dlprof.targets.deriving import derive_in_place
 from dlprof.tuning import tuning_of
@@ -307,21 +307,25 @@ def load_ipython_extension(shell: Any) -> None:
         """Run the cell, and say how long its loops waited for their DataLoaders."""
         from torch.utils.data import DataLoader  # the cell is about to
 
-        kind: Any = DataLoader
-        own, seen = kind.__iter__, list[Watched[Any]]()
+        plain, seen = _iterating(DataLoader), list[Watched[Any]]()
 
-        @functools.wraps(own)
-        def iterate(loader: Any) -> Iterator[Any]:
-            known = next((each for each in seen if each._dlprof_loader is loader), None)
-            if known is None:
-                seen.append(known := watch(loader, name=_IN_CELLS))
-            return known._dlprof_open(lambda: own(loader))
+        def watching(own: Callable[[Any], Iterator[Any]]) -> Any:
+            @functools.wraps(own)
+            def iterate(loader: Any) -> Iterator[Any]:
+                known = next((each for each in seen if each._dlprof_loader is loader), None)
+                if known is None:
+                    seen.append(known := watch(loader, name=_IN_CELLS))
+                return known._dlprof_open(lambda: own(loader))
 
-        kind.__iter__ = iterate
+            return iterate
+
+        for kind, own in plain.items():
+            kind.__iter__ = watching(own)
         try:
             shell.run_cell(cell)
         finally:
-            kind.__iter__ = own
+            for kind, own in plain.items():
+                kind.__iter__ = own
         none = "dlprof: no DataLoader was iterated in this cell.\n"
         sys.stdout.write("".join(_after_cell(each, shell.user_ns) for each in seen) or none)
 
@@ -329,6 +333,24 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 _IN_CELLS = "loader"  # what a cell's summary calls one
+
+
+def _iterating(base: Any) -> dict[Any, Any]:
+    """The methods that begin an epoch of a loader: by its class, that of torch's or one from it.
+
+    One from it counts where it makes its iterators by itself, as torchdata's does: no other method
+    is called then.
+    """
+    found = [base]
+    for each in found:
+        found += [derived for derived in each.__subclasses__() if derived not in found]
+
+    def is_alone(kind: Any) -> bool:
+        method = vars(kind).get("__iter__")
+        calls_none = isinstance(method, FunctionType) and "__iter__" not in method.__code__.co_names
+        return calls_none and ITERATOR_MAKER in vars(kind)
+
+    return {each: each.__iter__ for each in found if each is base or is_alone(each)}
 
 
 def _after_cell(watched: Watched[Any], variables: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from importlib import metadata
 from types import FrameType
 from typing import Any, Final
 
+from dlprof.internals import works_in_threads
 from dlprof.records import LoaderCall
 from dlprof.targets.faults import one_line, type_name
 from dlprof.version import __version__
@@ -33,6 +34,16 @@ ITERATED: Final[Mapping[str, tuple[str, str, str, str]]] = {
 """Modules of loaders that have no DataLoader in them: the classes of loaders and their iterators,
 and of these the methods that begin an epoch and give a batch. Where iterators have no class of
 their own, being generators, the loaders' method that begins an epoch."""
+
+CHANGED_BY_TRAINING: Final[Mapping[str, tuple[str, str]]] = {
+    "lhotse.dataset.iterable_dataset.IterableDatasetWrapper": ("set_epoch", "auto_increment_epoch"),
+    "litdata.streaming.combined.CombinedStreamingDataset": ("set_epoch", "_iterate_over_all"),
+    "litdata.streaming.parallel.ParallelStreamingDataset": ("set_epoch", ""),
+    "monai.data.dataset.SmartCacheDataset": ("update_cache", ""),
+}
+"""Packages' datasets that a training changes between epochs, by which of their methods, where they
+don't share that with workers that outlive an epoch, as timm's and Hugging Face's do. And the
+attribute, if any, by which they are set to see to it in the workers."""
 
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
@@ -76,16 +87,15 @@ def adapt(found: object) -> tuple[Adapted | None, str]:
 
     And in a sentence, which adapter knows the package at another version, and what that one lacks.
     """
-    for package in _packages(found):
-        for adapter in _adapters(package):
+    for package in (*_packages(found), _maker_of(found)):
+        for adapter, whose in _adapters(package):
             try:
                 adapted = adapter(found)
             except Exception as error:  # whatever a changed class answers with
                 version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
                 return None, (
-                    f"{type_name(found)} of {package} {version} isn't what the adapter of dlprof "
-                    f"{__version__} expects ({one_line(error)}), so it is taken as any other "
-                    "object."
+                    f"{type_name(found)} of {package} {version} isn't what the adapter of {whose} "
+                    f"expects ({one_line(error)}), so it is taken as any other object."
                 )
             if adapted is not None:
                 return adapted, ""
@@ -148,6 +158,15 @@ def _is_of_lightning(found: object) -> bool:
 def _packages(found: object) -> dict[str, None]:
     """The packages of a class and of those that it is derived from, each once."""
     return dict.fromkeys(base.__module__.partition(".")[0] for base in type(found).__mro__)
+
+
+def _maker_of(found: object) -> str:
+    """The package whose function a plain DataLoader's workers begin with: it may have made that."""
+    if type(found).__name__ != "DataLoader":
+        return ""
+    begins = getattr(found, "__dict__", {}).get("worker_init_fn")
+    module = getattr(getattr(begins, "func", begins), "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _makes_loader(found: object) -> bool:
@@ -238,13 +257,18 @@ def _not_taken(name: str, parameters: Collection[str]) -> dict[str, str]:
 
 
 @functools.cache
-def _adapters(package: str) -> tuple[Adapter, ...]:
-    """Other packages' adapters come first: they may know more of their own classes."""
+def _adapters(package: str) -> tuple[tuple[Adapter, str], ...]:
+    """Each with whose it is. Other packages' come first: they may know more of their classes."""
     if package in {"torch", "builtins", "typing", "collections", "abc"}:
         return ()
     points = metadata.entry_points(group=ENTRY_POINTS, name=package)
     own = _OWN.get(package)
-    return (*map(_loaded, points), *([own] if own is not None else []))
+    found = [(_loaded(each), _whose(each)) for each in points]
+    return (*found, *([(own, f"dlprof {__version__}")] if own is not None else []))
+
+
+def _whose(point: metadata.EntryPoint) -> str:
+    return point.value if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def _loaded(point: metadata.EntryPoint) -> Adapter:
@@ -274,7 +298,7 @@ def with_settings(
         AttributeError: A setting has no place in it.
     """
     if "transformers" in _packages(found) and _is_a(found, "Trainer", "TrainingArguments"):
-        return _set_arguments(found, {"prefetch_factor": None, **settings})
+        return _set_arguments(found, settings)
     if _is_of_lightning(found) and _is_a(found, "LightningDataModule"):
         return _set_module(found, again)
     return None
@@ -285,11 +309,16 @@ def _set_arguments(found: Any, settings: Mapping[str, Any]) -> Any:
     if trains and _makes_loader(found):
         raise AttributeError(f"{type(found).__name__}.{_GIVES} makes the loader itself")
     arguments = copy.copy(found.args if trains else found)
-    for name, value in {"persistent_workers": False, **settings}.items():
+    # What settings don't name is torch's own, as with a DataLoader that is made again.
+    plain: dict[str, Any] = {"prefetch_factor": None, "persistent_workers": False, "in_order": True}
+    if not settings["num_workers"]:
+        plain["multiprocessing_context"] = None  # which torch refuses without workers
+    for name, value in {**plain, **settings}.items():
         own = _ARGUMENTS.get(name, name)
-        if not hasattr(arguments, own):
+        if hasattr(arguments, own):
+            setattr(arguments, own, value)
+        elif name in settings:
             raise AttributeError(f"{type(arguments).__name__} has no {own}")
-        setattr(arguments, own, value)
     if not trains:
         return arguments
     found.args = arguments
@@ -327,6 +356,12 @@ def _lightning(found: Any) -> Adapted | None:
         found.setup("fit")
         return give()
 
+    own = getattr(vars(found).get("train_dataloader"), "__module__", None) or ""
+    if own.startswith(("lightning.", "pytorch_lightning.")):  # the user gave datasets and settings
+        name = f"{type(found).__name__}.from_datasets"
+        call = _call_by(name, ("train_dataset", "num_workers"), any_other=False)
+        call = dataclasses.replace(call, variable="data")
+        return Adapted(load=load, call=call, fixed=_not_taken(name, ("num_workers",)))
     return Adapted(load=load, call=_returned("train_dataloader", found, LoaderCall()))
 
 
@@ -364,18 +399,31 @@ def _accelerate(found: Any) -> Adapted | None:
 
 
 def _timm(found: Any) -> Adapted | None:
-    """What ``create_loader`` returns, which has less to set than a DataLoader."""
-    if not _is_a(found, "PrefetchLoader", "MultiEpochsDataLoader"):
-        return None
-    # It gives workers a function of timm's; a script that makes the loader itself does not.
-    seeds = getattr(getattr(found, "loader", found), "worker_init_fn", None)
+    """What its functions return, which have less to set than a DataLoader."""
+    wraps = _is_a(found, "PrefetchLoader", "NaFlexPrefetchLoader")
+    core = found.loader if wraps else found
+    # They give workers a function of timm's; a script that makes the loader itself does not.
+    seeds = getattr(core, "worker_init_fn", None) if _is_a(core, "DataLoader") else None
     if getattr(getattr(seeds, "func", None), "__module__", "") != "timm.data.loader":
         return None
-    taken = inspect.signature(sys.modules["timm.data.loader"].create_loader).parameters
-    return Adapted(
-        fixed=_not_taken("timm's create_loader", taken),
-        call=_call_by("create_loader", ("dataset",)),
-    )
+    naflex = "naflex_" if type(core.dataset).__name__.startswith("NaFlex") else ""
+    name = f"create_{naflex}loader"
+    taken = inspect.signature(vars(sys.modules[f"timm.data.{naflex}loader"])[name]).parameters
+    return Adapted(fixed=_not_taken(f"timm's {name}", taken), call=_call_by(name, ("dataset",)))
+
+
+def _monai(found: Any) -> Adapted | None:
+    """Its DataLoaders, which give workers a function of MONAI's unless they are given another."""
+    call, begins = _call_of_class(type(found)), getattr(found, "worker_init_fn", None)
+    if call is None or not (getattr(begins, "__module__", None) or "monai.").startswith("monai."):
+        return None
+    name = type(found).__name__
+    seeds = f"{name} has a worker_init_fn of its own, by which random transforms are seeded"
+    fixed = {"worker_init_fn": seeds}
+    if works_in_threads(found):
+        why = f"{name} starts its workers as threads, in each epoch"
+        fixed |= dict.fromkeys(("persistent_workers", "multiprocessing_context"), why)
+    return Adapted(call=call, fixed=fixed)
 
 
 def _torch_geometric(found: Any) -> Adapted | None:
@@ -395,11 +443,14 @@ def _torch_geometric(found: Any) -> Adapted | None:
     elif "transform" in taken:
         own = "samples each batch and calls transform"
     fixed = {**call.fixed, "collate_fn": f"{name} takes no collate_fn: its own {own}"}
-    whole = {"batch_size": f"{name} has torch load one batch of its own at a time"}
-    return Adapted(
-        call=dataclasses.replace(call, fixed=fixed),
-        fixed=whole if hasattr(found, "events_per_batch") else {},
-    )
+    whole = f"{name} has torch load one batch of its own at a time"
+    sizes = {
+        "events_per_batch": whole,
+        "sample_coverage": whole,
+        "num_parts": f"{name} makes its batch_size of num_parts",
+    }
+    size = next(({"batch_size": sizes[each]} for each in sizes if hasattr(found, each)), {})
+    return Adapted(call=dataclasses.replace(call, fixed=fixed), fixed=size)
 
 
 def _webdataset(found: Any) -> Adapted | None:
@@ -428,6 +479,7 @@ def _spdl(found: Any) -> Adapted | None:
 _OWN: Mapping[str, Adapter] = {
     "accelerate": _accelerate,
     "lightning": _lightning,
+    "monai": _monai,
     "pytorch_lightning": _lightning,
     "spdl": _spdl,
     "timm": _timm,

@@ -20,7 +20,14 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError, did_you_mean
 from dlprof.records import EPOCH_SIGN, Config, LoaderCall, Target
-from dlprof.targets.adapters import Adapted, adapt, as_it_is, call_by, call_of
+from dlprof.targets.adapters import (
+    CHANGED_BY_TRAINING,
+    Adapted,
+    adapt,
+    as_it_is,
+    call_by,
+    call_of,
+)
 from dlprof.targets.arguments import named_parameters, signature_of
 from dlprof.targets.builtin import options as builtin
 from dlprof.targets.faults import (
@@ -171,7 +178,9 @@ def build_from_object(
         fields = {argument: field for field, argument in KEYWORDS.items()}
         fields["worker_init_fn"] = "worker_threads"
         own = {fields.get(name, name): reason for name, reason in adapted.fixed.items()}
-        fixed = {**fixed, **own}
+        # Others, such as collate_fn, are none that a sweep sets: what is advised knows of them.
+        swept = {field.name for field in dataclasses.fields(Config)}
+        fixed = {**fixed, **{name: own[name] for name in own if name in swept}}
         call = (call_by(adapted) if parts is not None or factory is not None else None) or call
     dataset = getattr(core_of(loader), "dataset", None)
     of_adapter = "" if adapted is None else adapted.note
@@ -492,7 +501,8 @@ def against_persisting(dataset: object) -> str:
 
     A training may change the dataset for each epoch, as the user's own code has it. That may be a
     dataset within: what any of its attributes is, or its ``datasets`` hold. Installed packages,
-    such as timm, share the number of the epoch with workers that persist.
+    such as timm, share the number of the epoch with workers that persist, but for those that are
+    known not to.
     """
     found, seen = [dataset], {id(dataset)}
     for outer in found:  # which grows
@@ -504,6 +514,11 @@ def against_persisting(dataset: object) -> str:
             file = getattr(sys.modules.get(module), "__file__", None) or ""
             if "-packages" not in file:
                 return f"{kind.__qualname__} has set_epoch: {EPOCH_SIGN} what that changes."
+        for kind in type(outer).__mro__:
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            method, by_workers = CHANGED_BY_TRAINING.get(name, ("", ""))
+            if method and held.get(by_workers) is not True:
+                return f"{kind.__qualname__} has {method}: {EPOCH_SIGN} what that changes."
         several = held.get("datasets")
         within = several if isinstance(several, list | tuple) else ()
         for each in itertools.chain(held.values(), within):

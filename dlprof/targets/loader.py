@@ -106,6 +106,13 @@ def apply(config: Config, loader: Any) -> Any:
     inner = dataloader_of(loader)
     if inner is None:
         return _apply_around(config, loader)
+    if getattr(inner, "next_iter_state", None) is not None:
+        raise TargetError(
+            f"{type_name(inner)} goes on from a state that was loaded: a loader of other settings "
+            "would begin again.",
+            hint="Apply the settings first, and then load the state, which torchdata takes with as "
+            "many workers as it was saved with.",
+        )
     try:
         parts = take_apart(inner, None if inner is loader else loader)
         own = parts.kept["worker_init_fn"]

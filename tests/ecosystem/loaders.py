@@ -206,6 +206,12 @@ def data_module() -> Any:
     return Data()
 
 
+def data_module_of_datasets() -> Any:
+    from lightning.pytorch import LightningDataModule
+
+    return LightningDataModule.from_datasets(Waiting(), batch_size=BATCH, **set_to(num_workers=1))
+
+
 class Model(torch.nn.Module):
     """A model that takes what a sample holds."""
 
@@ -416,7 +422,7 @@ def timm_loader() -> Any:
     )
 
 
-def timm_multi_epochs() -> Any:
+def _without_prefetcher(*, use_multi_epochs_loader: bool) -> Any:
     _with_torchvision()
     from timm.data import create_loader
 
@@ -426,10 +432,18 @@ def timm_multi_epochs() -> Any:
         batch_size=BATCH,
         is_training=True,
         use_prefetcher=False,
-        use_multi_epochs_loader=True,
+        use_multi_epochs_loader=use_multi_epochs_loader,
         device=torch.device("cpu"),
         **_set_for_timm(num_workers=1, persistent_workers=False),
     )
+
+
+def timm_plain() -> Any:
+    return _without_prefetcher(use_multi_epochs_loader=False)
+
+
+def timm_multi_epochs() -> Any:
+    return _without_prefetcher(use_multi_epochs_loader=True)
 
 
 # litdata, mosaicml-streaming

@@ -256,6 +256,35 @@ def test_the_hugging_face_trainer_logs_the_wait_and_says_what_to_run(
     assert any("dlprof/wait_fraction" in tag for tag in _board(tmp_path))
 
 
+def test_the_hugging_face_trainer_logs_the_rest_of_an_epoch_that_it_goes_on_with(
+    tmp_path: Path,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    accelerate = pytest.importorskip("accelerate")
+
+    def trained(*, resume: bool, **more: Any) -> set[int]:
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "out"),
+            per_device_train_batch_size=4,
+            save_steps=2,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            **more,
+        )
+        trainer = transformers.Trainer(_Model(), arguments, train_dataset=Rows())
+        trainer.add_callback(callbacks.transformers(trainer))
+        trainer.train(resume_from_checkpoint=resume)
+        history = trainer.state.log_history
+        return {each["step"] for each in history if "dlprof/wait_fraction" in each}
+
+    assert trained(resume=False, max_steps=2) == {1, 2}
+    assert trained(resume=True, num_train_epochs=2) >= {*range(3, 13)}
+    module = sys.modules[transformers.Trainer.__module__]
+    assert module.skip_first_batches is accelerate.skip_first_batches
+
+
 class Restless(Control):
     """Has other workers with every batch or two."""
 
@@ -450,7 +479,6 @@ def test_prometheus_refuses_a_name_that_no_collector_reads(tmp_path: Path) -> No
 
 
 CELL = """
-from torch.utils.data import DataLoader
 import time
 
 class Slow:
@@ -466,14 +494,27 @@ for batch in my_loader:
 """
 
 
-def test_the_magic_says_how_long_a_cell_waited() -> None:
+@pytest.mark.parametrize(
+    ("loader", "module"),
+    [
+        ("torch.utils.data.DataLoader", "torch.utils.data.dataloader"),
+        (
+            "torchdata.stateful_dataloader.StatefulDataLoader",
+            "torchdata.stateful_dataloader.stateful_dataloader",
+        ),
+    ],
+)
+def test_the_magic_says_how_long_a_cell_waited(loader: str, module: str) -> None:
     pytest.importorskip("IPython")
+    package, _, kind = loader.rpartition(".")
+    pytest.importorskip(package)
     code = f"""
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell("%load_ext dlprof")
+shell.run_cell("from {package} import {kind} as DataLoader")
 shell.run_cell("%%dlprof\\n" + {CELL!r})
-shell.run_cell("assert DataLoader.__iter__.__module__ == 'torch.utils.data.dataloader'")
+shell.run_cell("assert DataLoader.__iter__.__module__ == '{module}'")
 shell.run_cell("%%dlprof\\n1 / 0")
 shell.run_cell("assert len(list(my_loader)) == 4; print('as ever')")
 """

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dlprof.targets.adapters import CHANGED_BY_TRAINING
 
 LOADERS = Path(__file__).with_name("loaders.py")
 TIMEOUT_S = 600
@@ -61,19 +64,29 @@ CASES = {
         package="lightning",
         call=f"def train_dataloader(self):  # of Data\n    return {PLAIN}",
     ),
+    "data_module_of_datasets": Case(
+        package="lightning",
+        call="LightningDataModule.from_datasets(train_dataset, ..., {settings})",
+        fixed=("prefetch_factor", "persistent_workers"),
+    ),
     "trainer": Case(
         package="transformers",
         call="TrainingArguments(..., {settings})",
         fixed=("worker_threads",),
     ),
     "prepared": Case(package="accelerate", call=f"accelerator.prepare({PLAIN})"),
-    "monai_loader": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
+    "monai_loader": Case(
+        package="monai", call="DataLoader(dataset, ..., {settings})", fixed=("worker_threads",)
+    ),
     "monai_cached": Case(package="monai", call="DataLoader(dataset, ..., {settings})"),
     "monai_threads": Case(package="monai", call="ThreadDataLoader(dataset, ..., {settings})"),
     "graphs": Case(package="torch_geometric", call="DataLoader(dataset, ..., {settings})"),
     "graphs_prefetched": Case(package="torch_geometric"),
     "neighbors": Case(package="torch_geometric", call="NeighborLoader(data, ..., {settings})"),
     "timm_loader": Case(
+        package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
+    ),
+    "timm_plain": Case(
         package="timm", call="create_loader(dataset, ..., {settings})", fixed=("prefetch_factor",)
     ),
     "timm_multi_epochs": Case(
@@ -293,6 +306,15 @@ def test_its_training_is_watched_and_set_in_its_own_framework(package: str, plac
     for finding in document["findings"]:
         if finding["fix"] and finding["fix"]["dataloader_kwargs"] and call != PLAIN:
             assert finding["fix"]["call"].startswith(call.partition("{settings}")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGED_BY_TRAINING)
+def test_what_a_training_changes_for_each_epoch_has_its_name(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    needs(module.partition(".")[0])
+    found = getattr(importlib.import_module(module), kind)
+    assert callable(getattr(found, CHANGED_BY_TRAINING[name][0]))
 
 
 @pytest.mark.slow

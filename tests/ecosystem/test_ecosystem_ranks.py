@@ -61,6 +61,33 @@ if __name__ == "__main__":
         time.sleep(0.005)
 """
 
+TRAINED = """
+import time
+import datasets, torch, transformers
+
+def rows(shards):
+    for shard in shards:
+        for number in range(160):
+            time.sleep(0.004)
+            yield {"x": [float(number)] * 8, "labels": number % 2}
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+
+    def forward(self, x, labels):
+        return {"loss": torch.nn.functional.cross_entropy(self.layer(x), labels)}
+
+if __name__ == "__main__":
+    data = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": list(range(4))})
+    own = {"output_dir": "out", "max_steps": 20, "dataloader_num_workers": 1, "use_cpu": True}
+    own |= {"report_to": [], "save_strategy": "no", "disable_tqdm": True}
+    args = transformers.TrainingArguments(**own)
+    FIX
+    transformers.Trainer(Model(), args, train_dataset=data.with_format("torch")).train()
+"""
+
 SPLIT = """
 import time
 import datasets, torch
@@ -138,6 +165,21 @@ def test_dispatch_from_rank_0_is_named(dispatch: str, tmp_path: Path) -> None:
     assert found[0]["title"] == "Rank 0 loads the batches of all 2 ranks"
     assert 1.3 < found[0]["predicted_gain"]["value"] <= 2.0
     assert "dispatch_batches=False" in found[0]["fix"]["code"]
+
+
+def test_dispatch_by_a_trainer_is_ended_in_its_arguments(tmp_path: Path) -> None:
+    """By the code of the fix, with what the script has in place of the dots."""
+    needs("transformers", "accelerate", "datasets")
+    first, *_ = shown(tmp_path, TRAINED.replace("FIX", ""))["findings"]
+    assert first["title"] == "Rank 0 loads the batches of all 2 ranks"
+    dots, kept = "TrainingArguments(..., ", "transformers.TrainingArguments(**own, "
+    code = first["fix"]["code"].replace(dots, kept)
+    assert kept in code
+    (after := tmp_path / "after").mkdir()
+    document = shown(after, TRAINED.replace("FIX", code))
+    (loader,) = document["loaders"]
+    assert loader["loads_for"] == 1
+    assert not unfed(document)
 
 
 def test_datasets_of_fewer_shards_than_ranks_feed_both(tmp_path: Path) -> None:

@@ -147,3 +147,13 @@ def test_what_can_not_be_set_is_refused_in_a_sentence(
         advised(**settings).apply(make())
     assert message in str(caught.value)
     assert "recommendation.dataloader_kwargs" in str(caught.value)
+
+
+def test_a_loader_that_goes_on_from_a_state_is_not_begun_again() -> None:
+    loader: Any = DataLoader(DATA, batch_size=4)
+    loader.next_iter_state = {"_num_workers": 2}  # as torchdata's keeps it
+    with pytest.raises(TargetError, match="goes on from a state") as caught:
+        advised(num_workers=2).apply(loader)
+    assert "load the state" in caught.value.hint
+    loader.next_iter_state = None
+    assert advised(num_workers=2).apply(loader).num_workers == 2

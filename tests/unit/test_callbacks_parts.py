@@ -188,6 +188,37 @@ def test_hugging_faces_trainer_that_logs_no_steps_has_epochs_logged_alone(strate
     assert logged
 
 
+def test_the_rest_of_an_epoch_after_a_checkpoint_is_watched_and_then_the_loader_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hugging Face's Trainer makes another loader for it, and gives that to no callback."""
+
+    def skip(loader: _Slotted, count: int) -> _Slotted:
+        return _Slotted(*loader.numbers[count:])
+
+    module = types.SimpleNamespace(skip_first_batches=skip)
+    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
+    logged, control = list[dict[str, float]](), types.SimpleNamespace(should_log=False)
+    trainer = types.SimpleNamespace(log=logged.append, is_world_process_zero=False)
+    callback = callbacks._Transformers(trainer, None, tune=False)
+    given = types.SimpleNamespace(
+        logging_steps=1, gradient_accumulation_steps=1, logging_strategy="steps"
+    )
+    loader, other = _Slotted(*range(5)), _Slotted(*range(5))
+    callback.on_train_begin(given, given, None, train_dataloader=loader)
+    callback.on_epoch_begin(given, given, None, train_dataloader=loader)
+    left = module.skip_first_batches(loader, 3)
+    assert list(left) == [3, 4]
+    callback.on_epoch_begin(given, given, None, train_dataloader=loader)
+    assert type(module.skip_first_batches(other, 3)) is _Slotted  # another training's
+    assert list(loader) == [0, 1, 2, 3, 4]
+    (watched,) = callback._waits._watched.values()
+    assert watched.summary().batches == 7
+    callback.on_train_end(given, trainer, control)
+    assert module.skip_first_batches is skip
+    assert type(loader) is type(left) is _Slotted
+
+
 class _Row(list[int]):
     """A loader that can be watched going."""
 

@@ -11,7 +11,7 @@ from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings.diagnosis import find
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.records import Copies, Finding, GpuInfo, GpuUsage, PinCosts
+from dlprof.records import Copies, Finding, GpuInfo, GpuUsage, LoaderCall, PinCosts
 
 _CARDS = (
     GpuInfo(index=0, name="A", uuid="a", pcie_generation=4, pcie_width=16, cuda_index=1),
@@ -67,6 +67,47 @@ def test_exposed_pageable_copies_are_a_fault() -> None:
     assert found.fix is not None
     assert found.fix.dataloader_kwargs == {"pin_memory": True}
     assert "non_blocking=True" in found.fix.code
+
+
+_ACCELERATED = """config = accelerate.DataLoaderConfiguration(non_blocking=True)
+accelerator = accelerate.Accelerator(dataloader_config=config)"""
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (
+            LoaderCall(
+                text="TrainingArguments(..., {settings})",
+                names={"num_workers": "dataloader_num_workers"},
+                variable="args",
+            ),
+            'args = TrainingArguments(..., accelerator_config={"non_blocking": True})',
+        ),
+        (
+            LoaderCall(text="accelerator.prepare(DataLoader(dataset, ..., {settings}))"),
+            _ACCELERATED,
+        ),
+        (
+            LoaderCall(
+                text="def train_dataloader(self):\n    return DataLoader(dataset, ..., {settings})",
+                variable="",
+            ),
+            "",
+        ),
+    ],
+)
+def test_what_copies_in_the_users_place_is_asked_to_in_its_words(
+    call: LoaderCall, code: str
+) -> None:
+    """Lightning does so by itself."""
+    seen = _seen(_BUSY, _copies(4))
+    target = dataclasses.replace(seen.target, call=call)
+    found = _found(dataclasses.replace(seen, target=target), "transfer.pageable")
+    assert found is not None
+    assert found.fix is not None
+    assert found.fix.code == code
+    assert found.fix.dataloader_kwargs == {"pin_memory": True}
 
 
 def test_faster_copies_bring_what_the_step_waits_for_and_nothing_where_data_comes_later() -> None:

@@ -39,6 +39,7 @@ from dlprof.records import (
     Explanation,
     Finding,
     Fix,
+    LoaderCall,
     RankFigures,
     Run,
     RunHeader,
@@ -126,6 +127,18 @@ def test_dispatch_from_rank_0_is_one_finding_ahead_of_others() -> None:
     assert finding.fix is not None
     assert "dispatch_batches=False" in finding.fix.code
     assert "num_shards" in finding.fix.text
+
+    call = LoaderCall(
+        text="TrainingArguments(..., {settings})",
+        names={"num_workers": "dataloader_num_workers"},
+        variable="args",
+    )
+    found = with_ranks(None, [dataclasses.replace(own, call=call)], {})
+    assert found is not None
+    assert found.findings[0].fix is not None
+    assert found.findings[0].fix.code == (
+        'args = TrainingArguments(..., accelerator_config={"dispatch_batches": False})'
+    )
 
 
 def test_dispatch_from_rank_0_is_said_where_no_batch_was_traced() -> None:

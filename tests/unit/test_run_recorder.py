@@ -97,6 +97,28 @@ def test_loaders_are_named_by_the_line_that_made_them(
     assert one.config.batch_size == 2
 
 
+@pytest.mark.parametrize(
+    ("of_loader", "of_dataset"),
+    [({"next_iter_state": {}}, {}), ({"restore": True}, {}), ({}, {"_resume_shm": object()})],
+)
+def test_an_epoch_that_goes_on_from_a_state_need_not_be_as_long_as_promised(
+    torch_like: Any,
+    recorder: LoaderRecorder,
+    of_loader: dict[str, Any],
+    of_dataset: dict[str, Any],
+) -> None:
+    """As those of torchdata, litdata and mosaicml-streaming: its data was said to be truncated."""
+    loaders = [torch_like.DataLoader(Data([1, 2, 3, 4])) for _ in range(2)]
+    for loader in loaders:
+        loader._IterableDataset_len_called, loader.drop_last = 8, False
+        vars(loader).update(dict.fromkeys(of_loader))
+    vars(loaders[1]).update(of_loader)
+    vars(loaders[1].dataset).update(of_dataset)
+    assert [*map(list, loaders)] == [[1, 2, 3, 4]] * 2
+    plain, resumed = recorder.records()
+    assert (plain.promised_batches, resumed.promised_batches) == (4, None)
+
+
 def test_an_iterator_of_a_loader_with_changes_is_the_loaders(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
@@ -218,10 +240,16 @@ def test_loaders_whose_iterators_are_generators_are_watched(recorder: LoaderReco
     assert recorder.refusals()[record.name].startswith(f"ray's {of_loaders} has no stages")
 
 
-def test_a_package_that_has_moved_its_iterators_is_named(recorder: LoaderRecorder) -> None:
+def test_a_package_that_has_moved_its_iterators_is_named(
+    recorder: LoaderRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchdata", types.SimpleNamespace(__version__="99.1"))
     recorder.attach_iterators(types.ModuleType("torchdata.nodes.loader"))
     (fault,) = recorder.faults
-    assert fault.startswith("torchdata.nodes.loader could not be watched: ")
+    assert fault == (
+        "torchdata.nodes.loader could not be watched: "
+        "AttributeError: torchdata 99.1 has no torchdata.nodes.loader.Loader"
+    )
 
 
 def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: LoaderRecorder) -> None:

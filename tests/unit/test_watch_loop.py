@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import dlprof
 from dlprof.device import patching
 from dlprof.integrations.wait_statistics import MOST_PENDING
-from dlprof.integrations.watch import Logger, Watched
+from dlprof.integrations.watch import Logger, Watched, load_ipython_extension
 
 MS = 1_000_000
 
@@ -376,3 +378,35 @@ def test_a_deep_copy_shares_the_logger() -> None:
     copied = copy.deepcopy(dlprof.watch([1, 2], log=shown.append, every=1))
     list(copied)
     assert shown
+
+
+def test_a_cell_s_loaders_of_a_class_that_makes_its_iterators_itself_are_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As torchdata's StatefulDataLoader: it was said that no loader was iterated."""
+    numbers: Any = range(12)
+
+    class Own(DataLoader[int]):
+        def __iter__(self) -> Any:
+            return self._get_iterator()
+
+        def _get_iterator(self) -> Any:
+            return super()._get_iterator()
+
+    class Passing(Own):
+        def __iter__(self) -> Any:
+            yield from super().__iter__()
+
+    magics, loaders = list[Any](), list[Any]()
+    shell = types.SimpleNamespace(
+        user_ns={},
+        register_magic_function=lambda magic, **_: magics.append(magic),
+        run_cell=lambda _: list(loaders[-1]),
+    )
+    load_ipython_extension(shell)
+    for kind in (DataLoader, Own, Passing):
+        plain = kind.__iter__
+        loaders.append(kind(numbers, batch_size=4))
+        magics[0]("", "")
+        assert "3 batches in 1 epoch" in capsys.readouterr().out
+        assert kind.__iter__ is plain

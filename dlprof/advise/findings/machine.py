@@ -21,7 +21,7 @@ from dlprof.advise.findings.claims import (
     tried_in_vain,
 )
 from dlprof.advise.findings.evidence import Evidence, StageTime
-from dlprof.advise.wording import percent
+from dlprof.advise.wording import accelerate_code, is_trainers, percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage, Trial, pins_for
 from dlprof.records.stages import CACHE, FREED, KEEPING
@@ -746,7 +746,11 @@ def pageable(view: Evidence) -> Claim | None:
     text = f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
     text += f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
     text += "overlaps with it."
-    code = "batch = batch.to(device, non_blocking=True)"
+    code, call = "batch = batch.to(device, non_blocking=True)", view.target.call.checked()
+    if is_trainers(call) or call.text.startswith("accelerator.prepare("):
+        code = accelerate_code(call, "non_blocking", value=True)
+    elif call.text.startswith("def "):  # a method of Lightning's, which copies so by itself
+        code = ""
     if pinned is None:
         title = "pin_memory=True doesn't pin what is copied"
         text = f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "

@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import importlib
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -80,6 +82,28 @@ def test_a_trainer_is_asked_for_its_loader_and_set_by_its_arguments() -> None:
     assert watched.checked() == watched
 
 
+def test_arguments_keep_nothing_that_their_loader_would_not_be_made_with() -> None:
+    """An order of their own stayed, and a start method that torch refuses without workers."""
+    given = {
+        "num_workers": 2,
+        "prefetch_factor": 4,
+        "pin_memory": True,
+        "persistent_workers": True,
+        "in_order": False,
+        "multiprocessing_context": "spawn",
+    }
+    members = {f"dataloader_{name}": value for name, value in given.items()}
+    own: Any = of("transformers", "TrainingArguments", **members)()
+    none, two = (
+        cast(Any, with_settings(own, Config(num_workers=count).dataloader_kwargs(), pytest.fail))
+        for count in (0, 2)
+    )
+    assert (none.dataloader_in_order, two.dataloader_in_order) == (True, True)
+    assert none.dataloader_multiprocessing_context is None
+    assert two.dataloader_multiprocessing_context == "spawn"
+    assert (own.dataloader_in_order, own.dataloader_num_workers) == (False, 2)
+
+
 def test_a_trainer_that_makes_its_loader_itself_is_set_there() -> None:
     def own(_self: Any) -> DataLoader[int]:
         return DataLoader(Numbers(), batch_size=4)
@@ -120,6 +144,24 @@ def test_a_data_module_is_set_up_and_asked() -> None:
     assert built.target.call.assigned({"num_workers": 3}) == (
         "def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., num_workers=3)"
     )
+
+
+def test_a_data_module_of_datasets_is_set_where_it_is_made() -> None:
+    """It has no method of the user's, and its class method takes two of the settings."""
+
+    def train_dataloader() -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=6)
+
+    train_dataloader.__module__ = "lightning.pytorch.core.datamodule"
+    does_nothing = {"prepare_data": lambda _self: None, "setup": lambda _self, _stage: None}
+    data: Any = of("lightning", "LightningDataModule", **does_nothing)()
+    data.train_dataloader = train_dataloader
+    target = build_from_object(data).target
+    assert target.call.assigned({"num_workers": 3, "batch_size": 8}) == (
+        "data = LightningDataModule.from_datasets(train_dataset, ..., num_workers=3, batch_size=8)"
+    )
+    assert {"prefetch_factor", "persistent_workers", "pin_memory"} <= target.fixed.keys()
+    assert not {"num_workers", "batch_size"} & target.fixed.keys()
 
 
 class Own(DataLoader[int]):
@@ -377,21 +419,62 @@ def test_a_loader_of_timm_is_set_where_the_script_makes_it(
         raise NotImplementedError
 
     seeded.__module__ = "timm.data.loader"
-    timm = SimpleNamespace(create_loader=create_loader)
-    monkeypatch.setitem(sys.modules, "timm.data.loader", timm)
+    timm = SimpleNamespace(create_loader=create_loader, create_naflex_loader=create_loader)
+    for module in ("loader", "naflex_loader"):
+        monkeypatch.setitem(sys.modules, f"timm.data.{module}", timm)
     epochs = of("timm.data", "MultiEpochsDataLoader", DataLoader)
     made = epochs(Numbers(), worker_init_fn=functools.partial(seeded, worker_seeding="all"))
     wrapped = of("timm.data", "PrefetchLoader")()
     vars(wrapped)["loader"] = made
-    for each in (made, wrapped):
+    plain = DataLoader(Numbers(), worker_init_fn=made.worker_init_fn)
+    sizes = DataLoader(type("NaFlexWrapper", (Numbers,), {})(), worker_init_fn=made.worker_init_fn)
+    for name, each in (
+        ("create_loader", made),
+        ("create_loader", wrapped),
+        ("create_loader", plain),
+        ("create_naflex_loader", sizes),
+    ):
         call = call_of(each)
         assert call is not None
-        assert call.text == "create_loader(dataset, ..., {settings})"
-        assert call.fixed["prefetch_factor"] == "timm's create_loader takes no prefetch_factor"
+        assert call.text == f"{name}(dataset, ..., {{settings}})"
+        assert call.fixed["prefetch_factor"] == f"timm's {name} takes no prefetch_factor"
+    assert build_from_object(plain).target.fixed["prefetch_factor"]
+    assert call_of(DataLoader(Numbers(), worker_init_fn=print)) is None
     own = call_of(epochs(Numbers()))
     assert own is not None
     assert own.text == "MultiEpochsDataLoader(dataset, ..., {settings})"
     assert "prefetch_factor" not in own.fixed
+
+
+class Threads(SpawnContext):
+    """As MONAI's, by which workers are threads."""
+
+    _name = "processthread"
+    Process: ClassVar[Any] = threading.Thread
+
+
+def test_a_loader_of_monai_s_keeps_the_function_that_seeds_its_workers() -> None:
+    """Another in its place left each worker the same random transforms."""
+
+    def seeds(worker_id: int) -> None:
+        raise NotImplementedError
+
+    kind: Any = of("monai", "ThreadDataLoader", DataLoader)
+    seeds.__module__ = "monai.data.utils"
+    for made in (kind(Numbers(), worker_init_fn=seeds), kind.__new__(kind)):  # as it is being made
+        call = call_of(made)
+        assert call is not None
+        assert call.text == "ThreadDataLoader(dataset, ..., {settings})"
+        assert call.fixed.keys() == {"worker_init_fn"}
+    target = build_from_object(kind(Numbers(), worker_init_fn=seeds)).target
+    assert target.fixed.keys() == {"worker_threads"}
+    in_threads = {"num_workers": 1, "multiprocessing_context": Threads()}
+    target = build_from_object(kind(Numbers(), worker_init_fn=seeds, **in_threads)).target
+    assert target.fixed.keys() == {"worker_threads", "persistent_workers", "start_method"}
+    seeds.__module__ = "train"
+    call = call_of(kind(Numbers(), worker_init_fn=seeds))
+    assert call is not None
+    assert not call.fixed
 
 
 def test_a_loader_of_pyg_s_collates_by_itself() -> None:
@@ -409,15 +492,16 @@ def test_a_loader_of_pyg_s_collates_by_itself() -> None:
     assert LoaderCall().collates == ""
 
 
-def test_a_loader_of_pyg_s_that_slices_events_has_torch_load_one_batch_at_a_time() -> None:
-    """Another ``batch_size`` of torch's would leave events out."""
+@pytest.mark.parametrize("own", ["events_per_batch", "sample_coverage", "num_parts"])
+def test_a_loader_of_pyg_s_that_gives_torch_a_size_takes_no_other(own: str) -> None:
+    """Another of torch's would leave events out, or can't be given to the class."""
 
-    def given(self: Any, data: Any, batch_size: int = 1, **rest: Any) -> None:
-        self.events_per_batch = batch_size
+    def given(self: Any, data: Any, size: int = 1, **rest: Any) -> None:
+        setattr(self, own, size)
         DataLoader.__init__(self, data, 1, **rest)
 
-    made: Any = of("torch_geometric", "TemporalDataLoader", DataLoader, __init__=given)
-    adapted, _ = adapt(made(Numbers(), batch_size=50))
+    made: Any = of("torch_geometric", "Batched", DataLoader, __init__=given)
+    adapted, _ = adapt(made(Numbers(), size=50))
     assert adapted is not None
     assert list(adapted.fixed) == ["batch_size"]
 
@@ -456,7 +540,8 @@ def adapter(found):
     if type(found).__name__ != "Feeder":
         return None
     call = LoaderCall(text="feeder.loader({settings})", names={"num_workers": "processes"})
-    return Adapted(make=found.loader, fixed={"pin_memory": "a Feeder pins nothing"}, call=call)
+    fixed = {"pin_memory": "a Feeder pins nothing", "collate_fn": "a Feeder collates"}
+    return Adapted(make=found.loader, fixed=fixed, call=call)
 """)
     info = tmp_path / "feeder-2.0.dist-info"
     info.mkdir()
@@ -470,6 +555,9 @@ def adapter(found):
     assert built.target.fixed["pin_memory"] == "a Feeder pins nothing"
     assert built.target.fixed["in_order"] == "Feeder takes no in_order"
     assert "num_workers" not in built.target.fixed
+    assert built.target.call.fixed["collate_fn"] == "a Feeder collates"
+    kept = built.target.attainable(Config(num_workers=2, in_order=False), has_accelerator=True)
+    assert kept == Config(num_workers=2).canonical()
 
 
 def test_an_adapter_that_cannot_be_imported_is_named(
@@ -483,6 +571,7 @@ def test_an_adapter_that_cannot_be_imported_is_named(
     adapted, misfit = adapt(of("brokenfeed", "Feed")())
     assert adapted is None
     assert "No module named 'brokenfeed_x'" in misfit
+    assert "the adapter of broken 1.0 expects" in misfit
 
 
 def test_the_call_of_a_class_has_its_name_and_that_of_what_it_loads() -> None:

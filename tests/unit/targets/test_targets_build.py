@@ -28,6 +28,7 @@ from torch.utils.data.distributed import DistributedSampler
 from dlprof.errors import TargetError
 from dlprof.integrations.loaders import describe
 from dlprof.records import Config
+from dlprof.targets.adapters import CHANGED_BY_TRAINING
 from dlprof.targets.build import BuiltTarget, build_from_object, build_target
 from dlprof.targets.grammar import TargetSpec, parse_target
 from dlprof.targets.loader import make_loader
@@ -709,6 +710,20 @@ def test_a_dataset_that_is_changed_for_each_epoch_is_noted() -> None:
         assert build_from_object(plain).target.against_persisting is None
     chosen = DataLoader(Curriculum(), num_workers=1, persistent_workers=True)
     assert build_from_object(chosen).target.against_persisting is None
+
+
+def test_a_dataset_of_a_package_whose_workers_miss_what_a_training_changes_is_noted() -> None:
+    """Workers of lhotse's would repeat an order, MONAI's would train on a part of the data."""
+    for name, (method, by_workers) in CHANGED_BY_TRAINING.items():
+        module, _, kind = name.rpartition(".")
+        theirs = type(kind, (Numbers,), {"__module__": module})
+        mine: Any = type("Mine", (theirs,), {})()
+        note = f"{kind} has {method}: workers that outlive an epoch don't see what that changes."
+        for each in (mine, Around(dataset=mine)):
+            assert build_from_object(each).target.against_persisting == note
+        if by_workers:
+            setattr(mine, by_workers, True)
+            assert build_from_object(mine).target.against_persisting is None
 
 
 def test_the_description_names_what_makes_batches() -> None:
