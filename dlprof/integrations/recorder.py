@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Container, Iterator
@@ -141,6 +142,14 @@ class LoaderRecorder:
         self._asks: Callable[[], bool] | None = None
         self._threads: type[threading.Thread] | None = None
         self._fronts = weakref.WeakKeyDictionary[threading.Thread, Front]()
+
+    def __reduce__(self) -> Any:
+        """One that watches nothing, for another process.
+
+        Cloudpickle sends there, with a class of the script's, what is around its methods.
+        """
+        make = functools.partial(LoaderRecorder, clock=time.perf_counter_ns, folder="")
+        return make, (), {"_process": 0}
 
     def attach(self, module: ModuleType, *, threads: type[threading.Thread] | None = None) -> None:
         """Watch what ``torch.utils.data.dataloader`` makes from now on.
