@@ -102,6 +102,13 @@ class _Made:
     seen: _Seen | None = None  # what it counts as, once it has been iterated
     last: IterationTimer | None = None  # its last iteration
     front: Front | None = None  # of the epoch that a generator of its class's begins just now
+    # Held while an iterator of it is made that is followed, as the loader is changed meanwhile.
+    making: Any = dataclasses.field(default_factory=threading.RLock)
+
+    def follow(self, follower: Follower, iterator: Any, make: Callable[[], None]) -> None:
+        """Have ``make`` make an iterator that is followed, no two of threads that begin at once."""
+        with self.making:
+            follower.make(self.loader(), iterator, make)
 
 
 class LoaderRecorder:
@@ -430,9 +437,9 @@ class LoaderRecorder:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
             self._headrooms.opening()
-        follower = seen.follower
-        if new and follower is not None and not follower.over:
-            make = functools.partial(follower.make, loader, iterator, make)
+        made, follower = self._made.get(id(loader)), seen.follower
+        if new and made is not None and follower is not None and not follower.over:
+            make = functools.partial(made.follow, follower, iterator, make)
         looking = seen.shared.looking_at(loader)
         reading, _ = seen.statistics.open(make)
         take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
@@ -443,7 +450,6 @@ class LoaderRecorder:
             # Other workers of an iterable dataset make more batches that are not full, or fewer.
             tunes = seen.tunes and seen.known.sampler == OF_ITERABLES
             reading.promised = None if tunes else promised_batches(loader)
-        made = self._made.get(id(loader))
         if made is not None:
             reading.front = made.front
             last, made.last = made.last, reading
