@@ -48,7 +48,6 @@ SCRIPTS = {
     "threading.Thread(target=lambda: (time.sleep(.2), print('late'))).start(); print('main')",
     "atexit": "import atexit; atexit.register(print, 'bye')",
     "closed stdout": "import sys; sys.stdout.close()",
-    "closed stderr": "import sys; sys.stderr.close(); sys.exit('bad luck')",
     "surrogate": "print('\\udc80')",
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
     "source": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
