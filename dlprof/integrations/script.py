@@ -165,8 +165,15 @@ def show_fault(error: BaseException) -> Ending:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as request:  # of a hook of the script's
         return Ending(kind="exception", exit_code=_exit_code(request))
-    except BaseException:  # one that fails
-        sys.__excepthook__(type(error), error, error.__traceback__)
+    except BaseException as fault:  # one that fails
+        _strip(fault, {id(error)})
+        if fault.__context__ is error:  # to Python that isn't being handled as it calls the hook
+            fault.__context__ = None
+        said = ("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)
+        for words, each in said:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # as below
+                sys.stderr.write(f"{words}\n")
+            sys.__excepthook__(type(each), each, each.__traceback__)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt):
