@@ -33,7 +33,7 @@ SCRIPTS = {
     "group": "raise ExceptionGroup('g', [ValueError(1), KeyError(2)])",
     "hook": "import sys; sys.excepthook = lambda *a: print('hook', a[0]); 1/0",
     "hook that ends": "import sys; sys.excepthook = lambda *_: sys.exit(7); 1/0",
-    "hook that fails": "import sys\ndef hook(*_): raise ValueError('hook')\nsys.excepthook = hook\n1/0",
+    "hook that fails": "import sys\ndef f(*_): raise ValueError('hook')\nsys.excepthook = f\n1/0",
     "last words": "import atexit, sys\natexit.register(lambda: print(repr(sys.last_value),"
     " sys.last_type, sys.last_traceback.tb_lineno, hasattr(sys, 'last_exc')))\n1/0",
     "loop": "from torch.utils.data import DataLoader\n"
