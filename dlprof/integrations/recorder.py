@@ -81,6 +81,14 @@ class _Seen:
         """Whether it is over this dataset, or over one that may have given way to it."""
         return self.dataset is None or self.dataset() is None or self.dataset() is dataset
 
+    def has_other_workers(self, loader: Any) -> bool:
+        """Whether another number of them than this: fastai takes a batch without, to look at it.
+
+        One that tunes itself has others all the time.
+        """
+        known, workers = self.known.config, getattr(loader, "num_workers", None)
+        return known is not None and not tuning_of(loader) and workers != known.num_workers
+
     def looks_at_none(self) -> bool:
         """Whether its first batches have been followed and compared."""
         followed = self.follower is None or self.follower.over
@@ -424,7 +432,7 @@ class LoaderRecorder:
         seen = None
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
             with self.guarded("a loader could not be distinguished from others"):
-                seen = self._seen_as(loader)
+                seen = self._seen_as(loader, makes=new)
                 if (tuning := tuning_of(loader)) is not None:
                     self.tunings[tuning] = seen.known.name
         setattr(iterator, _TAKE, None)
@@ -473,15 +481,19 @@ class LoaderRecorder:
             return self._seen_as(loader).known.name
         return ""
 
-    def _seen_as(self, loader: Any) -> _Seen:
+    def _seen_as(self, loader: Any, *, makes: bool = False) -> _Seen:
+        """What a loader counts as; one that ``makes`` an iterator may have other workers by now."""
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))
         with self._finding:
-            if made.seen is None:
-                made.seen = self._find(loader, made.place, made.call)
-                made.seen.made += 1
-            return made.seen
+            found = made.seen
+            if found is None or (makes and found.has_other_workers(loader)):
+                found = self._find(loader, made.place, made.call)
+                if made.seen is None or not found.made:
+                    found.made += 1
+                made.seen = found
+            return found
 
     def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)

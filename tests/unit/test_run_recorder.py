@@ -258,6 +258,20 @@ def test_a_loader_made_again_for_each_epoch_is_one(
     assert seen.turnover.count == 4
 
 
+def test_a_loader_that_is_looked_at_without_its_workers_is_two(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As fastai takes a batch in the main process, before a training and within it."""
+    loader = torch_like.DataLoader(Data([1, 2]))
+    for workers in (0, 2, 0, 2):
+        loader.num_workers = workers
+        assert list(loader) == [1, 2]
+    seen = recorder.records()
+    assert [each.config and each.config.num_workers for each in seen] == [0, 2]
+    assert [(each.batches, each.made) for each in seen] == [(4, 1), (4, 1)]
+    assert seen[1].name == f"{seen[0].name} #2"
+
+
 def test_so_is_one_whose_dataset_is_made_again_too(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
