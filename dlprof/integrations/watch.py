@@ -324,8 +324,9 @@ def load_ipython_extension(shell: Any) -> None:
             alike = (each for each in seen if each.loader() is None and each.known == known)
             found = found or next(alike, None)
             if found is None:
-                seen.append(found := _InCell(known, watch((), name=_IN_CELLS)))
-            if found.loader() is not loader:
+                found = _InCell(known, watch((), name=_IN_CELLS), weakref.ref(loader))
+                seen.append(found)
+            elif found.loader() is not loader:
                 found.loader, found.made = weakref.ref(loader), found.made + 1
             return found.watched._dlprof_open(lambda: own(loader))
 
@@ -352,8 +353,8 @@ class _InCell:
 
     known: WatchedLoader  # what was known of the first
     watched: Watched[Any]  # of nothing: for its figures
-    loader: Callable[[], Any] = lambda: None  # the last, while it lives
-    made: int = 0  # how many
+    loader: weakref.ref[Any]  # the last, while it lives
+    made: int = 1  # how many
 
 
 def _after_cell(seen: _InCell, variables: dict[str, Any]) -> str:
