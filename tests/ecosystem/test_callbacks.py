@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 import dlprof
 from dlprof.errors import FileError, UsageError
 from dlprof.integrations import callbacks, loggers
-from dlprof.integrations.watch import watch_in_place
+from dlprof.integrations.watch import load_ipython_extension, watch_in_place
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
@@ -507,7 +507,7 @@ def test_the_magic_lets_loaders_go(capsys: pytest.CaptureFixture[str]) -> None:
     shell = types.SimpleNamespace(
         run_cell=run_cell, user_ns={"nothing": None}, register_magic_function=register
     )
-    dlprof.load_ipython_extension(shell)
+    load_ipython_extension(shell)
     magic["dlprof"]("", "")
     shown = capsys.readouterr().out
     assert "12 batches in 6 epochs" in shown
