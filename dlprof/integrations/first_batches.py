@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from dlprof.integrations import copies
 from dlprof.integrations.wait_statistics import Take
-from dlprof.internals import OF_ITERABLES, WORKER, promised_length, workers_of
+from dlprof.internals import (
+    OF_ITERABLES,
+    WORKER,
+    came_by_signal,
+    promised_length,
+    workers_of,
+)
 from dlprof.machine.waits import Glances
 from dlprof.records import Config, Explanation, Timeline, WatchedLoader
 from dlprof.targets.counting import WorkerSamples, is_resampled
@@ -113,7 +119,9 @@ class SharedFiles:
 
 def _samplers_of_torch(loader: Any) -> list[Any]:
     """What orders a loader's samples, where that is torch's own code alone; else empty."""
-    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    batches = getattr(loader, "batch_sampler", None)
+    # A batch sampler of torch's may ask one of the user's.
+    samplers = [getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
     known = [each for each in samplers if each is not None]
     own = all(type(each).__module__.startswith("torch.utils.data") for each in known)
     return known if own else []
@@ -200,8 +208,13 @@ class Follower:
                 self._enough.clear()
                 look = functools.partial(self._look, pids)
                 looking = threading.Thread(target=look, daemon=True, name="dlprof")
-                looking.start()
-                self._looking = looking  # another thread may fork, and have it rest, at once
+                try:
+                    looking.start()
+                except RuntimeError as error:  # there is room for no more threads
+                    if came_by_signal(error):
+                        raise
+                else:
+                    self._looking = looking  # another thread may fork, and have it rest, at once
 
     def rest(self) -> None:
         """Look at no workers until the next iterator has its own."""

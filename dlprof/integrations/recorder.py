@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Container, Iterator
@@ -80,6 +81,14 @@ class _Seen:
         """Whether it is over this dataset, or over one that may have given way to it."""
         return self.dataset is None or self.dataset() is None or self.dataset() is dataset
 
+    def has_other_workers(self, loader: Any) -> bool:
+        """Whether another number of them than this: fastai takes a batch without, to look at it.
+
+        One that tunes itself has others all the time.
+        """
+        known, workers = self.known.config, getattr(loader, "num_workers", None)
+        return known is not None and not tuning_of(loader) and workers != known.num_workers
+
     def looks_at_none(self) -> bool:
         """Whether its first batches have been followed and compared."""
         followed = self.follower is None or self.follower.over
@@ -101,6 +110,13 @@ class _Made:
     seen: _Seen | None = None  # what it counts as, once it has been iterated
     last: IterationTimer | None = None  # its last iteration
     front: Front | None = None  # of the epoch that a generator of its class's begins just now
+    # Held while an iterator of it is made that is followed, as the loader is changed meanwhile.
+    making: Any = dataclasses.field(default_factory=threading.RLock)
+
+    def follow(self, follower: Follower, iterator: Any, make: Callable[[], None]) -> None:
+        """Have ``make`` make an iterator that is followed, no two of threads that begin at once."""
+        with self.making:
+            follower.make(self.loader(), iterator, make)
 
 
 class LoaderRecorder:
@@ -141,6 +157,14 @@ class LoaderRecorder:
         self._asks: Callable[[], bool] | None = None
         self._threads: type[threading.Thread] | None = None
         self._fronts = weakref.WeakKeyDictionary[threading.Thread, Front]()
+
+    def __reduce__(self) -> Any:
+        """One that watches nothing, for another process.
+
+        Cloudpickle sends there, with a class of the script's, what is around its methods.
+        """
+        make = functools.partial(LoaderRecorder, clock=time.perf_counter_ns, folder="")
+        return make, (), {"_process": 0}
 
     def attach(self, module: ModuleType, *, threads: type[threading.Thread] | None = None) -> None:
         """Watch what ``torch.utils.data.dataloader`` makes from now on.
@@ -414,7 +438,7 @@ class LoaderRecorder:
         seen = None
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
             with self.guarded("a loader could not be distinguished from others"):
-                seen = self._seen_as(loader)
+                seen = self._seen_as(loader, makes=new)
                 if (tuning := tuning_of(loader)) is not None:
                     self.tunings[tuning] = seen.known.name
         setattr(iterator, _TAKE, None)
@@ -427,9 +451,9 @@ class LoaderRecorder:
                 seen.known = dataclasses.replace(seen.known, loads_for=ranks)
         if self._headrooms is not None:
             self._headrooms.opening()
-        follower = seen.follower
-        if new and follower is not None and not follower.over:
-            make = functools.partial(follower.make, loader, iterator, make)
+        made, follower = self._made.get(id(loader)), seen.follower
+        if new and made is not None and follower is not None and not follower.over:
+            make = functools.partial(made.follow, follower, iterator, make)
         looking = seen.shared.looking_at(loader)
         reading, _ = seen.statistics.open(make)
         take: Take = reading.take if follower is None else follower.copies.noticed(reading.take)
@@ -440,7 +464,6 @@ class LoaderRecorder:
             # Other workers of an iterable dataset make more batches that are not full, or fewer.
             tunes = seen.tunes and seen.known.sampler == OF_ITERABLES
             reading.promised = None if tunes else promised_batches(loader)
-        made = self._made.get(id(loader))
         if made is not None:
             reading.front = made.front
             last, made.last = made.last, reading
@@ -464,15 +487,19 @@ class LoaderRecorder:
             return self._seen_as(loader).known.name
         return ""
 
-    def _seen_as(self, loader: Any) -> _Seen:
+    def _seen_as(self, loader: Any, *, makes: bool = False) -> _Seen:
+        """What a loader counts as; one that ``makes`` an iterator may have other workers by now."""
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))
         with self._finding:
-            if made.seen is None:
-                made.seen = self._find(loader, made.place, made.call)
-                made.seen.made += 1
-            return made.seen
+            found = made.seen
+            if found is None or (makes and found.has_other_workers(loader)):
+                found = self._find(loader, made.place, made.call)
+                if made.seen is None or not found.made:
+                    found.made += 1
+                made.seen = found
+            return found
 
     def _find(self, loader: Any, place: Callers, call: LoaderCall) -> _Seen:
         known = dataclasses.replace(describe(loader, name=""), call=call)

@@ -82,6 +82,7 @@ def load_script(script: str, arguments: Sequence[str]) -> Program:
 
 def load_module(module: str, arguments: Sequence[str]) -> Program:
     """Find and compile a module, or the ``__main__`` of a package; imports what is around it."""
+    sys.argv[:] = "-m", *arguments  # as what is around it finds them in Python
     hint = "Give a module that python -m can run."
     spec = _find(module)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -155,10 +156,24 @@ def show_fault(error: BaseException) -> Ending:
     if isinstance(error, SystemExit):
         return Ending(kind="exit", exit_code=_exit_code(error))
     _strip(error, set())
+    # As Python does: a hook may begin a debugger there, and what the script was in the midst of
+    # stays as it is, workers among it, instead of being ended here.
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException:  # a hook of the script's that fails
-        sys.__excepthook__(type(error), error, error.__traceback__)
+    except SystemExit as request:  # of a hook of the script's
+        return Ending(kind="exception", exit_code=_exit_code(request))
+    except BaseException as fault:  # one that fails
+        _strip(fault, {id(error)})
+        if fault.__context__ is error:  # to Python that isn't being handled as it calls the hook
+            fault.__context__ = None
+        said = ("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)
+        for words, each in said:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # as below
+                sys.stderr.write(f"{words}\n")
+            sys.__excepthook__(type(each), each, each.__traceback__)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt):
@@ -172,7 +187,7 @@ def _exit_code(request: SystemExit) -> int:
         return 0
     if isinstance(request.code, int):
         return int(request.code)  # True and False are codes too
-    if sys.stderr is not None:
+    with contextlib.suppress(Exception):  # closed, or none at all; or a class of the script's own
         sys.stderr.write(f"{request.code}\n")
     return 1
 

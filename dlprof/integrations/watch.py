@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import functools
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, FunctionType
 from typing import Any, Generic, TypeVar
@@ -107,7 +110,9 @@ class Watched(Generic[_Batch]):
 
     def summary(self) -> Summary:
         """What was seen so far, over all epochs; ``print`` shows it as a text."""
-        known = describe(self._dlprof_loader, name=self._dlprof_name)
+        return self._dlprof_filled(describe(self._dlprof_loader, name=self._dlprof_name))
+
+    def _dlprof_filled(self, known: WatchedLoader) -> Summary:
         filled = self._dlprof_statistics.fill(known)
         filled = self._dlprof_copies.fill(filled)
         return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
@@ -307,15 +312,23 @@ def load_ipython_extension(shell: Any) -> None:
         """Run the cell, and say how long its loops waited for their DataLoaders."""
         from torch.utils.data import DataLoader  # the cell is about to
 
-        plain, seen = _iterating(DataLoader), list[Watched[Any]]()
+        plain, seen = _iterating(DataLoader), list[_InCell]()
 
         def watching(own: Callable[[Any], Iterator[Any]]) -> Any:
             @functools.wraps(own)
             def iterate(loader: Any) -> Iterator[Any]:
-                known = next((each for each in seen if each._dlprof_loader is loader), None)
-                if known is None:
-                    seen.append(known := watch(loader, name=_IN_CELLS))
-                return known._dlprof_open(lambda: own(loader))
+                known = WatchedLoader(name=_IN_CELLS)
+                with contextlib.suppress(Exception):  # a training must not end by being watched
+                    known = describe(loader, name=_IN_CELLS)
+                found = next((each for each in seen if each.loader() is loader), None)
+                alike = (each for each in seen if each.loader() is None and each.known == known)
+                found = found or next(alike, None)
+                if found is None:
+                    found = _InCell(known, watch((), name=_IN_CELLS), weakref.ref(loader))
+                    seen.append(found)
+                elif found.loader() is not loader:
+                    found.loader, found.made = weakref.ref(loader), found.made + 1
+                return found.watched._dlprof_open(lambda: own(loader))
 
             return iterate
 
@@ -353,13 +366,27 @@ def _iterating(base: Any) -> dict[Any, Any]:
     return {each: each.__iter__ for each in found if each is base or is_alone(each)}
 
 
-def _after_cell(watched: Watched[Any], variables: dict[str, Any]) -> str:
+@dataclasses.dataclass(slots=True)
+class _InCell:
+    """A loader of a cell, or several alike that it made one after another, as for each epoch.
+
+    None of them is held: their workers may end with them.
+    """
+
+    known: WatchedLoader  # what was known of the first
+    watched: Watched[Any]  # of nothing: for its figures
+    loader: weakref.ref[Any]  # the last, while it lives
+    made: int = 1  # how many
+
+
+def _after_cell(seen: _InCell, variables: dict[str, Any]) -> str:
     """One loader of a cell: its summary, and what finds out why the loop waits."""
     from dlprof.report.script import is_harmless
 
-    loader, summary = watched._dlprof_loader, watched.summary()
-    hint = ""
+    loader, known = seen.loader(), dataclasses.replace(seen.known, made=seen.made)
+    summary, hint = seen.watched._dlprof_filled(known), ""
     if summary.batches and not is_harmless([summary], None):
-        name = next((each for each in variables if variables[each] is loader), _IN_CELLS)
+        own = (each for each in variables if loader is not None and variables[each] is loader)
+        name = next(own, _IN_CELLS)
         hint = f"  What it waits for, and the fix: dlprof.profile({name})\n"
     return f"{summary}\n{hint}"

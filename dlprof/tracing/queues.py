@@ -208,8 +208,10 @@ def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:
     Its first queue takes batches, the others indices. It can be pickled, as a worker may be sent
     the loader itself: with a ``collate_fn`` that is a method of the loader's class.
     """
-    base = multiprocessing.get_context() if base is None else base
+    own, base = base, multiprocessing.get_context() if base is None else base
     context = copy.copy(base)
+    if own is None:  # what torch makes workers of then, by which they are named
+        vars(context)["Process"] = multiprocessing.Process
     vars(context)["Queue"] = functools.partial(_stamping_queue, base, hook, [DataQueue])
     return context
 

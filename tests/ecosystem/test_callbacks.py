@@ -13,6 +13,8 @@ import struct
 import subprocess
 import sys
 import time
+import types
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 import dlprof
 from dlprof.errors import FileError, UsageError
 from dlprof.integrations import callbacks, loggers
-from dlprof.integrations.watch import watch_in_place
+from dlprof.integrations.watch import load_ipython_extension, watch_in_place
 from dlprof.tuning import loader as tuned
 from dlprof.tuning.control import Ask, Control, Setting, Window
 from dlprof.tuning.loader import Tuning
@@ -526,6 +528,32 @@ shell.run_cell("assert len(list(my_loader)) == 4; print('as ever')")
     assert "no DataLoader was iterated" in shown
     assert "as ever" in shown
     assert "AssertionError" not in shown
+
+
+def test_the_magic_lets_loaders_go(capsys: pytest.CaptureFixture[str]) -> None:
+    """As those that a cell makes for each epoch, whose workers end with them."""
+    made: list[weakref.ref[Any]] = []
+    magic: dict[str, Any] = {}
+
+    def run_cell(_cell: str) -> None:
+        for _ in range(3):
+            loader = DataLoader(Rows(), batch_size=12)
+            assert not any(each() for each in made)
+            made.append(weakref.ref(loader))
+            assert len(list(loader)) == len(list(loader)) == 2
+
+    def register(function: Any, *, magic_name: str, **_: object) -> None:
+        magic[magic_name] = function
+
+    shell = types.SimpleNamespace(
+        run_cell=run_cell, user_ns={"nothing": None}, register_magic_function=register
+    )
+    load_ipython_extension(shell)
+    magic["dlprof"]("", "")
+    shown = capsys.readouterr().out
+    assert "12 batches in 6 epochs" in shown
+    assert "3 loaders were made here" in shown
+    assert "dlprof.profile(loader)" in shown
 
 
 def test_a_loader_that_is_watched_in_place_copies_as_itself() -> None:

@@ -32,6 +32,12 @@ SCRIPTS = {
     "exception": "def f():\n  try: 1/0\n  except Exception as e: raise ValueError('x') from e\nf()",
     "group": "raise ExceptionGroup('g', [ValueError(1), KeyError(2)])",
     "hook": "import sys; sys.excepthook = lambda *a: print('hook', a[0]); 1/0",
+    "hook that ends": "import sys; sys.excepthook = lambda *_: sys.exit(7); 1/0",
+    "hook that fails": "import sys\ndef f(*_): raise ValueError('hook')\nsys.excepthook = f\n1/0",
+    "last words": "import atexit, sys\natexit.register(lambda: print(repr(sys.last_value),"
+    " sys.last_type, sys.last_traceback.tb_lineno, hasattr(sys, 'last_exc')))\n1/0",
+    "loop": "from torch.utils.data import DataLoader\n"
+    "for batch in DataLoader(range(8), num_workers=1): 1/0",
     "interrupt": "class Held:\n  def __del__(self): print('let go')\nheld = Held()\n"
     "raise KeyboardInterrupt",
     "os._exit": "import os; print('x', flush=True); os._exit(5)",
@@ -100,7 +106,7 @@ def test_a_script_finds_what_python_gives_it(words: list[str], tmp_path: Path) -
     package.mkdir()
     for path in (tmp_path / "train.py", package / "part.py", package / "__main__.py"):
         path.write_text(FACTS)
-    (package / "__init__.py").touch()
+    (package / "__init__.py").write_text("import sys; print(sys.argv)")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "real.py").write_text(FACTS)
     (tmp_path / "link.py").symlink_to(Path("elsewhere") / "real.py")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, dataloader
 
 from dlprof.integrations import copies, first_batches
 from dlprof.records import Config
@@ -171,6 +171,38 @@ def test_a_fork_of_another_thread_disturbs_no_iterator_that_is_made(
     follower.make(loader, iterator, lambda: iterator.__init__(loader))
     assert len(list(iterator)) == len(loader)
     follower.rest()
+
+
+def test_where_there_is_room_for_no_more_threads_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = DataLoader(Numbers(), 2, num_workers=1)
+    follower = first_batches.Follower("train.py:3", Config(batch_size=2, num_workers=1).canonical())
+    start = threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if thread.name == "dlprof":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    iterator: Any = object.__new__(dataloader._MultiProcessingDataLoaderIter)
+    follower.make(loader, iterator, lambda: iterator.__init__(loader))
+    assert len(list(iterator)) == len(loader)
+    follower.rest()
+
+
+def test_only_torchs_own_samplers_are_asked_how_many_batches_there_are() -> None:
+    """One of the user's may have no length, also where a batch sampler of torch's asks it."""
+
+    class Own:
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    own: Any = BatchSampler(Own(), 2, drop_last=False)
+    assert first_batches.promised_batches(DataLoader(Numbers(), batch_sampler=own)) is None
+    plain = DataLoader(Numbers(), 2)
+    assert first_batches.promised_batches(plain) == len(plain)
 
 
 class TellsHooks(Dataset[Any]):

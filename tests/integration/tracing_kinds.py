@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,7 +58,8 @@ def double(sample: torch.Tensor) -> torch.Tensor:
 def about(dataset: Any) -> list[Any]:
     """What this process knows of itself; the same with a tracer and without."""
     info = get_worker_info()
-    given = [getattr(dataset, "mark", None), type(dataset).__name__]
+    name = multiprocessing.current_process().name.partition("-")[0]
+    given = [name, getattr(dataset, "mark", None), type(dataset).__name__]
     if info is None:
         return given
     own = getattr(info.dataset, "mark", None), type(info.dataset).__name__

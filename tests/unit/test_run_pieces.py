@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import json
 import ntpath
 import os
@@ -204,6 +205,13 @@ def test_a_place_on_another_drive_is_named_in_full(monkeypatch: pytest.MonkeyPat
 
 def test_a_truth_value_is_an_exit_code_as_python_takes_it() -> None:
     assert repr(show_fault(SystemExit(True)).exit_code) == "1"
+
+
+def test_a_script_may_end_by_a_text_where_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert show_fault(SystemExit("bad luck")).exit_code == 1
 
 
 def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(

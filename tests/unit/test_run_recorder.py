@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import types
@@ -285,6 +286,20 @@ def test_a_loader_made_again_for_each_epoch_is_one(
     assert seen.turnover.count == 4
 
 
+def test_a_loader_that_is_looked_at_without_its_workers_is_two(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As fastai takes a batch in the main process, before a training and within it."""
+    loader = torch_like.DataLoader(Data([1, 2]))
+    for workers in (0, 2, 0, 2):
+        loader.num_workers = workers
+        assert list(loader) == [1, 2]
+    seen = recorder.records()
+    assert [each.config and each.config.num_workers for each in seen] == [0, 2]
+    assert [(each.batches, each.made) for each in seen] == [(4, 1), (4, 1)]
+    assert seen[1].name == f"{seen[0].name} #2"
+
+
 def test_so_is_one_whose_dataset_is_made_again_too(
     torch_like: Any, recorder: LoaderRecorder
 ) -> None:
@@ -484,6 +499,27 @@ def test_another_process_is_none_of_its_business(
     monkeypatch.setattr("os.getpid", lambda: pid + 1)
     assert list(torch_like.DataLoader(Data([1, 2]))) == [1, 2]
     assert recorder.records() == ()
+
+
+def test_a_recorder_that_is_sent_to_another_process_watches_nothing(
+    torch_like: Any, recorder: LoaderRecorder
+) -> None:
+    """As cloudpickle sends it with a class of the script's, around whose methods it is."""
+
+    class Own(torch_like.DataLoader):
+        def __init__(self) -> None:
+            super().__init__(Data([1, 2]))
+
+        def __iter__(self) -> Iterator[int]:
+            yield from super().__iter__()
+
+    held = [cell.cell_contents for cell in Own.__init__.__closure__ or ()]
+    assert recorder in held
+    sent = pickle.loads(pickle.dumps(recorder))
+    sent.attach(torch_like)
+    assert list(Own()) == [1, 2]
+    assert sent.records() == ()
+    assert not sent.faults
 
 
 def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:

@@ -76,6 +76,35 @@ def test_threads_that_begin_at_once_share_one_loader() -> None:
     assert not recorder.faults
 
 
+def test_of_threads_that_begin_at_once_one_after_the_other_is_followed() -> None:
+    """Following changes the loader while an iterator is made, and then makes it what it was."""
+    recorder, module, _ = _watched()
+    loader = module.DataLoader([1, 2, 3])
+    loader.in_order = True
+    assert list(loader) == [1, 2, 3]
+    both, inside, most = threading.Barrier(2), list[Any](), list[int]()
+
+    def make_followed(_loader: Any, iterator: Any, make: Any) -> None:
+        inside.append(iterator)
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other one waits
+            both.wait(PATIENCE_S)
+        most.append(len(inside))
+        make()
+        inside.pop()
+
+    copies = types.SimpleNamespace(noticed=lambda take: take, fill=lambda record: record)
+    follower: Any = types.SimpleNamespace(over=False, make=make_followed, copies=copies)
+    recorder._seen[0].follower = follower
+    threads = [threading.Thread(target=list, args=(loader,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1]
+    assert recorder.records()[0].batches == 9
+    assert not recorder.faults
+
+
 def _ahead(threads: type[threading.Thread], source: Any) -> Any:
     """A BackgroundGenerator: a thread that takes batches ahead of who asks for them."""
 
