@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from builders import around, config, machine, target, trial
+from builders import config, machine, target, trial
 
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
 from dlprof.model.work import Conditions
@@ -234,8 +234,3 @@ def modeled(rate: Callable[[Config, float], Estimate | None]) -> ModelAtStep:
 def codes(findings: Sequence[Finding]) -> list[str]:
     """The codes, in their order."""
     return [finding.code for finding in findings]
-
-
-def gain_around(value: float) -> Any:
-    """An interval around a gain."""
-    return around(value, 0.05)

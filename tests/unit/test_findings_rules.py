@@ -500,7 +500,6 @@ _TRAINER = LoaderCall(
     fixed={"sampler": "Trainer takes no sampler"},
     elsewhere={"collate_fn": "trainer = Trainer(..., data_collator={value})"},
 )
-_PLAIN = "\n\nloader = DataLoader(dataset, ..., collate_fn=collate)"
 _MODULE = LoaderCall(
     text="def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., {settings})",
     variable="",
