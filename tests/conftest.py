@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import re
 import signal
+import tempfile
 import zlib
 from collections.abc import Generator, Iterator
+from multiprocessing import util
 
 import psutil
 import pytest
@@ -69,7 +71,20 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_runs_on() -> Iterator[None]:
+def own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove what is left in files: sockets of workers that were killed, torchrun's logs."""
+    tmp_path_factory.getbasetemp()  # which stays, for who looks into what failed
+    # Short, because the paths of sockets in it are limited to 107 bytes.
+    folder = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
+    with folder as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", name)
+        patch.setattr(tempfile, "tempdir", name)
+        yield
+        util._run_finalizers(-100)  # as at exit, where multiprocessing removes its own folder in it
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_runs_on(own_temporary_files: None) -> Iterator[None]:
     """End and name what runs on: Python would wait for it, and CI for what it may yet print."""
     before = {*psutil.Process().children(recursive=True)}  # as of a shell that became this process
     yield

@@ -16,16 +16,11 @@ from shared_memory import shared_memory, shared_memory_left
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A temporary directory, and a mark in the environment, of this run's own."""
-    patch = pytest.MonkeyPatch()
-    # Short, because the paths of sockets in it are limited to 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+def marked() -> Iterator[None]:
+    """A mark of this run's own in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, secrets.token_hex(8))
-        patch.setenv("TMPDIR", folder)
-        patch.setattr(tempfile, "tempdir", None)
         yield
-        patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +45,8 @@ def clean() -> Iterator[None]:
             said.append(process.cmdline())
             process.kill()
     assert not said
-    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one;
-    # and pytest what it gives to tests.
-    kept = (BENCH, "torchinductor_", "pytest-of-")
+    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one.
+    kept = (BENCH, "torchinductor_")
     new = set(folder.iterdir()) - files
     assert not [path for path in new if not path.name.startswith(kept)]
     assert not shared_memory_left(shared)

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+
+def environment() -> dict[str, str]:
+    """That of these tests, without variables of dlprof's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 
 def python(
@@ -17,7 +20,7 @@ def python(
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**ENVIRONMENT, **more},
+        env={**environment(), **more},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -30,7 +33,7 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=ENVIRONMENT,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

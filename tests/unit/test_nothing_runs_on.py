@@ -12,8 +12,10 @@ import psutil
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 LEAVING = """
 import multiprocessing
+import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 
 
@@ -40,6 +42,10 @@ def test_that_comes_later():
 
 def test_that_leaves_a_process():
     subprocess.Popen(["sleep", "3600"], start_new_session=True)
+
+
+def test_that_leaves_a_file():
+    pathlib.Path("left").write_text(tempfile.mkstemp()[1])
 """
 
 
@@ -62,8 +68,9 @@ def test_what_tests_leave_is_ended_and_named(tmp_path: Path) -> None:
     for process in left:
         process.kill()
     assert [each.pid for each in left] == [int(ended.stdout.split()[0])]
-    assert "1 failed, 2 passed, 1 error" in ended.stdout
+    assert "1 failed, 3 passed, 1 error" in ended.stdout
     assert "'sleep', '3600'" in ended.stdout
+    assert not Path((tmp_path / "left").read_text()).parent.exists()
 
 
 def _runs_in(process: psutil.Process, folder: Path) -> bool:
