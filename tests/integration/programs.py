@@ -1,4 +1,4 @@
-"""Programs that tests run as a user does, whatever variables of dlprof's are set here."""
+"""Programs that tests run as a user does, whatever variables are set here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 def environment() -> dict[str, str]:
-    """That of these tests, without variables of dlprof's."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+    """That of these tests, without variables of dlprof's or of a CI job."""
+    theirs = ("DLPROF_", "GITHUB_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
 
 
 def python(
@@ -28,12 +29,12 @@ def python(
     )
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
     """The same while it runs, as the first of a session of its own."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=environment(),
+        env={**environment(), **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from check_fakes import run_git
+from programs import python
 from schemas import conforms
 
 from dlprof import trial
@@ -444,16 +445,7 @@ def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_p
 
 
 def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
-    return subprocess.run(
-        [sys.executable, "-m", "dlprof", "check", *words],
-        cwd=folder,
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return python(folder, "-m", "dlprof", "check", *words, timeout_s=120, **environ)
 
 
 def test_the_command_ends_with_3_and_says_so_to_ci(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import python
 
 from dlprof.errors import FileError
 from dlprof.store import read_run
@@ -138,13 +139,12 @@ def test_a_load_that_is_stopped_is_ended_all_the_same(tmp_path: Path) -> None:
 @pytest.mark.slow
 @linux
 def test_a_sweep_beside_a_load_records_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.dlprof.jsonl"
-    command = [sys.executable, "-m", "dlprof", "sweep", "synthetic:wait_ms=1", "-o", str(path)]
+    command = ["sweep", "synthetic:wait_ms=1", "-o", "run.dlprof.jsonl"]
     command += ["--num-workers", "0,1", "--repeats", "1", "--trial-time", "300ms"]
     command += ["--budget", "2min", "--make-load", "cores=0.5"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    done = python(tmp_path, "-m", "dlprof", *command, "--json")
     assert done.returncode == 0, done.stderr
-    found = read_run(path)
+    found = read_run(tmp_path / "run.dlprof.jsonl")
     assert found.header.settings["make_load"] == {"cores": 0.5}
     answer = json.loads(done.stdout)["recommendation"]
     assert any("load of dlprof's own" in each["claim"] for each in answer["reasons"])

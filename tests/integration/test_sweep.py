@@ -125,12 +125,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(swept: Swept) -> None
 def test_a_saved_run_recommends_without_measuring(swept: Swept) -> None:
     text = dlprof(swept.place, "recommend", "run.dlprof.jsonl")
     saved = dlprof(swept.place, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
-    used = subprocess.run(
-        [sys.executable, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"],
-        cwd=swept.place,
-        capture_output=True,
-        text=True,
-        check=True,
+    used = python(
+        swept.place, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"
     )
 
     assert "num_workers" in swept.resumed.stdout
@@ -276,10 +272,9 @@ class Kept(torch.utils.data.Dataset):
         return torch.zeros(4)
 """
     )
-    words = ("sweep", "kept.py:Kept", "--num-workers", "0,1", "--repeats", "1")
-    subprocess.run(
-        (sys.executable, "-m", "dlprof", *words, "--trial-time", "100ms"), cwd=tmp_path, check=True
-    )
+    words = ("--num-workers", "0,1", "--repeats", "1", "--trial-time", "100ms")
+    done = dlprof(tmp_path, "sweep", "kept.py:Kept", *words)
+    assert done.returncode == 0, done.stderr
     assert not Path("/dev/shm", name).exists()
 
 
