@@ -16,7 +16,7 @@ from shared_memory import shared_memory, shared_memory_left
 
 
 @pytest.fixture(scope="session", autouse=True)
-def marked() -> Iterator[None]:
+def marked(own_surroundings: None) -> Iterator[None]:
     """A mark of this run's own in the environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, secrets.token_hex(8))

@@ -1,4 +1,4 @@
-"""Programs that tests run as a user does, whatever variables are set here."""
+"""Programs that tests run as a user does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import sys
 from pathlib import Path
 
 
-def environment() -> dict[str, str]:
-    """That of these tests, without variables of dlprof's or of a CI job."""
-    theirs = ("DLPROF_", "GITHUB_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
-
-
 def python(
     folder: Path, *words: str, timeout_s: float = 240.0, **more: str
 ) -> subprocess.CompletedProcess[str]:
@@ -21,7 +15,7 @@ def python(
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**environment(), **more},
+        env={**os.environ, **more},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -34,7 +28,7 @@ def started(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env={**environment(), **more},
+        env={**os.environ, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
