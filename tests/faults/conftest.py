@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from fault_bench import BENCH, MARK, FaultBench, living
 from shared_memory import shared_memory, shared_memory_left
+from waiting import until
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,9 +36,7 @@ def clean() -> Iterator[None]:
     folder = Path(tempfile.gettempdir())
     files, shared = set(folder.iterdir()), shared_memory()
     yield
-    deadline = time.monotonic() + 5.0
-    while living() - before and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not living() - before, 5.0)
     said = []
     for process in living() - before:
         with contextlib.suppress(psutil.Error):

@@ -20,6 +20,7 @@ import pytest
 from check_fakes import run_git
 from programs import python
 from schemas import conforms
+from waiting import has_ended, until
 
 from dlprof import trial
 from dlprof.engine.check import run_check
@@ -228,10 +229,8 @@ def control_group(controller: str, v1: Mapping[str, str], v2: Mapping[str, str])
     finally:
         procs = (mount / controller if is_v1 else mount) / home / "cgroup.procs"
         procs.write_text(str(os.getpid()))
-        emptied_by = time.monotonic() + 30  # where CPU time is rationed, ending takes its time too
-        while (left := (group / "cgroup.procs").read_text()) and time.monotonic() < emptied_by:
-            time.sleep(0.05)
-        assert not left, "processes outlived the check"
+        # Where CPU time is rationed, ending takes its time too.
+        assert until(lambda: not (group / "cgroup.procs").read_text(), 30.0), "some outlived it"
         group.rmdir()
 
 
@@ -437,8 +436,7 @@ def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_p
     side = SideProcess("change", request, place, library=library, logs=tmp_path, limit="--budget")
     with contextlib.closing(side):
         side.begin()
-        while not begun.exists():  # one that has no stack yet shows none
-            time.sleep(0.01)
+        assert until(begun.exists)  # one that has no stack yet shows none
         with pytest.raises(TargetError, match="did not end within") as caught:
             side.build(0.1)
     assert caught.value.hint.startswith("Raise --budget if it takes that long; the stack")
@@ -484,14 +482,6 @@ def test_a_failing_command_prints_one_document(repository: Path) -> None:
     assert "no such git ref" in json.loads(done.stdout)["error"]["message"]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_check_that_is_ended_removes_its_worktree_and_processes(
@@ -502,9 +492,7 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
     (repository / "data.py").write_text(waiting)
     command = [sys.executable, "-m", "dlprof", "check", "data.py:make", "--against", "main"]
     with subprocess.Popen(command, cwd=repository, stderr=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 60
-        while not ready.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(ready.exists)
         assert not left_nothing(repository)
         for _ in range(times):
             running.send_signal(signal.SIGTERM)
@@ -512,6 +500,5 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
         _, shown = running.communicate(timeout=30)
     assert running.returncode == 130, shown
     assert left_nothing(repository)
-    while is_alive(int(ready.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.02)  # it notices that its parent has gone
-    assert not is_alive(int(ready.read_text()))
+    loads = int(ready.read_text())
+    assert until(lambda: has_ended(loads), 30.0)  # it notices that its parent has gone

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from programs import python, started
 from schemas import conforms, run_file_conforms
+from waiting import until
 
 from dlprof.records import Run
 from dlprof.store import read_run
@@ -32,12 +33,7 @@ def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def wait_for_trials(run_file: Path, count: int) -> None:
     """Until so many trials are in the run file."""
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        if run_file.exists() and len(read_run(run_file).trials) >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError("no trial came")
+    assert until(lambda: run_file.exists() and len(read_run(run_file).trials) >= count)
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
