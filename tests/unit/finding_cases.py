@@ -231,6 +231,16 @@ def modeled(rate: Callable[[Config, float], Estimate | None]) -> ModelAtStep:
     return Modeled(calibration=Calibration(), conditions=Conditions(cores=2.0))
 
 
+def with_usage(seen: Evidence, usage: Usage | None = None, **figures: Any) -> Evidence:
+    """The same where each trial used this, or so much of that."""
+
+    def used(each: Observation) -> Observation:
+        found = dataclasses.replace(usage or each.trial.usage, **figures)
+        return dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=found))
+
+    return dataclasses.replace(seen, observations=tuple(map(used, seen.observations)))
+
+
 def codes(findings: Sequence[Finding]) -> list[str]:
     """The codes, in their order."""
     return [finding.code for finding in findings]

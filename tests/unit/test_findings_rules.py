@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from builders import around, config, failed, machine, target, trial
-from finding_cases import QUIET, Loader, codes, evidence, failing, modeled
+from finding_cases import QUIET, Loader, codes, evidence, failing, modeled, with_usage
 
 from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE, find
@@ -514,11 +514,7 @@ def test_waits_for_another_process_are_seen_beside_run_queue_delays(on: str) -> 
     )
     seen = evidence(loader)
     looks = Usage(worker_waits={"running": 0.5, "queue": 0.36, on: 0.14})
-    observations = tuple(
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=looks))
-        for each in seen.observations
-    )
-    found = find(dataclasses.replace(seen, observations=observations))
+    found = find(with_usage(seen, looks))
     (first,) = (each for each in found if each.code == "fetch.io")
     assert (first.title == "__getitem__ waits for another process") is (on == "handover")
     assert first.fix is not None
@@ -542,11 +538,7 @@ def test_a_child_process_that_computes_is_said_to(
     loader = Loader(config=config(workers), fetch_cpu=0.02, rate=95 if workers else 48)
     seen = evidence(dataclasses.replace(loader, children=0.018))
     usage = dataclasses.replace(QUIET, own_cpu_cores=1.9, worker_waits=looks, main_waits=looks)
-    observations = tuple(
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=usage))
-        for each in seen.observations
-    )
-    found = find(dataclasses.replace(seen, observations=observations))
+    found = find(with_usage(seen, usage))
     (first,) = (each for each in found if each.code == "fetch.cpu")
     assert first.title == f"Child processes{named} compute in __getitem__"
     assert f"18 ms of it is of child processes{named}, for which {who} waits." in first.explanation
