@@ -241,6 +241,22 @@ def with_usage(seen: Evidence, usage: Usage | None = None, **figures: Any) -> Ev
     return dataclasses.replace(seen, observations=tuple(map(used, seen.observations)))
 
 
+def with_explanation(
+    seen: Evidence, waits: Mapping[str, float] | None = None, **fields: Any
+) -> Evidence:
+    """The same where traced trials show this, and looks at their processes these waits."""
+
+    def shown(each: Observation) -> Observation:
+        if each.explanation is None:
+            return each
+        found = dataclasses.replace(each.explanation, **fields)
+        return dataclasses.replace(
+            each, explanation=found if waits is None else found.with_waits(waits)
+        )
+
+    return dataclasses.replace(seen, observations=tuple(map(shown, seen.observations)))
+
+
 def codes(findings: Sequence[Finding]) -> list[str]:
     """The codes, in their order."""
     return [finding.code for finding in findings]

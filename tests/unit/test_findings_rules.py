@@ -9,7 +9,16 @@ from typing import Any, get_args
 import pytest
 import torch
 from builders import around, config, failed, machine, target, trial
-from finding_cases import QUIET, Loader, codes, evidence, failing, modeled, with_usage
+from finding_cases import (
+    QUIET,
+    Loader,
+    codes,
+    evidence,
+    failing,
+    modeled,
+    with_explanation,
+    with_usage,
+)
 
 from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE, find
@@ -555,16 +564,9 @@ def test_a_child_process_that_computes_is_said_to(
 def test_child_processes_beside_a_worker_are_no_threads_of_it() -> None:
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=8, rate=60, children=0.008)
     seen = evidence(loader)
-    observations = tuple(
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.0002),
-        )
-        for each in seen.observations
-    )
     assert "cpu.threads" in codes(find(seen))
-    assert "cpu.threads" not in codes(find(dataclasses.replace(seen, observations=observations)))
+    alone = with_explanation(seen, fetch_threads_cpu_s=0.0002)
+    assert "cpu.threads" not in codes(find(alone))
 
 
 def _unpickling() -> Evidence:
@@ -822,15 +824,7 @@ def test_a_slow_start_counts_where_workers_persist() -> None:
 def test_the_dearest_transform_is_named() -> None:
     seen = _cpu_bound()
     chain = (TransformCost(name="1 Decode", mean_s=0.001, share=0.7),)
-    observations = tuple(
-        each
-        if each.explanation is None
-        else dataclasses.replace(
-            each, explanation=dataclasses.replace(each.explanation, transforms=chain)
-        )
-        for each in seen.observations
-    )
-    first = find(dataclasses.replace(seen, observations=observations))[0]
+    first = find(with_explanation(seen, transforms=chain))[0]
     assert "1 Decode" in first.explanation
     assert first.fix is not None
     assert "1 Decode" in first.fix.text
