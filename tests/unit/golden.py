@@ -20,7 +20,7 @@ def check_golden(name: str, text: str, *, folder: str = "report") -> None:
     path = _DATA / folder / name
     if os.environ.get("DLPROF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8", newline="")
-    assert text == path.read_bytes().decode()
+    assert text == path.read_bytes().decode(), f"DLPROF_UPDATE_GOLDEN=1 records {name} again"
 
 
 def drawn(
