@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from check_fakes import run_git
+from check_fakes import Listener, run_git
 from programs import python
 from schemas import conforms
 from waiting import has_ended, until
@@ -27,7 +27,7 @@ from dlprof.engine.check import run_check
 from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.gate.verdict import NextLook, exit_code, judge
-from dlprof.records import Config, Usage
+from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
@@ -77,31 +77,13 @@ def repository(tmp_path: Path) -> Path:
     return folder.resolve()
 
 
-class Silent:
-    """A listener that hears nothing."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def pulse(self, usage: Usage | None) -> None:
-        """Nothing is drawn here."""
-
-    def quads(
-        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
-    ) -> None:
-        """Nothing."""
-
-
 def settings(target: str = "data.py:make", **rest: Any) -> CheckSettings:
     made = CheckSettings(sweep=SweepSettings(target=target, budget_s=120.0), block_s=0.02)
     return dataclasses.replace(made, **{"against": "HEAD", **rest})
 
 
 def check(folder: Path, **rest: Any) -> CheckReport:
-    return run_check(settings(**rest), listener=Silent(), environ={}, cwd=folder)
+    return run_check(settings(**rest), listener=Listener(), environ={}, cwd=folder)
 
 
 def left_nothing(repository: Path) -> bool:
@@ -234,11 +216,12 @@ def control_group(controller: str, v1: Mapping[str, str], v2: Mapping[str, str])
         group.rmdir()
 
 
-@dataclasses.dataclass
-class AfterQuads(Silent):
+class AfterQuads(Listener):
     """Acts after each block of four, and is given how many there are."""
 
-    acts: Callable[[int], None]
+    def __init__(self, acts: Callable[[int], None]) -> None:
+        super().__init__()
+        self.acts = acts
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float

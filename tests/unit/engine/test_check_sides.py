@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import check_fakes
 import psutil
 import pytest
+from check_fakes import Listener
 
 from dlprof.engine.check import _needed_s, measure
 from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
@@ -159,19 +159,6 @@ class ReadingProcess(FakeProcess):
             self.read.update(batches)
             self.place = batches.stop
         return block, failure
-
-
-class Listener(check_fakes.Listener):
-    """Remembers what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.done: list[dict[str, int]] = []
-
-    def quads(
-        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
-    ) -> None:
-        self.done.append({str(series): count for series, count in done.items()})
 
 
 def plan(side: Side, root: str) -> SidePlan:
