@@ -6,7 +6,6 @@ import dataclasses
 import os
 import random
 import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +24,9 @@ from dlprof.errors import (
     UsageError,
 )
 from dlprof.gate.plan import SIDES, cores_of
-from dlprof.gate.verdict import NextLook, judge
+from dlprof.gate.verdict import judge
 from dlprof.records import Config, Failure, Target
-from dlprof.records.gate import Block, Compared, Series, Side
+from dlprof.records.gate import Block, Compared, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.targets.grammar import parse_target
