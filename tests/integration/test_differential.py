@@ -69,7 +69,9 @@ def written(drawn: Any) -> Iterator[Sides]:
         request = BuildRequest(target=parse_target(f"{path}:make_loader"))
         with (
             contextlib.closing(TrialRunner(request, directory=Path(folder))) as bench,
-            contextlib.closing(import_module("differential").ByHand(path, "make_loader", {})) as loop,
+            contextlib.closing(
+                import_module("differential").ByHand(path, "make_loader", {})
+            ) as loop,
         ):
             bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
             bench.probe(TrialRequest(config=Config(), probe=True))

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(swept: Swept) -> None
 def test_a_saved_run_recommends_without_measuring(swept: Swept) -> None:
     text = dlprof(swept.place, "recommend", "run.dlprof.jsonl")
     saved = dlprof(swept.place, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
-    used = python(
-        swept.place, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"
-    )
+    used = python(swept.place, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))")
 
     assert "num_workers" in swept.resumed.stdout
     assert text.returncode == saved.returncode == 0, text.stderr + saved.stderr

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 
-
 @pytest.fixture
 def core_speed() -> Any:
     return importlib.import_module("core_speed")

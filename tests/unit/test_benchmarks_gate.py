@@ -16,7 +16,6 @@ from gate_samples import confirmed, load_quads
 from dlprof.gate.plan import make_plan
 
 
-
 @pytest.fixture
 def tables() -> Any:
     return importlib.import_module("gate_tables")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+
 @pytest.fixture
 def gpu() -> Any:
     return importlib.import_module("gpu")

@@ -23,7 +23,6 @@ from waiting import has_ended, until
 from dlprof.tuning.control import NO_WORKERS, Setting
 
 
-
 @pytest.fixture
 def live() -> Any:
     return importlib.import_module("tuned_live")

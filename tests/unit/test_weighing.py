@@ -23,7 +23,6 @@ from dlprof.targets.build import build_from_object
 from dlprof.targets.weighing import repeats_shards, shards_of, split_by, weigh
 
 
-
 class Held(Dataset[torch.Tensor]):
     def __init__(self, **held: Any) -> None:
         self.__dict__.update(held)
