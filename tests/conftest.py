@@ -8,14 +8,19 @@ import multiprocessing
 import os
 import re
 import signal
+import tempfile
 import zlib
 from collections.abc import Generator, Iterator
+from multiprocessing import util
 
 import psutil
 import pytest
 
 # Not called DLPROF_…: to dlprof that would be an option it doesn't know.
 _WANTED = os.environ.get("SLOW_TESTS", "")
+
+_KEPT = {"DLPROF_CACHE_DIR", "DLPROF_UPDATE_GOLDEN"}
+"""Of the user's variables: where built-in data is made once for all runs; what tests ask for."""
 
 
 def _is_wanted(name: str) -> bool:
@@ -69,7 +74,26 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_runs_on() -> Iterator[None]:
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide settings of the user's and of a CI job; remove what is left in files at the end.
+
+    Such are sockets of workers that were killed, and torchrun's logs.
+    """
+    tmp_path_factory.getbasetemp()  # which stays, for who looks into what failed
+    # Short, because the paths of sockets in it are limited to 107 bytes.
+    folder = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
+    with folder as name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", name)
+        patch.setattr(tempfile, "tempdir", name)
+        for each in os.environ.keys() - _KEPT:
+            if each.startswith(("DLPROF_", "GITHUB_", "CI_")):
+                patch.delenv(each)
+        yield
+        util._run_finalizers(-100)  # as at exit, where multiprocessing removes its own folder in it
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_runs_on(own_surroundings: None) -> Iterator[None]:
     """End and name what runs on: Python would wait for it, and CI for what it may yet print."""
     before = {*psutil.Process().children(recursive=True)}  # as of a shell that became this process
     yield

@@ -96,7 +96,7 @@ def relinked(page: str, name: str, address: str) -> str:
     folder = posixpath.dirname(name)
 
     def link(match: re.Match[str]) -> str:
-        path, anchor = posixpath.normpath(posixpath.join("docs", folder, match["path"])), ""
+        path = posixpath.normpath(posixpath.join("docs", folder, match["path"]))
         anchor = match["anchor"] or ""
         if path.startswith("docs/"):
             return match[0]

@@ -25,6 +25,8 @@ from dlprof.machine import inspect_machine  # noqa: E402 - as above
 from dlprof.records.codec import to_json  # noqa: E402 - as above
 
 HOST = "vm"
+PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+ENVIRONMENT = os.environ | {"PATH": PROGRAMS}  # in which python is this one
 RECORDED = {
     "tutorials/first-sweep": {"loader": "loader"},
     "how-to/headroom": {"headroom": "headroom"},
@@ -47,7 +49,8 @@ def record_attached(folder: Path, kept: Path) -> None:
     page = (DOCS / "how-to/attach.md").read_text(encoding="utf-8")
     script = next(each.text for each in blocks(page) if each.language == "python")
     (folder / "my_slow_training.py").write_text(script, encoding="utf-8")
-    with subprocess.Popen(["python", "my_slow_training.py", "600"], cwd=folder) as training:
+    command = ["python", "my_slow_training.py", "600"]
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT) as training:
         try:
             time.sleep(15)  # as on the page
             found = attach(training.pid, 10.0)
@@ -71,14 +74,12 @@ def record(page: str, names: dict[str, str], folder: Path, kept: Path) -> None:
         folder: Where the commands run.
         kept: Where the run files go.
     """
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for block in blocks((DOCS / f"{page}.md").read_text(encoding="utf-8")):
         if block.language == "python":
             name = block.text.partition("\n")[0].removeprefix("# ")
             (folder / name).write_text(block.text, encoding="utf-8")
         elif any(f"-o {name}.dlprof.jsonl" in block.text for name in names):
-            environment = os.environ | {"PATH": programs}
-            subprocess.run(["bash", "-euc", block.text], cwd=folder, env=environment, check=True)
+            subprocess.run(["bash", "-euc", block.text], cwd=folder, env=ENVIRONMENT, check=True)
     for name, example in names.items():
         text = (folder / f"{name}.dlprof.jsonl").read_text(encoding="utf-8")
         for private, public in ((str(folder), "."), (platform.node(), HOST)):

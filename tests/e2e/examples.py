@@ -46,14 +46,9 @@ TO_RUN = {"python", "sh", "toml"}
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """The environment with this interpreter's programs first, and nothing of dlprof or of a CI job.
-
-    Such a job names branches, and files that checks write to.
-    """
-    theirs = ("DLPROF_", "GITHUB_", "CI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
+    """The environment with this interpreter's programs first."""
     programs = str(Path(sys.executable).parent)
-    return {**kept, "PATH": os.pathsep.join([programs, kept.get("PATH", "")]), **more}
+    return {**os.environ, "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]), **more}
 
 
 def _run(

@@ -32,8 +32,7 @@ def test_the_adapter_of_the_page_is_found_by_its_entry_point(tmp_path: Path) -> 
     (folder / "entry_points.txt").write_text(f"[dlprof.loaders]\n{package} = {where}\n")
 
     (commands,) = (block.text.splitlines() for block in found if block.language == "sh")
-    known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
-    environment = {**known, **SMALL_SWEEP, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, **SMALL_SWEEP, "PYTHONPATH": str(tmp_path)}
     environment["DLPROF_CACHE_DIR"] = str(tmp_path / "cache")
     shown = [
         subprocess.run(

@@ -12,7 +12,7 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,6 @@ def web_pipeline() -> Any:
 
 
 # datasets
-
-
-def _rows(**_: Any) -> Iterator[dict[str, Any]]:
-    for number in range(SAMPLES):
-        yield {"x": [float(number)] * 16, "y": number % 2}
 
 
 def _table() -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+from waiting import until
 
 import dlprof
 from dlprof.errors import FileError, UsageError
@@ -357,10 +358,7 @@ def test_the_hugging_face_trainer_has_its_loader_tune_itself_if_asked(
     assert trained(tune=True) == (order, {0.0, 1.0, 2.0, 3.0}, loss)
     assert tunings[-1].off == ""
     gc.collect()
-    until = time.monotonic() + 20
-    while set(multiprocessing.active_children()) - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not set(multiprocessing.active_children()) - before
+    assert until(lambda: not set(multiprocessing.active_children()) - before, 20.0)
 
 
 def _board(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -113,13 +113,13 @@ if __name__ == "__main__":
 def shown(folder: Path, script: str) -> dict[str, Any]:
     """What rank 0 says of a script that two ranks run."""
     (folder / "train.py").write_text(script)
-    known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "PYTHONWARNINGS": "ignore"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words = ["-m", "dlprof", "run", "-q", "--json", "said.json", "-o", "a.dlprof.jsonl", "train.py"]
     done = subprocess.run(
         [*launcher, "--nproc-per-node", "2", "--no-python", sys.executable, *words],
         cwd=folder,
-        env={**known, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "PYTHONWARNINGS": "ignore"},
+        env=os.environ | quiet,
         capture_output=True,
         text=True,
         timeout=300,

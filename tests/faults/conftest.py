@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.util
 import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,21 +12,15 @@ import psutil
 import pytest
 from fault_bench import BENCH, MARK, FaultBench, living
 from shared_memory import shared_memory, shared_memory_left
+from waiting import until
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A temporary directory, and a mark in the environment, of this run's own."""
-    # Multiprocessing's own of this process first: it is removed as Python exits, after this one.
-    multiprocessing.util.get_temp_dir()
-    patch = pytest.MonkeyPatch()
-    # Short, because the paths of sockets in it are limited to 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+def marked(own_surroundings: None) -> Iterator[None]:
+    """A mark of this run's own in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, secrets.token_hex(8))
-        patch.setenv("TMPDIR", folder)
-        patch.setattr(tempfile, "tempdir", None)
         yield
-        patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +36,15 @@ def clean() -> Iterator[None]:
     folder = Path(tempfile.gettempdir())
     files, shared = set(folder.iterdir()), shared_memory()
     yield
-    deadline = time.monotonic() + 5.0
-    while living() - before and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not living() - before, 5.0)
     said = []
     for process in living() - before:
         with contextlib.suppress(psutil.Error):
             said.append(process.cmdline())
             process.kill()
     assert not said
-    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one;
-    # and pytest what it gives to tests.
-    kept = (BENCH, "torchinductor_", "pytest-of-")
+    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one.
+    kept = (BENCH, "torchinductor_")
     new = set(folder.iterdir()) - files
     assert not [path for path in new if not path.name.startswith(kept)]
     assert not shared_memory_left(shared)

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_bench import can_mount
+from waiting import until
 
 from dlprof.store import read_run
 
@@ -47,12 +47,7 @@ def started(run_file: Path, **details: Any) -> subprocess.Popen[bytes]:
 
 
 def wait_for_a_trial(run_file: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        if run_file.exists() and read_run(run_file).trials:
-            return
-        time.sleep(0.02)
-    raise AssertionError("no trial came")
+    assert until(lambda: run_file.exists() and read_run(run_file).trials, _PATIENCE_S)
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:

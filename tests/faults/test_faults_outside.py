@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fault_bench import MARGIN_S, STALL_S, FaultBench, config
+from waiting import until
 
 from dlprof.records import Config, Trial
 
@@ -169,9 +170,7 @@ def other_bench() -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     with process:
-        deadline = time.monotonic() + 100.0
-        while not has_worker(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(lambda: has_worker(process.pid))
         time.sleep(_INTO_IT_S)
         yield process
         process.kill()

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
+from waiting import until
 
 import dlprof
 from dlprof.tuning import loader as tuned
@@ -231,10 +232,7 @@ def struck(kind: str, seed: int) -> tuple[list[Epoch], tuple[str, str] | None]:
                         training.join(1.0)
         training.join(PATIENCE_S)
         assert training.exitcode is not None, "it doesn't end"
-        until = time.monotonic() + PATIENCE_S
-        while (left := processes_of(training.pid)) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not left
+        assert until(lambda: not processes_of(training.pid))
     whole = whole_epoch(bad)
     for number, epoch in enumerate(epochs):
         later = any(epochs[number + 1 :])
@@ -247,10 +245,7 @@ def nothing_in_shared_memory() -> Iterator[None]:
     killed.clear()
     before = leaked()
     yield
-    until = time.monotonic() + PATIENCE_S
-    while leaked() - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not leaked() - before
+    assert until(lambda: not leaked() - before)
     for each in killed:
         for path in SHARED_MEMORY.glob(f"torch_{each.pid}_*"):
             path.unlink(missing_ok=True)

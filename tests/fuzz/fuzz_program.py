@@ -150,11 +150,11 @@ def program(arguments: Sequence[str], environ: Mapping[str, str] | None = None) 
 
     Args:
         arguments: The command line behind the program's name.
-        environ: ``DLPROF_*`` variables; the machine's own are hidden.
+        environ: ``DLPROF_*`` variables.
     """
     out, err = _Captured(), _Captured()
     with (
-        _environment(environ or {}),
+        mock.patch.dict(os.environ, {"COLUMNS": "4000", **(environ or {})}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -166,13 +166,6 @@ def program(arguments: Sequence[str], environ: Mapping[str, str] | None = None) 
         as_json = False  # it is there
     assert_harmless(ended, as_json=as_json)
     return ended
-
-
-@contextlib.contextmanager
-def _environment(environ: Mapping[str, str]) -> Iterator[None]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("DLPROF_")}
-    with mock.patch.dict(os.environ, {**kept, "COLUMNS": "4000", **environ}, clear=True):
-        yield
 
 
 def assert_harmless(ended: Ended, *, as_json: bool) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import time
 from collections.abc import Iterator
 
 import pytest
+from waiting import until
 
 
 @pytest.fixture
@@ -23,7 +23,4 @@ def no_worker_left() -> Iterator[None]:
     before = set(multiprocessing.active_children())
     yield
     gc.collect()
-    until = time.monotonic() + 20
-    while set(multiprocessing.active_children()) - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not set(multiprocessing.active_children()) - before
+    assert until(lambda: not set(multiprocessing.active_children()) - before, 20.0)

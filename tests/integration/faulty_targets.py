@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,81 +148,6 @@ class HangsInForks(Plain):
 
 def cannot_be_built() -> Plain:
     raise ValueError("the disk is not mounted")
-
-
-def slow_to_build() -> Plain:
-    time.sleep(1.0)
-    return Plain()
-
-
-class StuckOnALock(Plain):
-    """Waits in the worker for a lock that the main process held when it forked."""
-
-    lock = threading.Lock()
-
-    def __getitem__(self, index: int) -> Tensor:
-        if get_worker_info() is not None:
-            with self.lock:
-                return super().__getitem__(index)
-        return super().__getitem__(index)
-
-
-def stuck_on_a_lock() -> Plain:
-    StuckOnALock.lock.acquire()
-    return StuckOnALock()
-
-
-class StopsEarly(Plain):
-    """Raises what torch takes for the end of the epoch."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        if index >= 200:
-            return next(iter(()))
-        return super().__getitem__(index)
-
-
-class GivesOpenFiles(Plain):
-    """Batches that no worker can send."""
-
-    def __getitem__(self, index: int) -> Tensor:
-        return super().__getitem__(index)
-
-
-def open_files(batch: list[Tensor]) -> object:
-    return torch.stack(batch), Path(__file__).open()
-
-
-def gives_open_files() -> DataLoader[Tensor]:
-    return DataLoader(Plain(), batch_size=8, collate_fn=open_files)
-
-
-class Unsharded(IterableDataset[Tensor]):
-    """Gives every worker all samples."""
-
-    def __iter__(self) -> Iterator[Tensor]:
-        yield from (torch.full((4,), number) for number in range(100_000))
-
-
-unsharded = Unsharded()
-
-
-class Hungry(Plain):
-    """Keeps more and more memory in the worker."""
-
-    kept: ClassVar[list[Tensor]] = []
-
-    def __getitem__(self, index: int) -> Tensor:
-        if get_worker_info() is not None:
-            self.kept.append(torch.ones(250_000))
-        return super().__getitem__(index)
-
-
-def hungry() -> Plain:
-    return Hungry()
-
-
-def stops_early() -> Plain:
-    return StopsEarly()
 
 
 class Remembers(Plain):

@@ -1,4 +1,4 @@
-"""Programs that tests run as a user does, whatever variables of dlprof's are set here."""
+"""Programs that tests run as a user does."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 
 def python(
@@ -17,7 +15,7 @@ def python(
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**ENVIRONMENT, **more},
+        env={**os.environ, **more},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -25,12 +23,12 @@ def python(
     )
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
     """The same while it runs, as the first of a session of its own."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=ENVIRONMENT,
+        env={**os.environ, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

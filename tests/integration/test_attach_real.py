@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 from schemas import conforms
 
 from dlprof.attach.trainings import training_of
@@ -70,13 +71,7 @@ def _running(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _dlprof(*words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dlprof", *words, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = python(Path.cwd(), "-m", "dlprof", *words, "--json")
     document = json.loads(done.stdout)
     conforms("error" if done.returncode else words[0], document)
     return done.returncode, document

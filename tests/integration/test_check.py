@@ -17,15 +17,17 @@ from typing import Any
 
 import psutil
 import pytest
-from check_fakes import run_git
+from check_fakes import Listener, run_git
+from programs import python
 from schemas import conforms
+from waiting import has_ended, until
 
 from dlprof import trial
 from dlprof.engine.check import run_check
 from dlprof.engine.checking.compared import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.gate.verdict import NextLook, exit_code, judge
-from dlprof.records import Config, Usage
+from dlprof.records import Config
 from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
@@ -75,31 +77,13 @@ def repository(tmp_path: Path) -> Path:
     return folder.resolve()
 
 
-class Silent:
-    """A listener that hears nothing."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def pulse(self, usage: Usage | None) -> None:
-        """Nothing is drawn here."""
-
-    def quads(
-        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
-    ) -> None:
-        """Nothing."""
-
-
 def settings(target: str = "data.py:make", **rest: Any) -> CheckSettings:
     made = CheckSettings(sweep=SweepSettings(target=target, budget_s=120.0), block_s=0.02)
     return dataclasses.replace(made, **{"against": "HEAD", **rest})
 
 
 def check(folder: Path, **rest: Any) -> CheckReport:
-    return run_check(settings(**rest), listener=Silent(), environ={}, cwd=folder)
+    return run_check(settings(**rest), listener=Listener(), environ={}, cwd=folder)
 
 
 def left_nothing(repository: Path) -> bool:
@@ -227,18 +211,17 @@ def control_group(controller: str, v1: Mapping[str, str], v2: Mapping[str, str])
     finally:
         procs = (mount / controller if is_v1 else mount) / home / "cgroup.procs"
         procs.write_text(str(os.getpid()))
-        emptied_by = time.monotonic() + 30  # where CPU time is rationed, ending takes its time too
-        while (left := (group / "cgroup.procs").read_text()) and time.monotonic() < emptied_by:
-            time.sleep(0.05)
-        assert not left, "processes outlived the check"
+        # Where CPU time is rationed, ending takes its time too.
+        assert until(lambda: not (group / "cgroup.procs").read_text(), 30.0), "some outlived it"
         group.rmdir()
 
 
-@dataclasses.dataclass
-class AfterQuads(Silent):
+class AfterQuads(Listener):
     """Acts after each block of four, and is given how many there are."""
 
-    acts: Callable[[int], None]
+    def __init__(self, acts: Callable[[int], None]) -> None:
+        super().__init__()
+        self.acts = acts
 
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
@@ -436,24 +419,14 @@ def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_p
     side = SideProcess("change", request, place, library=library, logs=tmp_path, limit="--budget")
     with contextlib.closing(side):
         side.begin()
-        while not begun.exists():  # one that has no stack yet shows none
-            time.sleep(0.01)
+        assert until(begun.exists)  # one that has no stack yet shows none
         with pytest.raises(TargetError, match="did not end within") as caught:
             side.build(0.1)
     assert caught.value.hint.startswith("Raise --budget if it takes that long; the stack")
 
 
 def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
-    return subprocess.run(
-        [sys.executable, "-m", "dlprof", "check", *words],
-        cwd=folder,
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return python(folder, "-m", "dlprof", "check", *words, timeout_s=120, **environ)
 
 
 def test_the_command_ends_with_3_and_says_so_to_ci(
@@ -492,14 +465,6 @@ def test_a_failing_command_prints_one_document(repository: Path) -> None:
     assert "no such git ref" in json.loads(done.stdout)["error"]["message"]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_check_that_is_ended_removes_its_worktree_and_processes(
@@ -510,9 +475,7 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
     (repository / "data.py").write_text(waiting)
     command = [sys.executable, "-m", "dlprof", "check", "data.py:make", "--against", "main"]
     with subprocess.Popen(command, cwd=repository, stderr=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 60
-        while not ready.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert until(ready.exists)
         assert not left_nothing(repository)
         for _ in range(times):
             running.send_signal(signal.SIGTERM)
@@ -520,6 +483,5 @@ def test_a_check_that_is_ended_removes_its_worktree_and_processes(
         _, shown = running.communicate(timeout=30)
     assert running.returncode == 130, shown
     assert left_nothing(repository)
-    while is_alive(int(ready.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.02)  # it notices that its parent has gone
-    assert not is_alive(int(ready.read_text()))
+    loads = int(ready.read_text())
+    assert until(lambda: has_ended(loads), 30.0)  # it notices that its parent has gone

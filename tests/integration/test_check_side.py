@@ -166,7 +166,7 @@ def test_what_is_loaded_ahead_is_loaded_in_the_sides_own_turn(tmp_path: Path) ->
         (process,) = set(psutil.Process().children()) - before
         began_s = time.monotonic()
     assert not process.is_running()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 60  # on a machine of any speed: its thread never ends
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from dlprof.trial.state import TrialLimits
 
 pytestmark = pytest.mark.slow
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SHORT_S = 0.15  # an epoch in the main process: some of them end in each trial
 NEAR, MOST_PAIRS = 0.15, 5
 few = settings(
@@ -39,13 +38,6 @@ few = settings(
     phases=[Phase.generate],  # an example takes seconds: none is made smaller
 )
 linux = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
-
-
-def benchmark(name: str) -> Any:
-    """A module of the benchmarks."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.insert(0, str(BENCHMARKS))
-    return importlib.import_module(name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,11 +65,13 @@ def written(drawn: Any) -> Iterator[Sides]:
     """Write a drawn loader's module, as a user would, and build it on both sides."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.py"
-        path.write_text(benchmark("drawn_loaders").module_text(drawn))
+        path.write_text(import_module("drawn_loaders").module_text(drawn))
         request = BuildRequest(target=parse_target(f"{path}:make_loader"))
         with (
             contextlib.closing(TrialRunner(request, directory=Path(folder))) as bench,
-            contextlib.closing(benchmark("differential").ByHand(path, "make_loader", {})) as loop,
+            contextlib.closing(
+                import_module("differential").ByHand(path, "make_loader", {})
+            ) as loop,
         ):
             bench.build(TrialLimits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
             bench.probe(TrialRequest(config=Config(), probe=True))
@@ -89,7 +83,7 @@ def written(drawn: Any) -> Iterator[Sides]:
 @given(rng=st.randoms(use_true_random=False))
 @few
 def test_samples_are_counted_as_a_loop_by_hand_counts_them(kind: str, rng: random.Random) -> None:
-    drawn = benchmark("drawn_loaders").draw(rng, kind=kind, longest_s=SHORT_S)
+    drawn = import_module("drawn_loaders").draw(rng, kind=kind, longest_s=SHORT_S)
     with written(drawn) as sides:
         for workers in (0, drawn.workers):
             trial = sides.trial(workers, drawn.prefetch, 6 * SHORT_S)
@@ -120,7 +114,7 @@ def check_counts(drawn: Any, trial: Trial, by_hand: dict[str, Any], workers: int
 @few
 def test_rates_are_those_of_a_loop_by_hand(kind: str, rng: random.Random) -> None:
     drawn = dataclasses.replace(
-        benchmark("drawn_loaders").draw(rng, kind=kind),
+        import_module("drawn_loaders").draw(rng, kind=kind),
         sample_s=0.004,
         rounds=0,
         tail=0,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from dlprof.model.predict import predict_all
 from dlprof.model.work import Conditions
 from dlprof.records import Calibration, Config
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SAMPLE_S = 0.010
 BATCH_S = 2 * SAMPLE_S
 
@@ -25,8 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:User
 
 
 @pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def emulated() -> Any:
     return importlib.import_module("emulated_cores")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from programs import ENVIRONMENT, python
+from programs import python
 
 from dlprof.engine.ranks import launched, resolve_ranks
 from dlprof.errors import TargetError
@@ -352,7 +352,6 @@ def test_nodes_that_call_it_with_a_live_object_measure_together(tmp_path: Path) 
                 subprocess.Popen(
                     [*torchrun, f"--node-rank={node}", "alike.py", f"--mine={node}"],
                     cwd=tmp_path,
-                    env=ENVIRONMENT,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

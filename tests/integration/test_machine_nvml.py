@@ -44,6 +44,8 @@ timed(sampler.close)
 print(json.dumps({"windows": windows, "held_s": max(held)}))
 """
 
+HELD_S = 20.0  # on a machine of any speed: what waits for a driver that hangs never ends
+
 _PATIENT = """
 import dataclasses, json
 from dlprof.machine.inspection import inspect_machine
@@ -227,7 +229,7 @@ def test_a_card_lost_in_a_window_keeps_what_it_reported(library: Path, tmp_path:
 def test_a_slow_driver_is_asked_less_and_holds_nobody_up(library: Path, tmp_path: Path) -> None:
     scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "count": 8}
     shown = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
-    assert shown["held_s"] < 2
+    assert shown["held_s"] < HELD_S
     assert shown["windows"][0][0]["kernel_active_fraction"] == pytest.approx(0.4)
 
 
@@ -243,7 +245,7 @@ def test_a_hung_call_holds_nobody_up(
 ) -> None:
     scenario = {"hang": function, "good_calls": good_calls}
     shown = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
-    assert shown["held_s"] < 2
+    assert shown["held_s"] < HELD_S
     last = shown["windows"][-1][0]
     assert "may hang" in " ".join(last["unavailable"].values())
 
@@ -251,7 +253,7 @@ def test_a_hung_call_holds_nobody_up(
 @pytest.mark.slow
 def test_a_driver_that_hangs_as_it_is_loaded(library: Path, tmp_path: Path) -> None:
     shown = answer_of(_SAMPLE, environment(library, tmp_path, hang="nvmlInitWithFlags"))
-    assert shown["held_s"] < 2
+    assert shown["held_s"] < HELD_S
     assert shown["windows"] == [[], []]
 
 

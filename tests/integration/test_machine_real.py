@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import python
 
 from dlprof.machine import Sampler, inspect_machine, usage_between
 from dlprof.machine.cgroups import cpu_quota, read_cgroups
@@ -19,6 +20,7 @@ from dlprof.machine.cgroups import cpu_quota, read_cgroups
 _V1_CPU = Path("/sys/fs/cgroup/cpu")
 _V2 = Path("/sys/fs/cgroup")
 _LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+MACHINE = ("-m", "dlprof", "machine")
 
 # Says so when it is ready, burns CPU time until it is asked to stop, and says how much that was.
 _BURNER = """
@@ -166,12 +168,7 @@ def test_the_tightest_of_nested_real_quotas_counts() -> None:
 
 
 def test_the_command_prints_one_json_document() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dlprof", "machine", "--json", "--seconds", "0.05"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(Path.cwd(), *MACHINE, "--json", "--seconds", "0.05")
     document = json.loads(done.stdout)
     assert document["schema_version"] == 1
     assert document["machine"]["fingerprint"] == inspect_machine().fingerprint
@@ -182,40 +179,25 @@ def test_the_command_prints_one_json_document() -> None:
 @_LINUX
 def test_the_speed_of_its_cores_is_in_the_profile_that_it_saves(tmp_path: Path) -> None:
     saved = tmp_path / "here.toml"
-    command = [sys.executable, "-m", "dlprof", "machine", "--json"]
-    measured = subprocess.run(
-        [*command, "--save", str(saved)], capture_output=True, text=True, check=True
-    )
+    measured = python(tmp_path, *MACHINE, "--json", "--save", str(saved))
     assert measured.stderr == f"Written: {saved}, for dlprof recommend RUN --machine {saved}\n"
     found = json.loads(measured.stdout)["machine"]["core_speed"]
     assert 0 < found["low"] <= found["median"] <= found["high"]
     assert 0 <= found["slow_fraction"] < 1
-    shown = subprocess.run(
-        [*command, "--profile", str(saved)], capture_output=True, text=True, check=True
-    )
+    shown = python(tmp_path, *MACHINE, "--json", "--profile", str(saved))
     assert json.loads(shown.stdout)["machine"]["core_speed"] == found
 
 
 def test_a_profile_is_not_saved_as_one(tmp_path: Path) -> None:
     saved = tmp_path / "there.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", "dlprof", "machine", "--profile", "x.toml", "--save", str(saved)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(tmp_path, *MACHINE, "--profile", "x.toml", "--save", str(saved))
     assert done.returncode == 2
     assert "--machine and --save exclude each other" in done.stderr
     assert not saved.exists()
 
 
 def test_a_profile_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dlprof", "machine", "--profile", str(tmp_path / "none.toml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(tmp_path, *MACHINE, "--profile", "none.toml")
     assert done.returncode == 2
     assert "none.toml" in done.stderr
     assert done.stdout == ""

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from programs import python
+from waiting import has_ended, until
 
 from dlprof.errors import FileError
 from dlprof.store import read_run
@@ -31,21 +33,6 @@ def _loads(parent: int) -> list[psutil.Process]:
     return []
 
 
-def _until(holds: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + _PATIENCE_S
-    while not holds():
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    return True
-
-
 @linux
 def test_a_load_keeps_cores_memory_and_storage_busy_and_ends(tmp_path: Path) -> None:
     asked, said = {"cores": 0.3, "memory": 2e7, "reads": 1e6}, list[str]()
@@ -53,9 +40,9 @@ def test_a_load_keeps_cores_memory_and_storage_busy_and_ends(tmp_path: Path) -> 
         (load,) = _loads(os.getpid())
         assert os.getsid(load.pid) == load.pid
         before = sum(load.cpu_times()[:2])
-        assert _until(lambda: sum(load.cpu_times()[:2]) > before + 0.05)
+        assert until(lambda: sum(load.cpu_times()[:2]) > before + 0.05)
         assert list(tmp_path.iterdir()) == []  # the file that is read has no name
-    assert _is_gone(load)
+    assert has_ended(load.pid)
     assert all(each.startswith("the load of --make-load was smaller") for each in said)
 
 
@@ -86,7 +73,7 @@ def test_reads_that_find_no_place_are_refused(tmp_path: Path) -> None:
 def test_a_load_ends_by_itself_after_its_limit(tmp_path: Path) -> None:
     with made_load({"cores": 0.1}, folder=tmp_path, limit_s=0.3, say=lambda _text: None):
         for load in _loads(os.getpid()):  # none, where it has ended already
-            assert _until(functools.partial(_is_gone, load))
+            assert until(functools.partial(has_ended, load.pid))
 
 
 _HOLDS = """
@@ -124,7 +111,7 @@ def test_a_load_ends_with_who_started_it(number: int) -> None:
     with _holder() as holder:
         (load,) = _loads(holder.pid)
         holder.send_signal(number)
-        assert _until(lambda: _is_gone(load))
+        assert until(lambda: has_ended(load.pid))
 
 
 @linux
@@ -132,19 +119,18 @@ def test_a_load_that_is_stopped_is_ended_all_the_same(tmp_path: Path) -> None:
     with made_load({"cores": 0.1}, folder=tmp_path, limit_s=600, say=lambda _text: None):
         (load,) = _loads(os.getpid())
         load.suspend()
-    assert _is_gone(load)
+    assert has_ended(load.pid)
 
 
 @pytest.mark.slow
 @linux
 def test_a_sweep_beside_a_load_records_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.dlprof.jsonl"
-    command = [sys.executable, "-m", "dlprof", "sweep", "synthetic:wait_ms=1", "-o", str(path)]
+    command = ["sweep", "synthetic:wait_ms=1", "-o", "run.dlprof.jsonl"]
     command += ["--num-workers", "0,1", "--repeats", "1", "--trial-time", "300ms"]
     command += ["--budget", "2min", "--make-load", "cores=0.5"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    done = python(tmp_path, "-m", "dlprof", *command, "--json")
     assert done.returncode == 0, done.stderr
-    found = read_run(path)
+    found = read_run(tmp_path / "run.dlprof.jsonl")
     assert found.header.settings["make_load"] == {"cores": 0.5}
     answer = json.loads(done.stdout)["recommendation"]
     assert any("load of dlprof's own" in each["claim"] for each in answer["reasons"])

@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 import pytest
-from programs import ENVIRONMENT
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
@@ -92,7 +91,7 @@ class TwoNodes:
                         [*inside, *named, *torchrun],
                         cwd=self.place,
                         env={
-                            **ENVIRONMENT,
+                            **os.environ,
                             "DLPROF_CACHE_DIR": str(self.place / "cache"),
                             "GLOO_SOCKET_IFNAME": "wire",  # no name of a host is known here
                         },

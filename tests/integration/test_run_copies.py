@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 
 from dlprof.store import read_run
 
@@ -43,14 +43,7 @@ pytestmark = pytest.mark.skipif(
 
 def _ran(folder: Path, *words: str) -> str:
     (folder / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = python(folder, "-W", "ignore", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("True\n")
     return done.stdout + done.stderr
@@ -71,8 +64,7 @@ def test_a_scripts_own_copies_are_distinguished_from_its_step(tmp_path: Path) ->
     assert copies["bytes"] == 256 * 64 * 4
     assert copies["pinned_fraction"] == 0.0
     assert copies["exposed_s"] == copies["copy_s"] >= 4e-3
-    words = [sys.executable, "-m", "dlprof", "report", "-v", found["run_file"]]
-    whole = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    whole = python(tmp_path, "-m", "dlprof", "report", "-v", found["run_file"])
     assert "copies to meta:0: 4" in " ".join(whole.stdout.split())
     assert "transfer.pageable" in {each["code"] for each in found["findings"]}
     (explanation,) = read_run(tmp_path / "run.dlprof.jsonl").explanations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python, started
 from schemas import conforms, run_file_conforms
 
 from dlprof.store import read_run
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "headroom_script.py"
-DLPROF = [sys.executable, "-m", "dlprof", "run", "--headroom"]
+DLPROF = ["-m", "dlprof", "run", "--headroom"]
 FILES = ["--force", "-o", "run.dlprof.jsonl", "--json", "run.json"]
 QUIET = {"PYTHONWARNINGS": "ignore"}
 LONGER = "(train for more epochs, or longer ones)"
@@ -27,15 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are for
 
 
 def ran(words: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, **QUIET, **environ},
-        timeout=300,
-        check=False,
-    )
+    return python(folder, *words, timeout_s=300, **QUIET, **environ)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +43,7 @@ Measured = tuple[subprocess.CompletedProcess[str], dict[str, Any]]
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> list[list[str]]:
     """What the script prints alone."""
-    done = ran([sys.executable, "train.py"], folder)
+    done = ran(["train.py"], folder)
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines()]
 
@@ -110,7 +102,7 @@ def test_the_screen_says_what_a_perfect_loader_would_bring(
     run_file_conforms(folder / "run.dlprof.jsonl")
     run = read_run(folder / "run.dlprof.jsonl")
     assert [each.headroom is not None for each in run.watched] == [True] * 4 + [False] * 6
-    shown = ran([sys.executable, "-m", "dlprof", "report", "-v", "run.dlprof.jsonl"], folder)
+    shown = ran(["-m", "dlprof", "report", "-v", "run.dlprof.jsonl"], folder)
     assert " batches as they came and " in " ".join(shown.stdout.split())
 
 
@@ -135,14 +127,7 @@ def test_a_step_that_fails(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupt(folder: Path) -> None:
-    with subprocess.Popen(
-        [*DLPROF, *FILES, "train.py", "wait"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, **QUIET},
-    ) as process:
+    with started(folder, *DLPROF, *FILES, "train.py", "wait", **QUIET) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from golden import drawn
+from programs import python
 from schemas import conforms, run_file_conforms
 
 from dlprof.records import Run, WatchedLoader
@@ -18,19 +17,11 @@ from dlprof.report.export.formats import run_report
 from dlprof.store import read_run
 
 ZOO = Path(__file__).with_name("zoo_script.py")
-DLPROF = [sys.executable, "-m", "dlprof", "run"]
+DLPROF = ["-m", "dlprof", "run"]
 
 
 def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        timeout=300,
-        check=False,
-    )
+    return python(folder, *words, timeout_s=300, PYTHONWARNINGS="ignore")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> subprocess.CompletedProcess[str]:
-    return ran([sys.executable, "train.py", "fail"], folder)
+    return ran(["train.py", "fail"], folder)
 
 
 @pytest.fixture(

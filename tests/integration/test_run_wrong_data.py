@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python
 
 SCRIPT = """
 import time
@@ -49,11 +48,8 @@ def watched(folder: Path, *kinds: str, options: tuple[str, ...] = ()) -> tuple[d
     """What is seen of a script with a loader of each kind."""
     loops = (LOOP.format(kind=kind) for kind in kinds)
     (folder / "train.py").write_text(SCRIPT + "".join(loops))
-    words = [sys.executable, "-m", "dlprof", "run", *options]
-    words += ["-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, cwd=folder, timeout=200, check=False
-    )
+    words = ("-o", "run.dlprof.jsonl", "--json", "run.json", "train.py")
+    done = python(folder, "-m", "dlprof", "run", *options, *words)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "run.json").read_text()), done.stderr
 

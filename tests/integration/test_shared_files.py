@@ -19,10 +19,7 @@ from dlprof.integrations.loaders import config_of
 from dlprof.store import read_run
 from dlprof.targets.files import moved_by_workers, named, open_files
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
 cases: Any = importlib.import_module("shared_files")
-sys.path.remove(str(BENCHMARKS))
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="workers are forked, and seen by /proc"

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import psutil
 import pytest
 from programs import python, started
 from schemas import conforms, run_file_conforms
+from waiting import until
 
 from dlprof.records import Run
 from dlprof.store import read_run
@@ -32,12 +32,7 @@ def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def wait_for_trials(run_file: Path, count: int) -> None:
     """Until so many trials are in the run file."""
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        if run_file.exists() and len(read_run(run_file).trials) >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError("no trial came")
+    assert until(lambda: run_file.exists() and len(read_run(run_file).trials) >= count)
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
@@ -125,13 +120,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(swept: Swept) -> None
 def test_a_saved_run_recommends_without_measuring(swept: Swept) -> None:
     text = dlprof(swept.place, "recommend", "run.dlprof.jsonl")
     saved = dlprof(swept.place, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
-    used = subprocess.run(
-        [sys.executable, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"],
-        cwd=swept.place,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    used = python(swept.place, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))")
 
     assert "num_workers" in swept.resumed.stdout
     assert text.returncode == saved.returncode == 0, text.stderr + saved.stderr
@@ -276,10 +265,9 @@ class Kept(torch.utils.data.Dataset):
         return torch.zeros(4)
 """
     )
-    words = ("sweep", "kept.py:Kept", "--num-workers", "0,1", "--repeats", "1")
-    subprocess.run(
-        (sys.executable, "-m", "dlprof", *words, "--trial-time", "100ms"), cwd=tmp_path, check=True
-    )
+    words = ("--num-workers", "0,1", "--repeats", "1", "--trial-time", "100ms")
+    done = dlprof(tmp_path, "sweep", "kept.py:Kept", *words)
+    assert done.returncode == 0, done.stderr
     assert not Path("/dev/shm", name).exists()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +120,8 @@ print(repr((seen.fetch_threads_cpu_s, fetch.io_s, fetch.cpu_s, dict(seen.unavail
 
 
 def _beside_threads(patch: str = "") -> tuple[float | None, float, float, dict[str, str]]:
-    ended = subprocess.run(
-        [sys.executable, "-c", BUSY.format(patch=patch)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    ended = python(FOLDER, "-c", BUSY.format(patch=patch), timeout_s=300)
+    assert ended.returncode == 0, ended.stderr
     found: tuple[float | None, float, float, dict[str, str]] = ast.literal_eval(ended.stdout)
     return found
 

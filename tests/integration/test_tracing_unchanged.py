@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 import tracing_kinds
 from torch.utils.data import DataLoader
 from tracing_kinds import KINDS, LENGTH
+from waiting import until
 
 from dlprof.records import Config
 from dlprof.records.stages import AGE_STAGES
@@ -106,17 +106,10 @@ def check(kind: str, mode: dict[str, Any]) -> None:
     seen, trace = observed(kind, mode, traced=True)
     gc.collect()
     assert seen == expected
-    wait_until(lambda: set(threading.enumerate()) <= threads)
+    assert until(lambda: set(threading.enumerate()) <= threads, 20.0)
     assert open_files() <= files
     assert trace is not None
     check_trace(trace, [len(seen[2 * epoch]) for epoch in range(epochs_of(mode))])
-
-
-def wait_until(holds: Any) -> None:
-    ends = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def check_trace(trace: Trace, lengths: list[int]) -> None:

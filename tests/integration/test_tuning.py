@@ -13,8 +13,6 @@ import os
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from programs import python
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
@@ -519,15 +518,7 @@ def test_ranks_that_train_together_grow_one_after_another_to_what_their_machine_
     # A socket's path has at most 107 characters, and torch puts some into TMPDIR.
     temporary = Path(tempfile.mkdtemp(prefix="dlprof-"))
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = subprocess.run(
-        [sys.executable, *launcher, "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python(tmp_path, *launcher, "train.py", timeout_s=300, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert [each["off"] for each in reports] == ["", ""]
@@ -1143,9 +1134,9 @@ def test_why_an_iterable_keeps_its_workers_is_said(
 )
 def test_of_two_tuned_loaders_each_is_named(tmp_path: Path, options: list[str], tunes: str) -> None:
     (tmp_path / "train.py").write_text(TWO.replace("TUNES", tunes))
-    words = ["-m", "dlprof", "run", *options, "--json", "seen.json", "train.py"]
-    command = [sys.executable, *words]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True)
+    words = ("-m", "dlprof", "run", *options, "--json", "seen.json", "train.py")
+    done = python(tmp_path, *words, timeout_s=300)
+    assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "seen.json").read_text())
     named = [note.partition(": num_workers")[0] for note in document["script"]["notes"]]
     assert named == ["dlprof.tune: train.py:5", "dlprof.tune: train.py:6"]
@@ -1155,14 +1146,7 @@ def test_of_two_tuned_loaders_each_is_named(tmp_path: Path, options: list[str], 
 def test_an_unmodified_script_is_tuned(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     plain, tuning = (
-        subprocess.run(
-            [sys.executable, *words, "train.py"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        )
+        python(tmp_path, *words, "train.py", timeout_s=300)
         for words in ([], ["-m", "dlprof", "run", "--tune", "--json", "seen.json"])
     )
     assert tuning.stdout == plain.stdout

@@ -35,6 +35,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.messages: list[str] = []
+        self.done: list[dict[str, int]] = []
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Nothing is made here."""
@@ -48,7 +49,7 @@ class Listener:
     def quads(
         self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
     ) -> None:
-        """Not looked at."""
+        self.done.append({str(series): count for series, count in done.items()})
 
 
 class FakeSides(Sides):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from builders import around, config, machine, target, trial
+from builders import config, machine, target, trial
 
 from dlprof.advise.findings.evidence import Evidence, ModelAtStep, Observation
 from dlprof.model.work import Conditions
@@ -231,11 +231,32 @@ def modeled(rate: Callable[[Config, float], Estimate | None]) -> ModelAtStep:
     return Modeled(calibration=Calibration(), conditions=Conditions(cores=2.0))
 
 
+def with_usage(seen: Evidence, usage: Usage | None = None, **figures: Any) -> Evidence:
+    """The same where each trial used this, or so much of that."""
+
+    def used(each: Observation) -> Observation:
+        found = dataclasses.replace(usage or each.trial.usage, **figures)
+        return dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=found))
+
+    return dataclasses.replace(seen, observations=tuple(map(used, seen.observations)))
+
+
+def with_explanation(
+    seen: Evidence, waits: Mapping[str, float] | None = None, **fields: Any
+) -> Evidence:
+    """The same where traced trials show this, and looks at their processes these waits."""
+
+    def shown(each: Observation) -> Observation:
+        if each.explanation is None:
+            return each
+        found = dataclasses.replace(each.explanation, **fields)
+        return dataclasses.replace(
+            each, explanation=found if waits is None else found.with_waits(waits)
+        )
+
+    return dataclasses.replace(seen, observations=tuple(map(shown, seen.observations)))
+
+
 def codes(findings: Sequence[Finding]) -> list[str]:
     """The codes, in their order."""
     return [finding.code for finding in findings]
-
-
-def gain_around(value: float) -> Any:
-    """An interval around a gain."""
-    return around(value, 0.05)

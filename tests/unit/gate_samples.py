@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import golden
 from builders import machine
 
 from dlprof.gate.baseline import judge_baseline
@@ -43,16 +42,7 @@ KEY = BaselineKey(
     config="w2-p2",
     data="1a2b3c4d",
 )
-FOLDER = Path(__file__).parents[1] / "data" / "gate"
-
-
-def check_golden(name: str, text: str) -> None:
-    """Compare a text with the recorded one; ``DLPROF_UPDATE_GOLDEN=1`` records it again."""
-    path = FOLDER / name
-    if os.environ.get("DLPROF_UPDATE_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
-    assert text == path.read_bytes().decode()
+check_golden = functools.partial(golden.check_golden, folder="gate")
 
 
 def recomputed(check: TargetCheck) -> Verdict:

@@ -12,16 +12,15 @@ from dlprof.cli.commands import IN_ASCII
 from dlprof.report.document import Document
 from dlprof.report.terminal import Screen
 
-_FOLDER = Path(__file__).parents[1] / "data" / "report"
+_DATA = Path(__file__).parents[1] / "data"
 
 
-def check_golden(name: str, text: str) -> None:
+def check_golden(name: str, text: str, *, folder: str = "report") -> None:
     """Compare a text with the recorded one of that name."""
-    path = _FOLDER / name
+    path = _DATA / folder / name
     if os.environ.get("DLPROF_UPDATE_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8", newline="")
+    assert text == path.read_bytes().decode(), f"DLPROF_UPDATE_GOLDEN=1 records {name} again"
 
 
 def drawn(

@@ -27,7 +27,7 @@ def shared_memory_left(before: set[str]) -> list[str]:
         used = _in_use() if new else set()
         unused = {name for name in new if not _maker_lives(name) and _file(name) not in used}
         left = unused if left is None else left & unused
-        time.sleep(0.1)
+        time.sleep(0.1 if left else 0.0)
     return sorted(left)
 
 

@@ -46,11 +46,6 @@ WHERE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-
 @pytest.fixture
 def common() -> Any:
     return importlib.import_module("common")

@@ -6,17 +6,13 @@ import importlib
 import itertools
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def core_speed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def core_speed() -> Any:
     return importlib.import_module("core_speed")
 
 

@@ -18,11 +18,6 @@ NONE = {"num_workers": 0}
 COMMANDS = ("sweep", "profile")
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-
 @pytest.fixture
 def by_hand() -> Any:
     return importlib.import_module("differential_loop")

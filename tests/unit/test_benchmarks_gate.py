@@ -15,12 +15,9 @@ from gate_samples import confirmed, load_quads
 
 from dlprof.gate.plan import make_plan
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def tables() -> Any:
     return importlib.import_module("gate_tables")
 
 

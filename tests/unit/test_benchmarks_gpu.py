@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-_BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(_BENCHMARKS))
-    yield importlib.import_module("gpu")
-    sys.modules.pop("gpu", None)
+def gpu() -> Any:
+    return importlib.import_module("gpu")
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,7 @@ from dlprof.records.codec import from_json
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.runner import TrialRunner
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NONE, ONE, TWO, SIX = (Config(num_workers=n).canonical() for n in (0, 1, 2, 6))
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 @pytest.fixture

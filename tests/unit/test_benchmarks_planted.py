@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from dlprof.records import Config, FindingCode
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NEED_A_DEVICE = {"main.pin", "transfer.pageable", "transfer.link", "gpu.neighbours"}
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
@@ -17,15 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import has_ended, until
 
 from dlprof.tuning.control import NO_WORKERS, Setting
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 @pytest.fixture
@@ -263,20 +258,6 @@ def source(live: Any) -> Any:
     return live.Source(make=Quick, batch_size=2, collate=list)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    due_s = time.monotonic() + 120  # which only a hang reaches, on a busy machine, too
-    while not is_so():
-        assert time.monotonic() < due_s
-        time.sleep(0.005)
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 @contextlib.contextmanager
 def ready(live: Any, made: Any, workers: int, batches: int | None = None) -> Iterator[Any]:
     setting = Setting(workers, 2 if workers else 0)
@@ -298,7 +279,7 @@ def test_a_training_is_held_with_its_workers_and_its_clock(live: Any, workers: i
         assert (gate.clock(), gate.counted(1)) == (0.0, (0.0, 0.0))
         for turn in (1, 2):
             gate.open()
-            until(lambda turn=turn: gate.counted(turn)[0] >= 3)  # type: ignore[misc] # bound now
+            assert until(functools.partial(lambda turn: gate.counted(turn)[0] >= 3, turn))
             assert gate.close() == turn
             clock_s, batches = gate.clock(), gate.counted(turn)[0]
             time.sleep(0.05)
@@ -318,7 +299,7 @@ def test_a_tuned_training_has_epochs_and_says_what_it_kept(
     with ready(live, source(live), 1, batches=300) as arm:
         gate = arm.gate
         gate.open()
-        until(lambda: gate.counted(1)[0] >= 100 and gate.counted(1, restart=True)[0] >= 10)
+        assert until(lambda: gate.counted(1)[0] >= 100 and gate.counted(1, restart=True)[0] >= 10)
         gate.close()
         batches, seconds = arm.gate.counted(1, restart=True)
         assert batches >= 2
@@ -454,7 +435,7 @@ def test_samples_in_another_order_are_noticed(live: Any) -> None:
     made = Otherwise(make=Quick, batch_size=2, collate=list)
     with ready(live, made, 1) as arm:
         arm.gate.open()
-        until(lambda: arm.gate.counted(1)[0] >= 3)
+        assert until(lambda: arm.gate.counted(1)[0] >= 3)
         arm.gate.close()
         assert arm.end().disordered >= 3
 
@@ -476,4 +457,4 @@ def test_a_training_whose_owner_is_gone_ends(live: Any, *, held: bool) -> None:
     os.waitpid(child, 0)
     with os.fdopen(reader) as pipe:
         pid = int(pipe.read())
-    until(lambda: has_ended(pid))
+    assert until(lambda: has_ended(pid))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import around, config, trial
-from finding_cases import QUIET, Loader, codes, evidence, modeled, stage
+from finding_cases import QUIET, Loader, codes, evidence, modeled, stage, with_explanation
 
 from dlprof.advise.findings.diagnosis import find, remedies
 from dlprof.advise.findings.evidence import Evidence, Observation
@@ -267,13 +267,7 @@ def _uneven(
         count=1600, mean_s=0.006, median_s=0.004, p95_s=0.01, p99_s=0.02, max_s=longest_s,
         slowest={f"{slow[0]}": longest_s, f"{slow[1]}": 0.9 * longest_s, "30": 0.05},
     )  # fmt: skip
-    named = tuple(
-        dataclasses.replace(o, explanation=dataclasses.replace(o.explanation, samples=samples))
-        if o.explanation
-        else o
-        for o in seen.observations
-    )
-    return [*find(dataclasses.replace(seen, observations=named))]
+    return [*find(with_explanation(seen, samples=samples))]
 
 
 def test_a_few_samples_that_wait_far_longer_are_named_before_others_who_take_cores() -> None:
@@ -483,25 +477,12 @@ def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> 
     assert "cpu.oversubscribed" not in found
 
 
-def _beside_threads(seen: Evidence, cpu_s: float) -> Evidence:
-    """The same where other threads of the process use so much CPU time a batch."""
-    observed = [
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=cpu_s),
-        )
-        for each in seen.observations
-    ]
-    return dataclasses.replace(seen, observations=tuple(observed))
-
-
 @pytest.mark.parametrize(("beside_s", "sure"), [(0.0, True), (0.002, True), (0.03, False)])
 def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
     beside_s: float, *, sure: bool
 ) -> None:
     seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
-    found = {each.code: each for each in find(_beside_threads(seen, beside_s))}
+    found = {each.code: each for each in find(with_explanation(seen, fetch_threads_cpu_s=beside_s))}
     blocked = found["fetch.io"]
     assert ("GIL" in blocked.title) is not sure
     assert (blocked.severity == "high") is sure or blocked.severity == "medium"
@@ -530,17 +511,7 @@ def test_threads_of_main_that_cost_more_than_they_give(
 ) -> None:
     loader = Loader(config=config(0), fetch_cpu=main_s, fetch_io=blocked_s, rate=24)
     seen = evidence(loader, calibrations=[Loader(config=config(1), fetch_cpu=worker_s)])
-    observed = [
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s).with_waits(
-                waits
-            ),
-        )
-        for each in seen.observations
-    ]
-    shown = find(dataclasses.replace(seen, observations=tuple(observed)))
+    shown = find(with_explanation(seen, waits, fetch_threads_cpu_s=beside_s))
     pools = [each for each in shown if each.code == "cpu.threads"]
     assert bool(pools) is (gain is not None)
     for pool in pools:
@@ -573,7 +544,7 @@ def test_threads_that_wait_for_each_other_are_no_slow_collating(
         usage=Usage(own_cpu_cores=0.2, available_cpu_cores=0.2, other_cpu_cores=1.8),
         calibrations=[] if worker_s is None else [worker],
     )
-    found = find(_beside_threads(seen, beside_s))
+    found = find(with_explanation(seen, fetch_threads_cpu_s=beside_s))
     named = [each for each in found if each.code in ("cpu.threads", "collate")]
     assert [each.code for each in named] == list(filter(None, [first]))
     if first == "cpu.threads":
@@ -591,7 +562,8 @@ def test_workers_that_bring_more_than_one_thread_does_come_before_it(
     """As seen of JPEG files beside others: a worker computes in one thread, too."""
     loader = Loader(config=config(0), fetch_cpu=0.152, starved=0.7, rate=1.1)
     worker = Loader(config=config(1), fetch_cpu=0.034, put_cpu=put_s)
-    found = find(_beside_threads(evidence(loader, calibrations=[worker]), 0.153))
+    seen = evidence(loader, calibrations=[worker])
+    found = find(with_explanation(seen, fetch_threads_cpu_s=0.153))
     assert found[0].code == first
     assert "cpu.threads" in codes(found)
 
@@ -605,15 +577,7 @@ def test_workers_that_bring_more_than_one_thread_does_come_before_it(
 )
 def test_what_waits_for_the_gil_is_no_io(waits: dict[str, float], code: str) -> None:
     seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
-    observed = [
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.03).with_waits(waits),
-        )
-        for each in seen.observations
-    ]
-    found = find(dataclasses.replace(seen, observations=tuple(observed)))
+    found = find(with_explanation(seen, waits, fetch_threads_cpu_s=0.03))
     blocked = next(each for each in found if each.code in ("lock", "fetch.io"))
     assert blocked.code == code
     assert ("GIL" in blocked.title) is (code == "lock")

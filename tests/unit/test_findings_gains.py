@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from builders import around, config, failed
-from finding_cases import QUIET, Loader, evidence, modeled
+from finding_cases import QUIET, Loader, evidence, modeled, with_usage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -488,16 +488,7 @@ def test_what_workers_wait_for_each_other_is_no_storage() -> None:
     held = dataclasses.replace(STORED, config=config(2))
     traced = modelled(held)
     looks = {"lock": 0.9, "queue": 0.05}
-    observations = tuple(
-        dataclasses.replace(
-            each,
-            trial=dataclasses.replace(
-                each.trial, usage=dataclasses.replace(each.trial.usage, worker_waits=looks)
-            ),
-        )
-        for each in traced.observations
-    )
-    view = dataclasses.replace(traced, observations=observations)
+    view = with_usage(traced, worker_waits=looks)
     (storage,) = (each for each in diagnose(view).without if each.part == "storage")
     assert storage.gain.value < 1.2
 
@@ -510,16 +501,7 @@ def test_a_lock_is_worth_its_part_of_the_blocked_time() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.0005, fetch_io=0.048, starved=0.02, rate=60)
     seen = evidence(loader)
     looks = {"lock": 0.45, "sleep": 0.15, "running": 0.4}
-    observations = tuple(
-        dataclasses.replace(
-            each,
-            trial=dataclasses.replace(
-                each.trial, usage=dataclasses.replace(each.trial.usage, worker_waits=looks)
-            ),
-        )
-        for each in seen.observations
-    )
-    first = find(dataclasses.replace(seen, observations=observations))[0]
+    first = find(with_usage(seen, worker_waits=looks))[0]
     assert first.code == "lock"
     assert first.predicted_gain is not None
     assert first.predicted_gain.value == pytest.approx(4.0, rel=0.1)
@@ -530,11 +512,7 @@ def test_no_lock_costs_more_than_all_workers_but_the_one_that_has_it() -> None:
     loader = Loader(config=config(8), fetch_cpu=0.0001, fetch_io=0.08, collate_cpu=0.0, rate=100)
     seen = evidence(loader, cores=64)
     looks = Usage(worker_waits={"lock": 0.9, "running": 0.1})
-    observations = tuple(
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=looks))
-        for each in seen.observations
-    )
-    first = find(dataclasses.replace(seen, observations=observations))[0]
+    first = find(with_usage(seen, looks))[0]
     assert first.code == "lock"
     assert first.predicted_gain is not None
     assert 6.0 < first.predicted_gain.value < 8.01

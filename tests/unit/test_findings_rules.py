@@ -9,7 +9,16 @@ from typing import Any, get_args
 import pytest
 import torch
 from builders import around, config, failed, machine, target, trial
-from finding_cases import QUIET, Loader, codes, evidence, failing, modeled
+from finding_cases import (
+    QUIET,
+    Loader,
+    codes,
+    evidence,
+    failing,
+    modeled,
+    with_explanation,
+    with_usage,
+)
 
 from dlprof.advise.findings.claims import changed
 from dlprof.advise.findings.diagnosis import TABLE, find
@@ -523,7 +532,6 @@ _TRAINER = LoaderCall(
     fixed={"sampler": "Trainer takes no sampler"},
     elsewhere={"collate_fn": "trainer = Trainer(..., data_collator={value})"},
 )
-_PLAIN = "\n\nloader = DataLoader(dataset, ..., collate_fn=collate)"
 _MODULE = LoaderCall(
     text="def train_dataloader(self):  # of Data\n    return DataLoader(dataset, ..., {settings})",
     variable="",
@@ -538,11 +546,7 @@ def test_waits_for_another_process_are_seen_beside_run_queue_delays(on: str) -> 
     )
     seen = evidence(loader)
     looks = Usage(worker_waits={"running": 0.5, "queue": 0.36, on: 0.14})
-    observations = tuple(
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=looks))
-        for each in seen.observations
-    )
-    found = find(dataclasses.replace(seen, observations=observations))
+    found = find(with_usage(seen, looks))
     (first,) = (each for each in found if each.code == "fetch.io")
     assert (first.title == "__getitem__ waits for another process") is (on == "handover")
     assert first.fix is not None
@@ -566,11 +570,7 @@ def test_a_child_process_that_computes_is_said_to(
     loader = Loader(config=config(workers), fetch_cpu=0.02, rate=95 if workers else 48)
     seen = evidence(dataclasses.replace(loader, children=0.018))
     usage = dataclasses.replace(QUIET, own_cpu_cores=1.9, worker_waits=looks, main_waits=looks)
-    observations = tuple(
-        dataclasses.replace(each, trial=dataclasses.replace(each.trial, usage=usage))
-        for each in seen.observations
-    )
-    found = find(dataclasses.replace(seen, observations=observations))
+    found = find(with_usage(seen, usage))
     (first,) = (each for each in found if each.code == "fetch.cpu")
     assert first.title == f"Child processes{named} compute in __getitem__"
     assert f"18 ms of it is of child processes{named}, for which {who} waits." in first.explanation
@@ -587,16 +587,9 @@ def test_a_child_process_that_computes_is_said_to(
 def test_child_processes_beside_a_worker_are_no_threads_of_it() -> None:
     loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.01, threads=8, rate=60, children=0.008)
     seen = evidence(loader)
-    observations = tuple(
-        dataclasses.replace(
-            each,
-            explanation=each.explanation
-            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=0.0002),
-        )
-        for each in seen.observations
-    )
     assert "cpu.threads" in codes(find(seen))
-    assert "cpu.threads" not in codes(find(dataclasses.replace(seen, observations=observations)))
+    alone = with_explanation(seen, fetch_threads_cpu_s=0.0002)
+    assert "cpu.threads" not in codes(find(alone))
 
 
 def _unpickling() -> Evidence:
@@ -971,15 +964,7 @@ def test_a_slow_start_counts_where_workers_persist() -> None:
 def test_the_dearest_transform_is_named() -> None:
     seen = _cpu_bound()
     chain = (TransformCost(name="1 Decode", mean_s=0.001, share=0.7),)
-    observations = tuple(
-        each
-        if each.explanation is None
-        else dataclasses.replace(
-            each, explanation=dataclasses.replace(each.explanation, transforms=chain)
-        )
-        for each in seen.observations
-    )
-    first = find(dataclasses.replace(seen, observations=observations))[0]
+    first = find(with_explanation(seen, transforms=chain))[0]
     assert "1 Decode" in first.explanation
     assert first.fix is not None
     assert "1 Decode" in first.fix.text

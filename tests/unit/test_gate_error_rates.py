@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ from dlprof.gate.plan import LOOKS, make_plan
 from dlprof.gate.signed_rank import shift_interval
 from dlprof.gate.verdict import judge
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 20
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def bench() -> Any:
     return importlib.import_module("gate_rule")
 
 

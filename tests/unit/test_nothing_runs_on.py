@@ -1,7 +1,8 @@
-"""What tests leave is ended and named: else a run never ends, and later tests fail for it."""
+"""What tests leave is ended, named and removed; and no settings of the user's are theirs."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import psutil
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 LEAVING = """
 import multiprocessing
+import os
+import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 
 
@@ -40,6 +44,14 @@ def test_that_comes_later():
 
 def test_that_leaves_a_process():
     subprocess.Popen(["sleep", "3600"], start_new_session=True)
+
+
+def test_that_leaves_a_file():
+    pathlib.Path("left").write_text(tempfile.mkstemp()[1])
+
+
+def test_that_has_no_variable_of_the_users():
+    assert "DLPROF_BUDGET" not in os.environ
 """
 
 
@@ -52,6 +64,7 @@ def test_what_tests_leave_is_ended_and_named(tmp_path: Path) -> None:
     ended = subprocess.run(
         ["sh", "-c", f"sleep 3601 >/dev/null 2>&1 & echo $!; {pytest}"],
         cwd=tmp_path,
+        env=os.environ | {"DLPROF_BUDGET": "1s"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -62,8 +75,9 @@ def test_what_tests_leave_is_ended_and_named(tmp_path: Path) -> None:
     for process in left:
         process.kill()
     assert [each.pid for each in left] == [int(ended.stdout.split()[0])]
-    assert "1 failed, 2 passed, 1 error" in ended.stdout
+    assert "1 failed, 4 passed, 1 error" in ended.stdout
     assert "'sleep', '3600'" in ended.stdout
+    assert not Path((tmp_path / "left").read_text()).parent.exists()
 
 
 def _runs_in(process: psutil.Process, folder: Path) -> bool:

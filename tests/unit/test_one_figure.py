@@ -163,12 +163,6 @@ def test_a_rate_that_is_hardly_known_stands_beside_its_interval(run: Run) -> Non
     assert "95% CI 300-833" in drawn(sweep_report(unsure), 160)
 
 
-def test_no_screen_shows_a_second_opinion(run: Run) -> None:
-    assert run.recommendation is not None
-    text = drawn(sweep_report(run), 200)
-    assert not re.search(r"foretold|with what was predicted|of that seen", text)
-
-
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dlprof.jsonl"))
 RECORDED = [*EXAMPLES, *sorted((Path(__file__).parents[1] / "data" / "runs").glob("*.jsonl"))]
 SWEPT = [path for path in RECORDED if (kept := read_run(path)).trials and kept.diagnosis is None]

@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -113,17 +112,6 @@ def test_an_unknown_name_is_refused() -> None:
 
 def test_the_package_is_typed() -> None:
     assert (ROOT / "dlprof" / "py.typed").is_file()
-
-
-def test_the_module_is_the_program() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "dlprof", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert result.stdout == f"dlprof {dlprof.__version__}\n"
 
 
 def test_files_name_no_machine_and_no_registry() -> None:

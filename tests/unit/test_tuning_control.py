@@ -7,20 +7,17 @@ import importlib
 import math
 import random
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlprof.tuning.control import NO_WORKERS, Control, Setting, Window, judged, opening
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 START = Setting(2, 2)
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def worlds() -> Any:
     return importlib.import_module("tuned_world")
 
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,6 @@ from dlprof.records import DatasetWeight
 from dlprof.targets import weighing
 from dlprof.targets.build import build_from_object
 from dlprof.targets.weighing import repeats_shards, shards_of, split_by, weigh
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 class Held(Dataset[torch.Tensor]):
@@ -46,10 +43,7 @@ def _weighed(limit_s: float = 60.0, **held: Any) -> DatasetWeight:
 
 
 @pytest.mark.slow
-def test_the_heaviest_attribute_of_planted_datasets_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def test_the_heaviest_attribute_of_planted_datasets_is_named() -> None:
     planted = importlib.import_module("heavy_targets").PLANTED
     wrong = {}
     for title, (make, names) in planted.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 TABLE = """Words of prose like told and 12 % are no rows.
 
 | not | but |
@@ -20,8 +19,7 @@ TABLE = """Words of prose like told and 12 % are no rows.
 
 
 @pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+def words() -> Any:
     return importlib.import_module("words")
 
 

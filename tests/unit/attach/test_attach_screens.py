@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 from golden import check_golden, drawn
-from rich.console import Console
 from schemas import conforms
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
 
@@ -27,17 +26,14 @@ from dlprof.records.codec import from_json
 from dlprof.report.attach import attach_report, figures_of, top_report
 from dlprof.report.document import Document
 from dlprof.report.documents import json_document
-from dlprof.report.terminal import Screen, plain_text
+from dlprof.report.terminal import plain_text
 
 MOST_LINES = 16
 RECORDED = Path(__file__).parents[2] / "data" / "attach" / "recorded.json"
 
 
 def _lines(document: Document, *, verbose: bool = False) -> list[str]:
-    console = Console(width=80, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(Screen(document, verbose=verbose))
-    return capture.get().splitlines()
+    return drawn(document, 80, verbose=verbose).splitlines()
 
 
 def _alone() -> Seen:

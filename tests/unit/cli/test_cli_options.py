@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from golden import check_golden
 
 from dlprof.cli.app import COMMANDS, program
 from dlprof.settings import OPTIONS, SweepSettings
 from dlprof.units import parse_duration_s
-
-_FROZEN = Path(__file__).parents[2] / "data" / "report" / "options.txt"
 
 
 def all_options() -> dict[str, list[str]]:
@@ -41,10 +38,7 @@ def test_the_set_of_options_is_frozen() -> None:
     lines = [
         f"{command} {option}" for command, options in all_options().items() for option in options
     ]
-    text = "\n".join(lines) + "\n"
-    if os.environ.get("DLPROF_UPDATE_GOLDEN"):
-        _FROZEN.write_text(text, encoding="utf-8")
-    assert text == _FROZEN.read_text(encoding="utf-8")
+    check_golden("options.txt", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

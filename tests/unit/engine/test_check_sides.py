@@ -6,13 +6,12 @@ import dataclasses
 import os
 import random
 import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import check_fakes
 import psutil
 import pytest
+from check_fakes import Listener
 
 from dlprof.engine.check import _needed_s, measure
 from dlprof.engine.checking.compared import CheckSettings, SidePlan, for_check, patience
@@ -25,9 +24,9 @@ from dlprof.errors import (
     UsageError,
 )
 from dlprof.gate.plan import SIDES, cores_of
-from dlprof.gate.verdict import NextLook, judge
+from dlprof.gate.verdict import judge
 from dlprof.records import Config, Failure, Target
-from dlprof.records.gate import Block, Compared, Series, Side
+from dlprof.records.gate import Block, Compared, Side
 from dlprof.settings import SweepSettings
 from dlprof.settings.resolve import resolve_settings
 from dlprof.targets.grammar import parse_target
@@ -159,19 +158,6 @@ class ReadingProcess(FakeProcess):
             self.read.update(batches)
             self.place = batches.stop
         return block, failure
-
-
-class Listener(check_fakes.Listener):
-    """Remembers what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.done: list[dict[str, int]] = []
-
-    def quads(
-        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
-    ) -> None:
-        self.done.append({str(series): count for series, count in done.items()})
 
 
 def plan(side: Side, root: str) -> SidePlan:

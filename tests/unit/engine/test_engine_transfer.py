@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from waiting import has_ended, until
 
 from dlprof.engine.transfer import TransferSettings, run_transfer
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
@@ -136,13 +135,7 @@ time.sleep(60)
     assert "longer than 2 s" in found.unavailable["rest"]
     assert started[0].returncode is not None
     child = int(mark.read_text())
-    deadline = time.monotonic() + 5.0
-    while psutil.pid_exists(child) and time.monotonic() < deadline:
-        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
-            break
-        time.sleep(0.02)
-    else:
-        assert not psutil.pid_exists(child)
+    assert until(lambda: has_ended(child), 20.0)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import time
 import types
 from pathlib import Path
 
-import psutil
 import pytest
+from waiting import has_ended, until
 
 from dlprof.trial import processes, runtime
 from dlprof.trial.processes import end_group, group_exists
@@ -70,10 +70,7 @@ def test_a_group_is_asked_and_then_forced(code: str, status: int) -> None:
         end_group(process.pid, linger_s=0.0, grace_s=0.2, reap=process.poll)
 
         assert process.wait(10) == status
-    deadline = time.monotonic() + 10.0  # an orphan is reaped by whoever adopts it
-    while group_exists(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not group_exists(process.pid)
+    assert until(lambda: not group_exists(process.pid), 20.0)  # whoever adopts an orphan reaps it
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere shared memory has no folder")
@@ -162,10 +159,7 @@ def test_what_a_trial_forks_dies_with_it() -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
 
-        deadline = time.monotonic() + 10.0
-        while group_exists(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not group_exists(process.pid)
+        assert until(lambda: not group_exists(process.pid), 20.0)
 
 
 def test_a_process_that_is_gone_is_signalled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,13 +270,10 @@ def test_what_hangs_in_the_users_code_does_not_outlive_its_parent(code: str) -> 
     ) as process:
         if process.stdout is None:
             raise AssertionError
-        fork = psutil.Process(int(process.stdout.readline()))
+        fork = int(process.stdout.readline())
+        assert not has_ended(fork)
         process.kill()
-    deadline = time.monotonic() + 10.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        while fork.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert fork.status() == psutil.STATUS_ZOMBIE  # until whoever adopts it reaps it
+    assert until(lambda: has_ended(fork), 20.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a fork server needs Linux")

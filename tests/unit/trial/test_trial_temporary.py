@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing import process, util
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from dlprof.internals import TRYING_MODULES
 from dlprof.trial.processes import (
@@ -67,10 +67,7 @@ def test_who_has_no_caller_gets_a_file_with_a_name(
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", tempfile.NamedTemporaryFile)
     leave_no_names()
     _thread.start_new_thread(tempfile.NamedTemporaryFile, (), {"delete": False})
-    ends_s = time.monotonic() + 10.0
-    while not list(folder.iterdir()) and time.monotonic() < ends_s:
-        time.sleep(0.01)
-    assert list(folder.iterdir())
+    assert until(lambda: [*folder.iterdir()])
 
 
 def test_sockets_go_where_they_are_sent(folder: Path) -> None:
