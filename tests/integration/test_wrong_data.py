@@ -236,7 +236,8 @@ def test_workers_without_a_shard_show_in_any_trial_of_several(place: Path) -> No
 
 @pytest.mark.parametrize(("target", "fed"), [("briefly", 5), ("single_batches", 3)])
 def test_workers_are_counted_in_short_epochs_too(place: Path, target: str, fed: int) -> None:
-    options = ("--search", "grid", "--num-workers", "0,5", "--trial-time", "1s")
+    # On a busy machine 60 s may pass before workers are tried.
+    options = ("--search", "grid", "--num-workers", "0,5", "--repeats", "1", "--budget", "10m")
     run, _ = swept(place, f"loaders.py:{target}", *options)
     assert {t.fed_workers for t in run.trials if t.config.num_workers == 5} == {fed}
     # Said first only where so many workers are the fastest, as on a quiet machine.
