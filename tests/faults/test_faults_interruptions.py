@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from fault_bench import can_mount
-from waiting import until
+from waiting import has_trials, until
 
 from dlprof.store import read_run
 
@@ -47,7 +47,7 @@ def started(run_file: Path, **details: Any) -> subprocess.Popen[bytes]:
 
 
 def wait_for_a_trial(run_file: Path) -> None:
-    assert until(lambda: run_file.exists() and read_run(run_file).trials, _PATIENCE_S)
+    assert until(lambda: has_trials(run_file), _PATIENCE_S)
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import has_trials
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Trial
@@ -105,7 +106,7 @@ class TwoNodes:
     def until_trials(self, count: int) -> None:
         """Wait until so many are in the run file."""
         ends_s = time.monotonic() + PATIENCE_S
-        while not self.run_file.exists() or len(read_run(self.run_file).trials) < count:
+        while not has_trials(self.run_file, count):
             assert time.monotonic() < ends_s, self.said(0)
             time.sleep(0.1)
 

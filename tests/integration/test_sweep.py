@@ -15,7 +15,7 @@ import psutil
 import pytest
 from programs import python, started
 from schemas import conforms, run_file_conforms
-from waiting import until
+from waiting import has_trials, until
 
 from dlprof.records import Run
 from dlprof.store import read_run
@@ -32,7 +32,7 @@ def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def wait_for_trials(run_file: Path, count: int) -> None:
     """Until so many trials are in the run file."""
-    assert until(lambda: run_file.exists() and len(read_run(run_file).trials) >= count)
+    assert until(lambda: has_trials(run_file, count))
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
+
+from dlprof.errors import FileError
+from dlprof.store import read_run
 
 PATIENCE_S = 120.0  # which only a hang reaches
 
@@ -26,3 +30,10 @@ def has_ended(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     return True
+
+
+def has_trials(run_file: Path, count: int = 1) -> bool:
+    """Whether a run file has so many by now; it is empty for a moment, once it is there."""
+    with contextlib.suppress(FileError):
+        return len(read_run(run_file).trials) >= count
+    return False

@@ -179,7 +179,7 @@ def test_a_profile(width: int) -> None:
     check_golden(f"machine-profile-{width}.txt", drawn(profile_report(profile), width))
 
 
-@pytest.mark.parametrize("profile", known_profiles(), ids=lambda profile: profile.name)
+@pytest.mark.parametrize("profile", [*known_profiles()], ids=lambda profile: profile.name)
 def test_a_profile_fits_a_screen_and_details_have_its_sources(profile: MachineProfile) -> None:
     assert len(drawn(profile_report(profile), 80).splitlines()) <= 16
     whole = " ".join(drawn(profile_report(profile), 200, verbose=True).split())
