@@ -452,9 +452,7 @@ def test_what_the_step_never_waited_for_nothing_can_save() -> None:
 def test_what_ranks_wait_for_each_other_s_batches_loading_can_save_as_well() -> None:
     """They wait for these in their steps."""
     ranks = tuple(
-        RankFigures(
-            rank=n, host="node", batches_per_s=Estimate(value=10.0), barrier_fraction=held
-        )
+        RankFigures(rank=n, host="node", batches_per_s=Estimate(value=10.0), barrier_fraction=held)
         for n, held in enumerate((0.25, 0.2))  # the second is the slower by itself
     )
     tried = trial(config(2), ranks=ranks, wait_fraction=0.1)
