@@ -224,9 +224,8 @@ def test_a_profile_whose_trials_break_a_limit_is_answered_from_what_else_is_pred
     advises = advising(num_workers=2, prefetch_factor=7)
     run_ = dataclasses.replace(calibrated(trials=tried), diagnosis=advises)
     assert run_.advised == config(2, 7)
-    limit = 450_000_000
-    advice = recommend(run_, Constraints(max_ram_bytes=limit))
-    found = forecast(asked(run_, max_ram_bytes=limit), None)
+    limits: dict[str, Any] = {"max_ram_bytes": 450_000_000}
+    advice, found = recommend(run_, Constraints(**limits)), forecast(asked(run_, **limits), None)
     assert advice.basis == "predicted"
     assert config(1) not in {advice.config, found.pick}
 

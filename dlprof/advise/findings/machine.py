@@ -375,11 +375,9 @@ def oversubscribed(view: Evidence) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
     gain = gain_of(view, fewer)
-    if (
-        fewer is None
-        or view.starved < at.STARVED
-        or (gain is not None and gain.value < 1 / at.PAYS)
-    ):
+    if fewer is None or view.starved < at.STARVED:
+        return None
+    if gain is not None and gain.value < 1 / at.PAYS:
         return None
     return Claim(
         "The workers want more cores than there are",

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -284,15 +283,11 @@ def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
 
 def test_fewer_workers_that_may_as_well_be_as_fast_are_not_called_slower() -> None:
     """They gave less than the present ones, and far less than more that may be no faster."""
-    rates: dict[Config, Sequence[float]] = {
-        W2: [98.5, 98.6, 98.4, 98.5],
-        W4: [100],
-        W8: [106.7, 106.8, 106.6, 106.7],
-    }
+    rates = {W2: [98.5, 98.6, 98.4, 98.5], W4: [100.0], W8: [106.7, 106.8, 106.6, 106.7]}
     answer = recommend(run(blocks(rates), target=owned(W4)))
     assert answer.config == W4
     assert "Fewer workers" not in claims(answer)
-    surer = recommend(run(blocks({**rates, W4: [100] * 4}, usage=WAITING), target=owned(W4)))
+    surer = recommend(run(blocks({**rates, W4: [100.0] * 4}, usage=WAITING), target=owned(W4)))
     assert surer.config == W8
 
 
