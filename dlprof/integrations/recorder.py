@@ -119,6 +119,11 @@ class _Made:
             follower.make(self.loader(), iterator, make)
 
 
+def _call_from(frame: FrameType, loader: Any) -> LoaderCall:
+    """What a user writes to make a loader that is made from here."""
+    return call_at(frame, is_library) or call_of(loader) or LoaderCall()
+
+
 class LoaderRecorder:
     """Watches all DataLoaders of this process, once it is attached.
 
@@ -295,11 +300,15 @@ class LoaderRecorder:
 
     def _around_loader(self, method: Method) -> Method:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            made = None
             with self.guarded("a loader's place could not be found"):
                 known = self._made.get(id(loader))
                 if known is None or known.loader() is not loader:
-                    self._remember(loader, sys._getframe(1))
+                    made = self._remember(loader, sys._getframe(1))
             method(loader, *args, **kwargs)
+            if made is not None:
+                with self.guarded("a loader's call could not be found"):
+                    made.call = _call_from(sys._getframe(1), loader)  # by what it was given
 
         return __init__
 
@@ -477,8 +486,7 @@ class LoaderRecorder:
     def _remember(self, loader: Any, frame: FrameType) -> _Made:
         key = id(loader)
         gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
-        call = call_at(frame, is_library) or call_of(loader) or LoaderCall()
-        self._made[key] = made = _Made(gone, callers_of(frame), call)
+        self._made[key] = made = _Made(gone, callers_of(frame), _call_from(frame, loader))
         return made
 
     def name_of(self, loader: Any) -> str:

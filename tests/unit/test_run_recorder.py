@@ -45,8 +45,15 @@ def torch_like() -> Any:
             return next(self.source)
 
     class DataLoader:
-        def __init__(self, dataset: Any, num_workers: int = 0, batch_size: int = 2) -> None:
+        def __init__(
+            self,
+            dataset: Any,
+            num_workers: int = 0,
+            batch_size: int = 2,
+            worker_init_fn: Any = None,
+        ) -> None:
             self.dataset, self.num_workers, self.batch_size = dataset, num_workers, batch_size
+            self.worker_init_fn = worker_init_fn
             self.prefetch_factor = self.multiprocessing_context = None
             self.pin_memory = self.persistent_workers = False
             self.kept: Any = None
@@ -522,6 +529,28 @@ def test_a_recorder_that_is_sent_to_another_process_watches_nothing(
     assert not sent.faults
 
 
+@pytest.mark.parametrize(("module", "own"), [("train", False), ("monai.data.utils", True)])
+def test_a_call_is_by_what_the_loader_was_given(
+    torch_like: Any, recorder: LoaderRecorder, module: str, *, own: bool
+) -> None:
+    """It had no attributes yet: a script's function was taken for MONAI's, which seeds workers."""
+
+    def begins(worker_id: int) -> None:
+        raise NotImplementedError
+
+    begins.__module__ = module
+
+    class DataLoader(torch_like.DataLoader):
+        def __init__(self, dataset: Any, **settings: Any) -> None:
+            super().__init__(dataset, **settings)
+
+    DataLoader.__module__ = "monai.data.dataloader"
+    assert list(DataLoader(Data([1, 2]), worker_init_fn=begins)) == [1, 2]
+    (seen,) = recorder.records()
+    assert ("worker_init_fn" in seen.call.fixed) is own
+    assert not recorder.faults
+
+
 def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:
     recorder = LoaderRecorder(clock=lambda: 0, folder="/")
     recorder.attach(types.ModuleType("dataloader"))
@@ -556,7 +585,7 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: LoaderRec
 
     assert names == ["Mixed"]
     parameters = inspect.signature(Mixed.__init__).parameters
-    assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
+    assert list(parameters) == ["self", "dataset", "num_workers", "batch_size", "worker_init_fn"]
 
 
 def test_what_was_reported_is_not_explained_again(
