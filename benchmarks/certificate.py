@@ -3,7 +3,8 @@
 The search, the belief and the decision are dlprof's own; trials are made up. True rates are what a
 model predicted times errors as they were measured (``emulated.py``, ``real_data.py``); the cores
 change their speed as recorded here (``--record``) or as made up, each by itself. No machine time:
-the figures are the same wherever this runs.
+the figures are the same wherever this runs. ``--live N`` sweeps N drawn loaders instead, and judges
+what was chosen by a grid and a last comparison in turns, as ``picks.py`` does.
 """
 
 from __future__ import annotations
@@ -11,21 +12,30 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import itertools
 import json
 import math
 import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import drawn_loaders
+import picks
+import worlds
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
+from picks_report import DLPROF, Outcome, earlier, name_of
 
 from dlprof.advise.choice import decide
 from dlprof.advise.reasons import certify
 from dlprof.advise.situation import Situation
+from dlprof.errors import DlprofError
+from dlprof.machine import inspect_machine
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.records import (
     Config,
@@ -46,7 +56,14 @@ from dlprof.search.led import final_plan, finalists
 from dlprof.settings import SweepSettings
 from dlprof.stats.belief import NEAR, ExpectedRates
 
-NAME = "certificate"
+NAME, LIVE = "certificate", "certificate_live"
+LIVE_DATASETS = 30
+_LIVE = picks.Design(
+    minutes=0, turns=1, sweeps=1, least_finals=8, finals=16, trial_s=0.7, final_s=1.0
+)
+_LEAST_BATCHES = 1000
+"""Of an epoch of a drawn loader: picks are judged by the steady rate, which then says all."""
+
 TRACES = Path(__file__).parent / "results" / "speed_traces.json"
 KINDS = ("waits", "computes", "both")
 RATIOS = (1.0, 1.3, 1.8, 3.0)
@@ -59,7 +76,7 @@ _OVERHEAD_S, _CALIBRATED_S = 0.4, 5.0
 _START_S = 0.2  # 14 workers took 6 s on two cores, 32 took 11
 _DEPTHS = (2, 4)
 _SLOWLY = 0.5
-_GOAL = 0.95
+_GOAL, _NOTHING = 0.95, 1e-9
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +415,7 @@ def report(found: Sequence[Mapping[str, Any]]) -> Report:
                     "of those measured",
                     "median ε",
                     "of those measured",
+                    "lost, of ε",
                     "> 3 % from the best",
                     "slower than the default",
                     "median trials",
@@ -409,13 +427,142 @@ def report(found: Sequence[Mapping[str, Any]]) -> Report:
         notes=[
             "ε: the recommended settings have at least 1 - ε of the rate of the best (95 %).",
             f"{len(found)} sweeps; their trials are made up, the search and the decision are not.",
+            (
+                f"Lost, of ε: what {_GOAL:.0%} lose at most, free of any distribution (conformal). "
+                "Where that is below 1, ε holds for any sweep that is exchangeable with these."
+            ),
         ],
         data={"sweeps": list(found)},
     )
 
 
+def _lost_at_most(some: Sequence[Mapping[str, Any]]) -> float:
+    """Share of its ε that a sweep loses at most, with ``_GOAL``, whatever errors are like.
+
+    The split conformal bound (Vovk, Gammerman and Shafer 2005): a sweep that is exchangeable with
+    ``n`` others loses with this probability at most the ``(n + 1) * _GOAL``-th smallest share of
+    theirs, rounded up. Nothing is assumed of distributions, nor of what was only predicted.
+    """
+    scores = sorted(each["regret"] / max(each["epsilon"], _NOTHING) for each in some)
+    place = math.ceil((len(scores) + 1) * _GOAL)
+    return float(scores[place - 1]) if place <= len(scores) else math.inf
+
+
+def drawn(count: int) -> Iterator[tuple[str, str]]:
+    """Names and modules of so many drawn loaders with long epochs."""
+    made = ((seed, drawn_loaders.draw(random.Random(seed))) for seed in itertools.count(1000))
+    long = ((n, each) for n, each in made if each.length >= _LEAST_BATCHES * each.batch_size)
+    for seed, each in itertools.islice(long, count):
+        cost = "computes" if each.computes else f"{1000 * each.sample_s:g} ms"
+        name = f"{seed}: {each.kind}, {cost} by {each.batch_size}, {each.collate}"
+        yield name, drawn_loaders.module_text(each)
+
+
+def live(count: int, known: Sequence[Outcome], *, quick: bool) -> Iterator[Outcome]:
+    """Sweep and judge drawn loaders that aren't known yet."""
+    design, had, machine = picks.QUICK if quick else _LIVE, {each.world for each in known}, None
+    for name, text in drawn(count):
+        if name in had:
+            continue
+        machine = machine or inspect_machine()
+        with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
+            path = Path(folder) / "drawn.py"
+            path.write_text(text)
+            target = f"{path}:make_loader"
+            world = worlds.World(name=name, rules={}, cores=machine.logical_cpus, target=target)
+            try:
+                yield picks.play(world, design, None, beside=False)
+            except DlprofError as error:
+                print(f"{name}: left out, {error.message}", file=sys.stderr, flush=True)
+
+
+def report_live(found: Sequence[Outcome]) -> Report:
+    """The table of drawn loaders, and what they and the datasets of ``picks.py`` say together."""
+    others = earlier(RESULTS / f"{name_of(beside=False)}.json")
+    all_, mine = [*_certified([*others, *found])], [*_certified(found)]
+    broken = [outcome.broken(config, epsilon) for outcome, config, epsilon, _ in all_]
+    within = [outcome.regrets[config] <= epsilon for outcome, config, epsilon, _ in all_]
+    datasets = len({outcome.world for outcome, *_ in all_})
+    measured = [known for *_, known in mine if known is not None]
+    return Report(
+        name=LIVE,
+        title="The certificate holds, live",
+        goal=f"on {LIVE_DATASETS} datasets or more, in {_GOAL:.0%} of the sweeps",
+        passed=datasets >= LIVE_DATASETS and sum(broken) <= (1 - _GOAL) * len(broken),
+        tables=[
+            Table(
+                "",
+                (
+                    *("loader", "best", "over the default", "dlprof's pick", "regret, %"),
+                    *("its standard error, %", "ε, %", "of those measured, %", "holds"),
+                ),
+                [_live_row(*each) for each in mine],
+            )
+        ],
+        notes=[
+            (
+                f"With the datasets of picks.py: {datasets} datasets, {len(all_)} sweeps. Of "
+                f"{sum(within)} of them the regret is within ε; {sum(broken)} surely lose more, by "
+                "two standard errors."
+            ),
+            (
+                f"Median ε of these loaders {statistics.median(e for _, _, e, _ in mine):.1%}, "
+                f"over those measured {statistics.median(measured or [math.nan]):.1%}."
+            ),
+            (
+                f"Each loader is drawn (drawn_loaders.py) and swept once for {_LIVE.budget_s:g} "
+                f"s. It is judged as picks.py judges: {len(picks.grid(_LIVE.workers))} cells of "
+                f"{_LIVE.trial_s:g} s, then {_LIVE.least_finals} to {_LIVE.finals} turns of "
+                f"{_LIVE.final_s:g} s of the best and of what was chosen."
+            ),
+        ],
+        data={"worlds": [dataclasses.asdict(each) for each in found]},
+    )
+
+
+def _certified(
+    found: Sequence[Outcome],
+) -> Iterator[tuple[Outcome, str, float, float | None]]:
+    """What dlprof chose and certified: its key, ε over all and over the measured."""
+    for outcome in found:
+        for each in outcome.chosen:
+            if each.who == DLPROF and each.config is not None and each.epsilon is not None:
+                yield outcome, each.config, each.epsilon, each.epsilon_measured
+
+
+def _live_row(
+    outcome: Outcome, config: str, epsilon: float, measured: float | None
+) -> tuple[str, ...]:
+    lost, sure = outcome.regrets[config], not outcome.broken(config, epsilon)
+    return (
+        outcome.world,
+        outcome.best,
+        f"{outcome.gain(outcome.best):.2f}",
+        config,
+        f"{100 * lost:.1f}",
+        f"{100 * outcome.error(config):.1f}",
+        f"{100 * epsilon:.0f}",
+        "-" if measured is None else f"{100 * measured:.0f}",
+        "yes" if lost <= epsilon else "can't tell" if sure else "**no**",
+    )
+
+
+def _main_live(count: int, *, quick: bool) -> None:
+    """Sweep what is missing and publish."""
+    path, before = RESULTS / f"{LIVE}.json", surroundings()
+    found = [] if quick else earlier(path)
+    warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
+    for outcome in live(count, found, quick=quick):
+        found.append(outcome)
+        keep(report_live(found), before, quick=quick)
+        print(*(_live_row(*each) for each in _certified([outcome])), file=sys.stderr, flush=True)
+    publish(report_live(found), before, quick=quick)
+
+
 def _share(found: Sequence[Mapping[str, Any]], regret: str, epsilon: str) -> float:
-    return float(sum(each[regret] <= each[epsilon] + 1e-9 for each in found) / max(1, len(found)))
+    return float(
+        sum(each[regret] <= each[epsilon] + _NOTHING for each in found) / max(1, len(found))
+    )
 
 
 def _row(name: str, some: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -429,6 +576,7 @@ def _row(name: str, some: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         f"{_share(some, 'regret_measured', 'epsilon_measured'):.1%}",
         f"{median('epsilon'):.1%}",
         f"{median('epsilon_measured'):.1%}",
+        f"{_lost_at_most(some):.2f}",
         f"{sum(each['regret'] > 1 - NEAR for each in some) / len(some):.1%}",
         f"{sum(each['slower_than_default'] > 1 - NEAR for each in some)}",
         f"{median('trials'):.0f}",
@@ -442,7 +590,13 @@ def main() -> None:
     options.add_argument("--record", type=float, metavar="SECONDS", help="add this machine's speed")
     options.add_argument("--sweeps", type=int, default=2000)
     options.add_argument("--more", action="store_true", help="only those that are not done yet")
+    options.add_argument(
+        "--live", type=int, metavar="N", help="sweep N drawn loaders, those that are not done yet"
+    )
     given = options.parse_args()
+    if given.live:
+        _main_live(given.live, quick=given.quick)
+        return
     if given.record:
         record(given.record)
         return
