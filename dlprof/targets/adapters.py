@@ -341,6 +341,7 @@ def _set_module(found: Any, again: Callable[[Any], Any]) -> Any:
         return set_each(own() if plain is None else plain(made))
 
     vars(train_dataloader)["_dlprof_plain"] = plain
+    train_dataloader.__module__ = own.__module__  # by which one of from_datasets is known
     made.train_dataloader = train_dataloader
     return made
 

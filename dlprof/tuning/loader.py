@@ -392,6 +392,7 @@ class _Tuner:
         self._taps: weakref.WeakSet[_Tap] = weakref.WeakSet()
         self._context: Any = torch.multiprocessing
         self._process, self._kept = 0, RandomNumbers()
+        self._locks: dict[int, Any] = {}  # by process
         self._clock: Any = ()
         self._clocked = [0.0] * 4
         self._weighed_until_s = 0.0
@@ -540,6 +541,17 @@ class _Tuner:
 
     def iterator(self) -> Any:
         """What ``iter(loader)`` gives, with workers as they are to be."""
+        with self._making():
+            return self._iterator()
+
+    def _making(self) -> Any:
+        """Held while an iterator is made, as the loader is changed meanwhile.
+
+        Each process has its own: as one is forked, another thread may hold it.
+        """
+        return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def _iterator(self) -> Any:
         loader = self._loader()
         mine = Setting(loader.num_workers, loader.prefetch_factor or 0)
         same = self._control.kept == mine and self._control.pins is None
@@ -963,7 +975,7 @@ class _Tuner:
             with internals.without_kept_iterator(self._loader()):
                 if after.workers and not started:
                     self._note_files(tap.loader, after)
-                    with self._as_set(tap.loader, after._replace(workers=1)):
+                    with self._making(), self._as_set(tap.loader, after._replace(workers=1)):
                         internals.start_first_worker(iterator, tap.loader, seeded=self.reseeds)
                     started = 1
                 for _ in range(started, after.workers):

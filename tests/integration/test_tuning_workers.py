@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    Sampler,
     get_worker_info,
 )
 from torch.utils.data._utils import signal_handling
@@ -1376,3 +1377,27 @@ def test_a_proof_that_ctrl_c_ended_is_begun_again(
     monkeypatch.setattr(Patient, "interrupts", False)
     monkeypatch.setattr(tuned, "_ATTEMPT_S", 1)
     assert len(internals.workers_of(iter(changing))) == 2
+
+
+def test_threads_that_begin_a_loader_at_once_leave_it_as_it_was() -> None:
+    """The second took what tuning sets while an iterator is made for the loader's own."""
+    began, ended, others = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    class Meeting(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            if threading.current_thread() in others:
+                began.set()
+                ended.wait(5)
+            elif not others:
+                others.append(threading.Thread(target=lambda: next(iter(tunes))))
+                others[0].start()
+                began.wait(0.5)  # it has to wait until this one is made
+            return iter(range(8))
+
+    made: Any = DataLoader(cast(Any, range(8)), 2, sampler=Meeting(), num_workers=1)
+    tunes: Any = dlprof.tune(made)
+    iterator = iter(tunes)
+    ended.set()
+    others[0].join()
+    assert tunes.worker_init_fn is None
+    assert sum(len(batch) for batch in iterator) == 8

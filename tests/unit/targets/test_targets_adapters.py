@@ -162,6 +162,11 @@ def test_a_data_module_of_datasets_is_set_where_it_is_made() -> None:
     )
     assert {"prefetch_factor", "persistent_workers", "pin_memory"} <= target.fixed.keys()
     assert not {"num_workers", "batch_size"} & target.fixed.keys()
+    # Also with settings applied, once or twice.
+    again: Any = data
+    for _ in range(2):
+        again = with_settings(again, {"num_workers": 3}, lambda loader: loader)
+        assert build_from_object(again).target.call == target.call
 
 
 class Own(DataLoader[int]):
