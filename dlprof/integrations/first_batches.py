@@ -118,12 +118,15 @@ class SharedFiles:
 
 
 def _samplers_of_torch(loader: Any) -> list[Any]:
-    """What orders a loader's samples, where that is torch's own code alone; else empty."""
+    """What orders a loader's samples, where that is torch's code or a plain range; else empty."""
     batches = getattr(loader, "batch_sampler", None)
     # A batch sampler of torch's may ask one of the user's.
     samplers = [getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
     known = [each for each in samplers if each is not None]
-    own = all(type(each).__module__.startswith("torch.utils.data") for each in known)
+    own = all(
+        type(each) in (range, list) or type(each).__module__.startswith("torch.utils.data")
+        for each in known
+    )
     return known if own else []
 
 

@@ -201,8 +201,9 @@ def test_only_torchs_own_samplers_are_asked_how_many_batches_there_are() -> None
 
     own: Any = BatchSampler(Own(), 2, drop_last=False)
     assert first_batches.promised_batches(DataLoader(Numbers(), batch_sampler=own)) is None
-    plain = DataLoader(Numbers(), 2)
-    assert first_batches.promised_batches(plain) == len(plain)
+    ordered: Any = BatchSampler(range(4), 2, drop_last=False)
+    for plain in (DataLoader(Numbers(), 2), DataLoader(Numbers(), batch_sampler=ordered)):
+        assert first_batches.promised_batches(plain) == len(plain)
 
 
 class TellsHooks(Dataset[Any]):
