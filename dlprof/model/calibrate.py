@@ -397,20 +397,28 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
         share = computing_s / each.window_s / each.config.num_workers if known else None
         shares.append(None if share is None else min(1.0, share))
     points = [
-        (share, statistics.fmean(each.costs.receive_io_s))
+        (share, _waited_s(each.costs))
         for share, each in zip(shares, some, strict=True)
         if share is not None
     ]
     points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
-    spread, busy_s = [share for share, _ in points], 0.0
+    spread, busy_s, rest_s = [share for share, _ in points], 0.0, None
     # Shares of time that differ by less show no slope.
     if len(points) > 1 and max(spread) - min(spread) >= 0.3:
-        slope, _ = statistics.linear_regression(*zip(*points, strict=True))
-        busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
+        slope, first_s = statistics.linear_regression(*zip(*points, strict=True))
+        if math.isfinite(slope) and slope > 0:
+            busy_s, rest_s = slope, max(0.0, first_s)
+    if rest_s is None:
+        return 0.0, [each.costs for each in some]
+    # How far a trial is off the line is no matter of rest: the handshake takes a random time.
     return busy_s, [
-        each.costs if share is None else _more(each.costs, -busy_s * share)
+        each.costs if share is None else _more(each.costs, rest_s - _waited_s(each.costs))
         for share, each in zip(shares, some, strict=True)
     ]
+
+
+def _waited_s(costs: BatchCosts) -> float:
+    return statistics.fmean(costs.receive_io_s)
 
 
 def _cleaned(each: Explanation, trial: Trial | None) -> Explanation:

@@ -498,6 +498,14 @@ def test_batches_taken_from_resting_workers_show_the_handshake() -> None:
     assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 50)
 
 
+def test_how_far_handshakes_differ_by_chance_is_no_matter_of_resting_workers() -> None:
+    quick, slow = (explained(w, receive_io=(4 * w * MS,) * 50, busy=1.0) for w in (1, 2))
+    made = fit([dataclasses.replace(each, rested_receive_s=1 * MS) for each in (quick, slow)], [])
+    assert made.receive_busy_s["default"] == pytest.approx(5 * MS)
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 100)
+
+
 @pytest.mark.parametrize("asked", [None, "file_descriptor"])
 @pytest.mark.parametrize("calibrated", [None, "file_descriptor"])
 def test_the_handshake_is_reckoned_with_however_it_is_named(
