@@ -20,6 +20,7 @@ from dlprof.attach.trainings import (
 from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine.gpus import PatientGpus
+from dlprof.machine.procfs import read_stat
 from dlprof.machine.tree import has_proc, scan_processes
 
 _HERE = Path("/")
@@ -33,6 +34,12 @@ def attach(pid: int, seconds: float) -> Attached:
     """
     _check_system(_HERE)
     training = training_of(pid)
+    stat = read_stat(f"/proc/{training.pid}")
+    if stat is not None and stat.state == "T":  # its last wait would seem to go on
+        raise UsageError(
+            f"Process {training.pid} is stopped, as by Ctrl-Z or SIGSTOP, and loads nothing",
+            hint=f"Let it go on first: kill -CONT {training.pid}",
+        )
     watcher = Watcher(training)
     ends_s = time.monotonic() + seconds
     waiting = not watcher.has_workers

@@ -169,7 +169,8 @@ def run(  # noqa: PLR0913 - one for each option
             if output is not None:
                 raise
             # Where only the default one can't be written, the script runs without.
-            click.echo(f"dlprof: No run file is written: {error.message}.", err=True)
+            with contextlib.suppress(OSError):  # stderr may be on the same full disk
+                click.echo(f"dlprof: No run file is written: {error.message}.", err=True)
             writer = None
         # An earlier document could be taken for that of a script that dies.
         if document is not None and document.is_file() and not document.is_symlink():

@@ -153,6 +153,16 @@ def test_a_zombie_is_named_as_one() -> None:
     assert "has ended" in found["error"]["message"]
 
 
+def test_a_stopped_training_is_named_as_one() -> None:
+    with _running(sys.executable, "-c", IDLE) as idle:
+        os.kill(idle.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, idle.pid, os.WSTOPPED | os.WNOWAIT)
+        code, found = _dlprof("attach", str(idle.pid))
+    assert code == 2
+    assert "is stopped" in found["error"]["message"]
+    assert found["error"]["hint"].endswith(f"kill -CONT {idle.pid}")
+
+
 @pytest.mark.parametrize(
     "words",
     [

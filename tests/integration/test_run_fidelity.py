@@ -180,6 +180,14 @@ def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path:
     assert b"No run file is written" in done.stderr
 
 
+def test_nor_is_a_disk_too_full_to_say_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran'); raise SystemExit(3)")
+    words = ["sh", "-c", '"$@" 2>/dev/full', "sh", *DLPROF, str(script)]
+    done = ran(words, Path("/proc/self"))
+    assert (done.returncode, done.stdout) == (3, b"ran\n")
+
+
 def test_a_script_that_only_prints_its_help_leaves_no_run_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import argparse, torch.utils.data\nargparse.ArgumentParser().parse_args()"
