@@ -223,7 +223,7 @@ def _answer(
     yield from _memory(run, advice)
     if asked and not how:
         yield "Asked for", asked
-    yield from what_failed(run)
+    yield from what_failed(run, pick=None if advice.extrapolated else pick)
 
 
 def _memory(run: Run, advice: Recommendation) -> Iterator[doc.Row]:
@@ -376,14 +376,24 @@ def _wait(advice: Recommendation, wait: float) -> str:
     return ": ".join(filter(None, (text, fed)))
 
 
-def what_failed(run: Run, *, said: str = "") -> Iterator[doc.Row]:
+def what_failed(run: Run, *, said: str = "", pick: Config | None = None) -> Iterator[doc.Row]:
     """What failed and what to do, unless that is said; what gives wrong data is said first.
 
-    Of a profile also why its settings were not tried, which a sweep says before all else.
+    Of a profile also why its settings were not tried. Of a sweep why more workers were not, where
+    they are no more than the cores, or the recommended settings have the most that were.
     """
-    for trial in run.trials if run.diagnosis is not None else ():
-        if trial.outcome == "skipped" and trial.failure and trial.failure.kind not in DATA_FAULTS:
-            yield "Skipped", f"{trial.config.text}: {_with_hint(trial.failure)}"
+    skipped = {t.config: t.failure for t in run.trials if t.outcome == "skipped" and t.failure}
+    shown = [c for c, fault in skipped.items() if fault.kind not in DATA_FAULTS]
+    more = ""
+    if run.diagnosis is None:
+        most = max((t.config.num_workers for t in run.trials if t.outcome != "skipped"), default=0)
+        beyond = sorted((c for c in shown if c.num_workers > most), key=lambda each: each.cost_key)
+        more = f" (and {len(beyond) - 1} more)" if len(beyond) > 1 else ""
+        full = pick is not None and pick.num_workers == most
+        cores = math.inf if full else run.header.machine.usable_cores
+        shown = [c for c in beyond[:1] if pick is not None and c.num_workers <= cores]
+    for config in shown:
+        yield "Skipped", f"{config.text}{more}: {_with_hint(skipped[config])}"
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
     for config, failure in itertools.islice(failed.items(), 1):

@@ -121,6 +121,22 @@ def test_nothing_is_recommended_where_one_configuration_alone_was_measured() -> 
     assert "--budget" not in none
 
 
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [({0: 100, 1: 80}, True), ({0: 100, 1: 80, 2: 70}, False), ({0: 50, 1: 80, 2: 100}, True)],
+)
+def test_more_workers_that_were_skipped_are_named(rates: dict[int, float], says: bool) -> None:
+    """As without room in /dev/shm: they may be faster, if that is for no want of cores."""
+    left_out = [
+        failed(config(workers), "8 MiB is free.", outcome="skipped")
+        for workers in (max(rates) + 1, 4 * (max(rates) + 1))
+    ]
+    trials = [*blocks({config(workers): [rate] * 3 for workers, rate in rates.items()}), *left_out]
+    found = run(trials, machine=machine(2))
+    text = " ".join(drawn(recommendation_report(found, recommend(found)), 80).split())
+    assert (f"Skipped num_workers={max(rates) + 1} (and 1 more): 8 MiB is free." in text) == says
+
+
 def test_what_has_nothing_to_set_is_not_to_be_swept_again() -> None:
     """As SPDL's pipelines and Ray's batches: no budget would change that."""
     why = "Pipeline can't be built again with other settings"
