@@ -711,7 +711,8 @@ def _untried(choice: Choice) -> str:
     else:
         measured = (each.config.num_workers for each in choice.allowed if each.measured)
         tried = max(measured, default=0)
-        if not (_grows(choice) or _shows_none(choice, tried)):
+        failed = (t.config.num_workers for t in run.trials if t.failure and t.outcome != "skipped")
+        if max(failed, default=0) > tried or not (_grows(choice) or _shows_none(choice, tried)):
             return ""
     if NEAR * min(cap for cap in caps if cap is not None) <= tried:
         return ""

@@ -208,9 +208,11 @@ def test_shards_that_each_worker_begins_again_leave_none_to_load_alone() -> None
 
 
 def test_one_worker_is_not_called_workers() -> None:
-    found = run(blocks({NONE: [33.0] * 3, config(1): [66.0] * 3}, usage=WAITING))
+    trials = blocks({NONE: [33.0] * 3, config(1): [66.0] * 3}, usage=WAITING)
     said = "; more than 1 worker was not tried, and may be faster"
-    assert recommend(found).confidence_reason.endswith(said)
+    assert recommend(run(trials)).confidence_reason.endswith(said)
+    # What was tried and failed is shown as such.
+    assert said not in recommend(run([*trials, failed(TWO)])).confidence_reason
 
 
 def test_of_what_was_measured_alone_more_workers_may_be_faster_where_each_brought_more() -> None:
