@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 import shlex
@@ -396,10 +395,10 @@ def what_failed(run: Run, *, said: str = "", pick: Config | None = None) -> Iter
         yield "Skipped", f"{config.text}{more}: {_with_hint(skipped[config])}"
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
-    for config, failure in itertools.islice(failed.items(), 1):
+    for config in sorted(failed, key=lambda each: each != run.present)[:1]:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        why = _with_hint(failure)
-        yield "Failed", f"{config.text}{more}: {failure.message if why == said else why}"
+        why = _with_hint(failed[config])
+        yield "Failed", f"{config.text}{more}: {failed[config].message if why == said else why}"
 
 
 def _cut_off(run: Run) -> tuple[doc.Block, ...]:

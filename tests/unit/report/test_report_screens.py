@@ -137,6 +137,13 @@ def test_more_workers_that_were_skipped_are_named(rates: dict[int, float], says:
     assert (f"Skipped num_workers={max(rates) + 1} (and 1 more): 8 MiB is free." in text) == says
 
 
+def test_of_what_failed_the_present_settings_are_named() -> None:
+    trials = [*blocks({config(0): [430, 432]}), *(failed(config(each)) for each in (1, 2, 4))]
+    found = run(trials, plan=plan([config(0), config(2)], present=config(2)))
+    text = " ".join(drawn(recommendation_report(found, recommend(found)), 80).split())
+    assert "Failed num_workers=2 (and 2 more): " in text
+
+
 def test_what_has_nothing_to_set_is_not_to_be_swept_again() -> None:
     """As SPDL's pipelines and Ray's batches: no budget would change that."""
     why = "Pipeline can't be built again with other settings"
