@@ -365,6 +365,8 @@ def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
     if quiet or sys.stderr is None:  # as under Windows' pythonw, where nobody would see it
         return QuietListener()
     console = _TerminalConsole(file=sys.stderr, markup=False, highlight=False, emoji=False)
+    if not console.width:  # as where COLUMNS is 0, at which Rich shows nothing
+        console.width = 80
     # Rich takes FORCE_COLOR for a terminal, which moves the cursor in a log file.
     if sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal:
         return LiveListener(console, verbose=verbose)

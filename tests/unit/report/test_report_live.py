@@ -291,6 +291,18 @@ def test_the_listener_suits_stderr(
     assert type(open_listener(quiet=quiet, verbose=False)) is kind
 
 
+def test_the_live_display_has_room_where_columns_are_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "0")
+    screen = _Stderr(tty=True)
+    monkeypatch.setattr("sys.stderr", screen)
+    with open_listener(quiet=False) as listener:
+        listener.pulse(None)
+    assert "Getting ready" in screen.getvalue()
+
+
 def test_without_a_stream_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)  # as under Windows' pythonw
     with open_listener(quiet=False) as listener:
