@@ -229,7 +229,8 @@ class QuietListener:
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
         self.prediction, self.calibration = prediction, calibration
         self.goal = f"{text} predicted, {len(prediction.race)} to measure"
-        why = f"; the other {left} have more workers than help, or than machine and budget allow"
+        others = f"other {left} have" if left > 1 else "other one has"
+        why = f"; the {others} more workers than help, or than machine and budget allow"
         self._show(self.goal + (why if left > 0 else ""))
 
     def trial_started(
