@@ -137,7 +137,7 @@ def _takes(command: str, option: Option) -> str:
 
 def _default(value: object) -> str:
     if isinstance(value, Mapping):
-        return "none"
+        return ""
     if isinstance(value, bool):
         return "off"
     return f"`{value:g}s`" if isinstance(value, float) else f"`{value}`"

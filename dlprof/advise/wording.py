@@ -73,18 +73,19 @@ def as_fast(ratio: Estimate) -> str:
 
 def factor_text(factor: Estimate) -> str:
     """A factor such as ``0.52x``, with more digits where it is very small, fewer where large."""
-    if factor.is_wide:
-        return "unclear"
-    value = factor.value
-    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02x
-    return f"{value:{shown}}x"
+    return "unclear" if factor.is_wide else f"{_ratio(factor.value)}x"
+
+
+def _ratio(value: float) -> str:
+    shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02
+    return f"{value:{shown}}"
 
 
 def between(ratio: Estimate) -> str:
     """The interval behind a ratio: `` (95% CI 2.10-2.54)``; empty for none, or a wide one."""
     if ratio.low is None or ratio.high is None or ratio.is_wide:
         return ""
-    return f" (95% CI {ratio.low:.2f}-{ratio.high:.2f})"
+    return f" (95% CI {_ratio(ratio.low)}-{_ratio(ratio.high)})"
 
 
 def end_text(ratio: float) -> str:

@@ -39,6 +39,8 @@ def top(
     from dlprof.report.documents import json_document
 
     console = Console(markup=False, highlight=False, emoji=False)
+    if not console.width:  # as where COLUMNS is 0, at which Rich shows nothing
+        console.width = 80
     # On one that can only print, as Emacs's shell, nothing would be seen until Ctrl-C.
     is_live = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
     board = Board()

@@ -267,6 +267,7 @@ _TERMS = {
     "run queue wait": "run-queue delay",
     "run queue": "run-queue delay",
     "starved": "run-queue delay",
+    "idle while waiting fraction": "idle workers during data wait",
     "waiting": "blocked",
     "epoch turnover": "epoch restart",  # words: as above
     "startup": "time to first batch",

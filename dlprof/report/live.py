@@ -229,7 +229,8 @@ class QuietListener:
         text = f"{predicted} of {planned}" if left > 0 else counted(predicted, "configuration")
         self.prediction, self.calibration = prediction, calibration
         self.goal = f"{text} predicted, {len(prediction.race)} to measure"
-        why = f"; the other {left} have more workers than help, or than machine and budget allow"
+        others = f"other {left} have" if left > 1 else "other one has"
+        why = f"; the {others} more workers than help, or than machine and budget allow"
         self._show(self.goal + (why if left > 0 else ""))
 
     def trial_started(
@@ -365,6 +366,8 @@ def open_listener(*, quiet: bool, verbose: bool = False) -> QuietListener:
     if quiet or sys.stderr is None:  # as under Windows' pythonw, where nobody would see it
         return QuietListener()
     console = _TerminalConsole(file=sys.stderr, markup=False, highlight=False, emoji=False)
+    if not console.width:  # as where COLUMNS is 0, at which Rich shows nothing
+        console.width = 80
     # Rich takes FORCE_COLOR for a terminal, which moves the cursor in a log file.
     if sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal:
         return LiveListener(console, verbose=verbose)

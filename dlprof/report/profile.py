@@ -294,4 +294,4 @@ def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
         )
     )
     if len(shown) < len(workers):
-        yield doc.Items((f"{len(workers) - len(shown)} more workers",))
+        yield doc.Items((counted(len(workers) - len(shown), "more worker"),))

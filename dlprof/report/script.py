@@ -302,7 +302,7 @@ def _details(run: Run) -> Iterator[doc.Section]:
         "Loaders", *(_loader(each, names_caller=places[each.place] > 1) for each in shown)
     )
     if more := len(run.watched) - len(shown):
-        yield from doc.section("More loaders", doc.Text(f"{more} are not shown."))
+        yield from doc.section("More loaders", doc.Text(f"{counted(more, 'loader')} not shown."))
     yield from training_sections(run)
     tuned = []
     for each in () if run.script is None else run.script.tried:

@@ -61,6 +61,8 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
         (Estimate(value=0.4, low=0.2, high=0.9), "slower (by how much is too noisy to say)"),
         (Estimate(value=1.0, low=0.4, high=2.5), "faster or slower (too noisy to say)"),
         (Estimate(value=1.3), "1.30x as fast"),
+        (Estimate(value=0.0021, low=0.0018, high=0.0024), "0.0021x as fast (95% CI 0.0018-0.0024)"),
+        (Estimate(value=120.3, low=110.2, high=131.4), "120x as fast (95% CI 110-131)"),
     ],
 )
 def test_a_ratio_that_is_known_to_no_factor_of_two_has_no_figure(

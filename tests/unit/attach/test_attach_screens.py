@@ -236,6 +236,7 @@ def test_the_list_is_live_only_where_a_terminal_can_draw_it_again(
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "0")  # which is no width
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("dlprof.attach.Board", _Watched)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -292,7 +292,8 @@ def test_the_loaders_of_a_script_are_reported() -> None:
     run = dataclasses.replace(_EMPTY, watched=(loader,) * 60, script=script)
     page = render_html(run)
     assert "Loaders" in page
-    assert "10 are not shown." in page
+    assert "10 loaders not shown." in page
+    assert "1 loader not shown." in render_html(dataclasses.replace(run, watched=(loader,) * 51))
     assert not _ACTING.search(page)
     assert "train.py:12" in render_as(run, "markdown").decode()
 

@@ -168,19 +168,20 @@ def test_what_was_planned_and_what_was_predicted_agree() -> None:
     stream = io.StringIO()
     listener = PlainListener(stream)
     listener.planned(about, cells, None)
-    for count in (3, 8):
+    for count in (3, 7, 8):
         rate = around(100.0)
         predicted = tuple(
             PredictedCell(config=cell, samples_per_s=rate, speed=1.0) for cell in cells[:count]
         )
         race = tuple(cells[:2])
         listener.predicted(SweepPrediction(cells=predicted, race=race, pick=cells[0], cores=4.0))
-    first, fewer, every = stream.getvalue().splitlines()
+    first, fewer, most, every = stream.getvalue().splitlines()
     assert first.endswith(": up to 8 configurations to predict")
     assert fewer == (
         "3 of 8 predicted, 2 to measure; the other 5 have more workers than help, or than machine "
         "and budget allow"
     )
+    assert most.partition("; ")[2].startswith("the other one has more workers than help, ")
     assert every == "8 configurations predicted, 2 to measure"
 
 
@@ -289,6 +290,18 @@ def test_the_listener_suits_stderr(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr", _Stderr(tty=tty))
     assert type(open_listener(quiet=quiet, verbose=False)) is kind
+
+
+def test_the_live_display_has_room_where_columns_are_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "0")
+    screen = _Stderr(tty=True)
+    monkeypatch.setattr("sys.stderr", screen)
+    with open_listener(quiet=False) as listener:
+        listener.pulse(None)
+    assert "Getting ready" in screen.getvalue()
 
 
 def test_without_a_stream_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

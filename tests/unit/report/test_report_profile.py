@@ -27,6 +27,7 @@ from dlprof.records import (
     Trial,
     Usage,
     WithoutPart,
+    WorkerCosts,
 )
 from dlprof.records.codec import to_json
 from dlprof.report.document import Document
@@ -207,6 +208,13 @@ def _hostile() -> Finding:
     )
 
 
+def test_workers_that_are_not_shown_are_counted() -> None:
+    many = tuple(WorkerCosts(worker=number, batches=1, busy_fraction=0.5) for number in range(65))
+    explained = dataclasses.replace(_explanation(), workers=many)
+    text = drawn(shown(Diagnosis(config=PRESENT), explained), 80, verbose=True)
+    assert "1 more worker\n" in text
+
+
 def test_nothing_in_a_text_acts_on_the_terminal() -> None:
     explained = dataclasses.replace(
         _explanation(),
@@ -234,6 +242,7 @@ def test_a_finding_without_anything_else_still_reads() -> None:
         ({"own_cpu_cores": 1.94, "missing": None}, "own cpu cores 1.9"),
         ({"run_queue_wait_fraction": 0.4}, "run-queue delay fraction 40%"),
         ({"starved_fraction": 0.4}, "run-queue delay fraction 40%"),
+        ({"idle_while_waiting_fraction": 0.4}, "idle workers during data wait 40%"),
         ({"fetch_run_queue_s": 0.012}, "fetch run-queue delay 12 ms"),
         ({"num_workers": 1000, "trials": ["t1", "t2"]}, "num workers 1,000 [t1, t2]"),
         ({"trials": ["t1"]}, "[t1]"),
