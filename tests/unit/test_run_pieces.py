@@ -741,7 +741,7 @@ def test_names_from_a_script_cannot_act_on_the_terminal() -> None:
 def test_a_thousand_loaders_are_not_all_shown() -> None:
     shown = watched_run(*(loader(f"train.py:{line}", 0.2) for line in range(60)))
     assert len(drawn(script_report(shown), 80).splitlines()) <= 16
-    assert "10 are not shown." in drawn(script_report(shown), 80, verbose=True)
+    assert "10 loaders not shown." in drawn(script_report(shown), 80, verbose=True)
     notes = tuple(f"dlprof.tune: {n} changes tried" for n in range(60))
     tuned = drawn(script_report(watched_run(loader("train.py:1", 0.2), notes=notes)), 80)
     assert "0 changes tried" in tuned
