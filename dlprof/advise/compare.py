@@ -19,7 +19,7 @@ from dlprof.advise import thresholds as at
 from dlprof.advise.choice import gather, product, speeds_of
 from dlprof.advise.scaling import in_step
 from dlprof.advise.situation import Situation
-from dlprof.advise.wording import end_text, factor_text, percent, severity_of
+from dlprof.advise.wording import end_text, factor_text, percent, ratio_digits, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.late import Shown
@@ -388,7 +388,7 @@ def _verdict(
 def _difference(ratio: Estimate, sides: tuple[SideInfo, SideInfo], *, alike: bool) -> str:
     figures = f"{factor_text(ratio)}, each measured once"
     if ratio.low is not None and ratio.high is not None:
-        ends = f"{end_text(ratio.low)}-{end_text(ratio.high)}"
+        ends = f"{ratio_digits(ratio.low)}-{ratio_digits(ratio.high)}"
         figures = f"{factor_text(ratio)}, 95% CI {ends}"
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:

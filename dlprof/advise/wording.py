@@ -73,10 +73,11 @@ def as_fast(ratio: Estimate) -> str:
 
 def factor_text(factor: Estimate) -> str:
     """A factor such as ``0.52x``, with more digits where it is very small, fewer where large."""
-    return "unclear" if factor.is_wide else f"{_ratio(factor.value)}x"
+    return "unclear" if factor.is_wide else f"{ratio_digits(factor.value)}x"
 
 
-def _ratio(value: float) -> str:
+def ratio_digits(value: float) -> str:
+    """Such a factor, or an end of its interval, without the x."""
     shown = ".2g" if value < 0.095 else ".2f" if value < 99.5 else ",.0f"  # never 1.2e+02
     return f"{value:{shown}}"
 
@@ -85,7 +86,7 @@ def between(ratio: Estimate) -> str:
     """The interval behind a ratio: `` (95% CI 2.10-2.54)``; empty for none, or a wide one."""
     if ratio.low is None or ratio.high is None or ratio.is_wide:
         return ""
-    return f" (95% CI {_ratio(ratio.low)}-{_ratio(ratio.high)})"
+    return f" (95% CI {ratio_digits(ratio.low)}-{ratio_digits(ratio.high)})"
 
 
 def end_text(ratio: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from dlprof.advise.compare import Comparison
 from dlprof.advise.thresholds import SAME_RATE
-from dlprof.advise.wording import disturbed_text, end_text, factor_text
+from dlprof.advise.wording import disturbed_text, factor_text, ratio_digits
 from dlprof.report import document as doc
 from dlprof.report.index import run_name
 from dlprof.report.labels import certainty, gain_text, interval_text, rate_text
@@ -111,7 +111,7 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
     columns = (
         doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
         doc.Column("factor", [factor_text(each) for each in factors]),
-        doc.Column("95% CI", [interval_text(each, end_text) for each in factors], 2),
+        doc.Column("95% CI", [interval_text(each, ratio_digits) for each in factors], 2),
         doc.Column("log", [f"{log:+.3f}" for log in logs], 1),
     )
     yield from doc.section("Parts of the difference", doc.Table(columns))

@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from dlprof.report import document as doc
 from dlprof.report.text import clean, clean_lines, clean_within, shortened
-from dlprof.units import format_duration, format_rate
+from dlprof.units import counted, format_duration, format_rate
 
 MOST_ROWS = 500  # of a table: a page of thousands takes seconds to open
 
@@ -121,7 +121,8 @@ def _add_table(parent: Element, table: doc.Table) -> None:
                 made_cell = SubElement(made_cell, "a", href=column.links[place])
             made_cell.text = clean(cell)
     if rest:
-        more = f"{len(rest):,} more rows are in the run file (-o run.csv has all)."
+        are = "is" if len(rest) == 1 else "are"
+        more = f"{counted(len(rest), 'more row')} {are} in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
     if notes := doc.notes_on(columns):
         _add(parent, notes)

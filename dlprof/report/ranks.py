@@ -222,8 +222,9 @@ def training_facts(run: Run) -> Iterator[doc.Row]:
     if starts and max(starts) > 2 * min(starts):
         first, last = format_duration(min(starts)), format_duration(max(starts))
         text += f"; first batches took {first} to {last}"
-    if len(ranks) < world:
-        text += f"; {world - len(ranks)} of {world} are not compared (elsewhere, or not ended)"
+    if (apart := world - len(ranks)) > 0:
+        are = "is" if apart == 1 else "are"
+        text += f"; {apart} of {world} {are} not compared (elsewhere, or not ended)"
     yield "Ranks", text
 
 

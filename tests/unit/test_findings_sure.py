@@ -71,6 +71,15 @@ def test_a_ratio_that_is_known_to_no_factor_of_two_has_no_figure(
     assert f"{as_fast(ratio)}{between(ratio)}" == said
 
 
+def test_what_loses_nearly_all_has_a_figure() -> None:
+    gain = Estimate(value=0.0021, low=0.0018, high=0.0024)
+    stated = dataclasses.replace(FINDING, predicted_gain=gain)
+    found = _graded(Placed(Place.SETTING, stated, config(4)), evidence(STEP))
+    assert found is not None
+    assert found.fix is not None
+    assert "shows no gain: 0.0021x (95% CI 0.0018-0.0024)." in found.fix.text
+
+
 def test_what_costs_nothing_leaves_to_the_next_cause_what_was_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

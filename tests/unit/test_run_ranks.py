@@ -370,7 +370,7 @@ def test_ranks_that_do_not_go_step_by_step_wait_for_themselves() -> None:
 def test_ranks_that_wait_alike_are_said_to() -> None:
     _, text = shown({0: rank_run(0, came(0.3)), 1: rank_run(1, came(0.31))})
     assert "both wait 30% to 31% of the time for data" in text
-    assert "; 1 of 3 are not compared (elsewhere, or not ended)" in text
+    assert "; 1 of 3 is not compared (elsewhere, or not ended)" in text
     _, text = shown({0: rank_run(0, came(0.3))})
     assert "Ranks" not in text
 

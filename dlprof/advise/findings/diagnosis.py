@@ -36,6 +36,7 @@ from dlprof.advise.wording import (
     as_fast,
     between,
     even_shards,
+    factor_text,
     inside,
     severity_of,
 )
@@ -508,7 +509,7 @@ def _not_paying(view: Evidence, config: Config, gain: Estimate) -> Fix:
             "ran one."
         )
     if script is None:
-        shown = as_fast(gain) if gain.is_wide else f"{gain.value:.2f}x{between(gain)}"
+        shown = as_fast(gain) if gain.is_wide else f"{factor_text(gain)}{between(gain)}"
         return Fix(text=f"{changed(view.config, config)} shows no gain: {shown}.")
     text = f"{changed(view.config, config)} would make the whole script {as_fast(gain)}"
     if config.num_workers <= view.workers:

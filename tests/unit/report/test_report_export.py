@@ -31,7 +31,7 @@ from dlprof.report.export.rows import render_csv
 from dlprof.report.labels import rate_text
 from dlprof.report.live import trial_line
 from dlprof.report.markdown import escaped, to_markdown
-from dlprof.report.page import to_html
+from dlprof.report.page import MOST_ROWS, to_html
 from dlprof.report.terminal import plain_text
 from dlprof.store import read_run
 
@@ -106,6 +106,12 @@ def test_a_bar_keeps_its_number_of_workers_on_a_phone() -> None:
     bar = Bar.of("8 not persistent, prefetch 4", 1.0, "1")
     page = to_html(Document(title="", answer=(Chart(bars=(bar,)),)))
     assert re.findall(r">(8 [^<]*)</text>", page) == ["8 ..., prefetch 4", bar.label]
+
+
+@pytest.mark.parametrize(("more", "said"), [(1, "1 more row is in"), (2, "2 more rows are in")])
+def test_a_page_says_how_many_rows_of_a_table_it_leaves_out(more: int, said: str) -> None:
+    table = Table((Column("row", [str(place) for place in range(MOST_ROWS + more)]),))
+    assert f">{said} the run file" in to_html(Document(title="", answer=(table,)))
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone() -> None:
