@@ -137,11 +137,15 @@ def test_more_workers_that_were_skipped_are_named(rates: dict[int, float], says:
     assert (f"Skipped num_workers={max(rates) + 1} (and 1 more): 8 MiB is free." in text) == says
 
 
-def test_of_what_failed_the_present_settings_are_named() -> None:
-    trials = [*blocks({config(0): [430, 432]}), *(failed(config(each)) for each in (1, 2, 4))]
+@pytest.mark.parametrize(("worked", "named"), [([], 1), ([2], 2)])
+def test_of_what_failed_the_present_settings_are_named(worked: list[int], named: int) -> None:
+    """Unless they always fail, which is said before all else."""
+    rates = {config(each): [430.0, 432.0] for each in (0, *worked)}
+    trials = [*blocks(rates), *(failed(config(each)) for each in (1, 2, 4))]
     found = run(trials, plan=plan([config(0), config(2)], present=config(2)))
     text = " ".join(drawn(recommendation_report(found, recommend(found)), 80).split())
-    assert "Failed num_workers=2 (and 2 more): " in text
+    assert f"Failed num_workers={named} (and 2 more): " in text
+    assert ("Your settings (num_workers=2) fail: " in text) == (not worked)
 
 
 def test_what_has_nothing_to_set_is_not_to_be_swept_again() -> None:
