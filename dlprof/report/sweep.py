@@ -395,8 +395,8 @@ def what_failed(run: Run, *, said: str = "", pick: Config | None = None) -> Iter
         yield "Skipped", f"{config.text}{more}: {_with_hint(skipped[config])}"
     faults = ((t.config, t.failure) for t in run.trials if t.failure and t.outcome != "skipped")
     failed = {config: fault for config, fault in faults if fault.kind not in DATA_FAULTS}
-    told = any(present_failure(run))  # of the user's own settings, before all else
-    for config in sorted(failed, key=lambda each: (each == run.present) == told)[:1]:
+    first_said = any(present_failure(run))  # that the user's own settings fail
+    for config in sorted(failed, key=lambda each: (each == run.present) == first_said)[:1]:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         why = _with_hint(failed[config])
         yield "Failed", f"{config.text}{more}: {failed[config].message if why == said else why}"
